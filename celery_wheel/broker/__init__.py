@@ -1,0 +1,1 @@
+"""The broker edges: one file a broker, client libraries imported only there."""

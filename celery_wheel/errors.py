@@ -1,0 +1,43 @@
+"""Everything celery-wheel raises on purpose.
+
+One base class, ``WheelError``; each error is also the builtin it is, so that
+``except ValueError`` and ``except OSError`` keep meaning what they mean.
+"""
+
+from __future__ import annotations
+
+
+class WheelError(Exception):
+    """Base class of all errors of celery-wheel."""
+
+
+class SettingError(WheelError, ValueError):
+    """A setting makes no sense: ``<name> must be <rule>, got <value>``."""
+
+
+class StoreError(WheelError, OSError):
+    """The store did not answer as it should; what was written is unknown."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be used at all: unreachable folder, newer schema, not a store."""
+
+
+class Fenced(WheelError, PermissionError):
+    """A newer epoch holds the shard; this holder may change nothing any more."""
+
+
+class BrokerError(WheelError, ConnectionError):
+    """The broker did not answer; whether the last call took effect is unknown."""
+
+
+class HandLost(WheelError, LookupError):
+    """The broker no longer has the hand that this holder left there: it was flushed, or lost writes."""
+
+
+class GuardTripped(WheelError, AssertionError):
+    """The store's count of a range differs from the chunk: nothing leaves before the window is rebuilt."""
+
+
+class TermEnded(WheelError, RuntimeError):
+    """The holder's term is over; its memory is dropped and the shard is adopted anew."""

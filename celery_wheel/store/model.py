@@ -1,0 +1,244 @@
+"""What the store keeps, as plain values. Standard library only.
+
+::
+
+    Message ──accepted──► Row = a message at a Position (due_ms, seq) in a lane of a shard
+                           │
+      lane 0 … n           │   leaves in order of position; ``hand`` = all up to here is settled
+      ─────────┼───────┼───┴────────────►
+              hand    cut            (hand ≤ cut: what was handed to the broker)
+
+      lane REST (-1)  rows that do not leave: rejected, cancelled, expired; ordered by when they came to rest
+
+The one write of a holder is a ``Change``: all of it is committed, or none.
+
+Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
+unique in the store, increasing within its shard. Every id in the store is such a number, given once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Low bits of a seq carry the shard, so that one number is unique in the whole store.
+SHARD_BITS = 8
+
+#: The lane of rows that will not leave by themselves. Lanes that leave are >= 0.
+REST = -1
+
+MAX_SEQ = 2**63 - 1
+
+HOUR_MS = 3_600_000
+
+
+class Position(NamedTuple):
+    """Where a row stands in the order of its lane: first by due time, then by arrival."""
+
+    due_ms: int
+    seq: int
+
+
+#: Before every row: the hand of a lane from which nothing has left.
+ORIGIN = Position(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A delayed message as its producer made it. Nothing in it is ever opened.
+
+    ``headers`` and ``properties`` are JSON objects as UTF-8 bytes, without the wheel's envelope;
+    ``properties`` holds ``content_type`` and ``content_encoding`` beside the AMQP ones. ``body`` is
+    the serialised (perhaps compressed) body, never decoded.
+    """
+
+    envelope_id: str  #: UUID, 36 characters; what makes accepting idempotent
+    task_id: str
+    task: str
+    eta_ms: int  #: as asked, microseconds rounded up
+    created_ms: int  #: when the producer sent it
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    queue: str | None
+    priority: int | None
+    key: str | None
+    expires_ms: int | None  #: the task's own ``expires``
+    queue_expires_ms: int | None  #: ``x-expires`` of the target queue, a duration
+    headers: bytes
+    properties: bytes
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes this message weighs in the window and in the history."""
+        return len(self.headers) + len(self.properties) + len(self.body)
+
+
+@dataclass(slots=True, eq=False)
+class Unreadable:
+    """Bytes that came to the wheel and are no message: kept whole, with the reason."""
+
+    envelope_id: str  #: derived from the bytes, so that reading them twice is one rejection
+    reason: str
+    raw: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A stored message that is to leave: what the window holds and a chunk carries.
+
+    ``id`` never changes; ``due_ms`` and ``seq`` do when the row is moved.
+    """
+
+    id: int
+    lane: int
+    due_ms: int
+    seq: int
+    eta_ms: int
+    task: str
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    queue: str | None
+    priority: int | None
+    expires_ms: int | None
+    queue_expires_ms: int | None
+    headers: bytes
+    properties: bytes
+    body: bytes
+
+    @property
+    def position(self) -> Position:
+        return Position(self.due_ms, self.seq)
+
+    @property
+    def size(self) -> int:
+        return len(self.headers) + len(self.properties) + len(self.body)
+
+    @property
+    def tally_key(self) -> TallyKey:
+        return TallyKey(self.due_ms // HOUR_MS, self.queue or self.routing_key, self.task)
+
+
+class TallyKey(NamedTuple):
+    """Pending counts are kept by these three."""
+
+    hour: int  #: due_ms // HOUR_MS
+    queue: str
+    task: str
+
+
+@dataclass(slots=True)
+class NewRow:
+    """A message accepted at a position. ``id`` is the first seq the row was given."""
+
+    id: int
+    lane: int
+    due_ms: int
+    seq: int
+    accepted_ms: int
+    message: Message
+
+
+@dataclass(slots=True)
+class NewReject:
+    """Unreadable bytes, laid to rest as a row of lane REST at (accepted_ms, seq) with an outcome."""
+
+    id: int
+    accepted_ms: int
+    unreadable: Unreadable
+
+
+@dataclass(slots=True)
+class Move:
+    """Row ``id`` takes a new place. Every move has a new seq."""
+
+    id: int
+    lane: int
+    due_ms: int
+    seq: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a row that did not simply leave."""
+
+    id: int  #: a seq of its own
+    timer_id: int
+    kind: str  #: cancelled | moved | expired | rejected | parked
+    reason: str
+    actor: str
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """One settlement: the rows of a lane in (from_, to] were handed to the broker at dispatched_ms."""
+
+    id: int
+    lane: int
+    from_: Position
+    to: Position
+    count: int
+    bytes: int
+    dispatched_ms: int
+
+
+@dataclass(slots=True)
+class LaneState:
+    """A lane as stored. hand <= cut."""
+
+    lane: int
+    hand: Position
+    cut: Position
+
+
+@dataclass(slots=True)
+class Change:
+    """All that one transaction of a holder writes. An empty part costs nothing.
+
+    ``lanes`` sets the hand and the cut of a lane, and opens a lane that is not there yet.
+    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in.
+    """
+
+    seq: int = 0  #: the highest seq given so far; 0 leaves the stored one
+    rows: list[NewRow] = field(default_factory=list)
+    rejects: list[NewReject] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    lanes: list[LaneState] = field(default_factory=list)
+    tally: dict[TallyKey, int] = field(default_factory=dict)
+    inbox: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class InboxItem:
+    """Something that others wrote for the holder: ``kind`` is ``message`` or a command's name."""
+
+    id: int
+    kind: str
+    payload: bytes
+
+
+@dataclass(slots=True)
+class ShardState:
+    """A shard as anybody may read it: who holds it, and what the holder last said of itself."""
+
+    shard: int
+    epoch: int
+    holder: str | None
+    lease_until_ms: int | None
+    seq: int
+    snapshot: dict[str, object] | None  #: the holder's own words, at most about a second old
+    snapshot_at_ms: int | None
+
+
+@dataclass(slots=True)
+class RangeSummary:
+    """What stands in a range of positions: for settling rows that another holder dispatched."""
+
+    count: int
+    bytes: int
+    tally: dict[TallyKey, int]

@@ -1,0 +1,103 @@
+"""What an engine asks of a store. Every store passes tests/stores; the simulation's model does too.
+
+A store is the truth: an accepted message is in it, and the wheel is only a cache of its near part.
+
+Rules for every implementation
+
+1. ``apply`` is one transaction. It begins by locking the shard's row and comparing its epoch; another
+   epoch raises ``Fenced`` and writes nothing. So a takeover waits for an open commit, and a former
+   holder can change nothing.
+2. ``acquire`` raises the epoch, whoever held the shard before, the caller included: a holder that drops
+   its memory comes back under a new epoch, and whatever of its old term is still under way is fenced.
+3. A read sees every change whose ``apply`` returned before the read began.
+4. Any failure raises ``StoreError``; the caller must assume that the change may be in or not.
+5. All methods may be called from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from celery_wheel.store.model import (
+    Change,
+    InboxItem,
+    LaneState,
+    Position,
+    RangeSummary,
+    Row,
+    ShardState,
+    TallyKey,
+)
+
+
+class Store(Protocol):
+    @property
+    def uuid(self) -> str:
+        """Made with the store and never changed: brokers remember it beside the hand."""
+
+    # -- holding a shard --------------------------------------------------------------------------
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        """Take the shard, or take it anew; returns the new epoch, or None while another lives.
+
+        The new epoch is greater than every epoch before it.
+        """
+
+    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+        """Keep the shard and publish the holder's snapshot. Raises Fenced when it was taken over."""
+
+    def release(self, shard: int, epoch: int) -> None:
+        """Give the shard up at once, so that a standby need not wait for the lease."""
+
+    # -- the holder's one write, and housekeeping ---------------------------------------------------
+
+    def apply(self, shard: int, epoch: int, change: Change) -> None:
+        """Commit all of ``change``, durably, or nothing."""
+
+    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
+        """Remove up to about ``limit`` rows of history, oldest batch first; returns how many went.
+
+        History are the rows of batches dispatched before ``before_ms`` and the resting rows that came to
+        rest before it; beyond ``max_bytes`` of history in all, the oldest batches go even if younger.
+        """
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def state(self, shard: int) -> ShardState: ...
+
+    def lanes(self, shard: int) -> list[LaneState]:
+        """All lanes that leave, lane 0 included, which always exists."""
+
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that this shard has accepted or rejected and not yet forgotten."""
+
+    def nth(self, shard: int, lane: int, after: Position, upto: Position, n: int) -> Position | None:
+        """The position of the n-th row (from 1) in (after, upto], None if there are fewer."""
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        """The rows in (after, upto], in order."""
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        """How many rows are in (after, upto]: the guard's question, about 1 µs a row."""
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary: ...
+
+    def find(self, shard: int, task_id: str) -> list[Row]:
+        """Rows of that task id in lanes that leave, in order of position, settled or not."""
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that ends at or
+        before ``upto``; None when there is none."""
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        """The tally: pending rows by hour, queue and task. Zero counts are left out."""
+
+    # -- the inbox: written by anybody, taken in by the holder ------------------------------------------
+
+    def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
+
+    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+        """The oldest items by id. There is no cursor: commits come out of order; taking in deletes."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,38 @@
+"""The checks of the arguments of this package: integers only, and which.
+
+::
+
+    integer("tick_ms", 1.5)                 TypeError    tick_ms must be an integer, got 1.5
+    integer("wheel_size", 1, at_least=2)    ValueError   wheel_size must be at least 2, got 1
+
+A float would be accepted by the arithmetic of the wheel and then be wrong: ``1700000000000.3`` is rounded up to a
+tick that no other timer has, and above 2**53 it cannot even say which millisecond it means. Whatever says of itself
+that it is an integer (``__index__``: bool, IntEnum, NumPy's integers) is taken and made a plain ``int``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+
+def integer(name: str, value: SupportsIndex, *, at_least: int | None = None) -> int:
+    """Return ``value`` as a plain int.
+
+    Args:
+        name: what the caller calls the argument; the error begins with it.
+        value: an integer of any size.
+        at_least: the smallest value that makes sense; None where every integer does.
+
+    Raises:
+        TypeError: ``value`` is not an integer.
+        ValueError: ``value`` is below ``at_least``.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    number = int(number)
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {number}")
+    return number

@@ -1,0 +1,106 @@
+"""One level of the wheel and its buckets. A level knows its grid; it never moves by itself.
+
+Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347 (that is what a level looks like)::
+
+    level   tick_ms  interval_ms  current_time_ms   takes the timers due in   its buckets hold
+      0           1           20              347         348 ...        366   one instant
+      1          20          400              340         367 ...        739   20 ms: 17 was 340 ... 359, it is empty
+      2         400        8,000                0         740 ...      7,999   400 ms: 1 is 400 ... 799
+
+A bucket is numbered ``due // tick_ms``, a number that is never used again. Its index on the wheel is that number
+modulo the size, its expiration that number times the tick. Only *open* buckets are kept, by number. A bucket is
+open from its first timer until the wheel takes its expiration from the expiry queue, also while it is empty because
+its timers were cancelled; one number is in the queue exactly as long as it is open.
+
+Promises:
+  - At most ``wheel_size - 1`` buckets are open, so that within a level index and number are one to one:
+    every open expiration lies in (current_time_ms, current_time_ms + interval_ms).
+  - ``pending`` is exact at every moment; nothing is counted that could be counted wrong.
+
+Not promised:
+  - A Level or Bucket is a live view of the wheel, not a copy. Read it before the wheel changes.
+  - ``Level.pending`` and ``Level.buckets`` walk the open buckets, O(wheel_size).
+
+Source: Varghese & Lauck 1987, scheme 7; ``TimerTaskList`` of Kafka's org.apache.kafka.server.util.timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from celery_wheel.timing.timer import Record
+
+Contents: TypeAlias = dict[Hashable, Record]
+"""What a bucket holds: its records by timer id, in the order in which they came into it."""
+
+
+class Bucket:
+    """A view of one non-empty bucket.
+
+    Attributes:
+        index: its place on the wheel, 0 to ``wheel_size - 1``.
+        expiration_ms: the instant at which it begins and is taken from the wheel.
+    """
+
+    __slots__ = ("_contents", "expiration_ms", "index")
+
+    def __init__(self, index: int, expiration_ms: int, contents: Contents) -> None:
+        self.index = index
+        self.expiration_ms = expiration_ms
+        self._contents = contents
+
+    @property
+    def pending(self) -> int:
+        """How many timers it holds."""
+        return len(self._contents)
+
+    def timer_ids(self) -> list[Hashable]:
+        """Return the ids of its timers in the order in which they came into this bucket."""
+        return list(self._contents)
+
+    def __repr__(self) -> str:
+        return f"Bucket(index={self.index}, expiration_ms={self.expiration_ms}, pending={self.pending})"
+
+
+class Level:
+    """A view of one level of the wheel.
+
+    Attributes:
+        number: 0 is the finest.
+        tick_ms: how long one bucket lasts.
+        interval_ms: how long one lap lasts: ``tick_ms * wheel_size``, the next level's tick.
+        current_time_ms: always a multiple of ``tick_ms``; the wheel's hand on this level.
+    """
+
+    __slots__ = ("current_time_ms", "interval_ms", "number", "opened", "tick_ms", "wheel_size")
+
+    def __init__(self, number: int, tick_ms: int, wheel_size: int, start_ms: int) -> None:
+        self.number = number
+        self.tick_ms = tick_ms
+        self.wheel_size = wheel_size
+        self.interval_ms = tick_ms * wheel_size
+        self.current_time_ms = start_ms - start_ms % tick_ms
+        # For the wheel only: bucket number → contents. Bucket objects are made when somebody looks.
+        self.opened: dict[int, Contents] = {}
+
+    @property
+    def pending(self) -> int:
+        """How many timers the level holds."""
+        return sum(map(len, self.opened.values()))
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The non-empty buckets in order of index."""
+        found = [
+            Bucket(number % self.wheel_size, number * self.tick_ms, contents)
+            for number, contents in self.opened.items()
+            if contents
+        ]
+        return sorted(found, key=lambda bucket: bucket.index)
+
+    def __repr__(self) -> str:
+        return (
+            f"Level(number={self.number}, tick_ms={self.tick_ms}, interval_ms={self.interval_ms}, "
+            f"current_time_ms={self.current_time_ms}, pending={self.pending})"
+        )

@@ -1,0 +1,97 @@
+"""The thread that runs a timer: it waits for the next bucket, not for ticks.
+
+::
+
+    Reaper ──► timer.advance_clock(None) ──► waits ... a bucket begins ──► runs what is due ──┐
+       ▲                                                                                      │
+       └──────────────────────────────────────────────────────────────────────────────────────┘
+
+Promises:
+  - A failing callback is logged and counted as run (the timer sees to that); any other failure of the timer is logged
+    and tried again after a second. The thread ends by ``stop`` and by the timer's ``shutdown`` alone.
+  - ``stop`` wakes it from whatever it waits for. A callback that runs is waited for, not interrupted.
+
+Not promised: two reapers on one timer. Callbacks run one after another; give the timer an executor for more.
+
+Source: ``ExpiredOperationReaper`` of Kafka's DelayedOperationPurgatory, which wakes every 200 ms instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+
+from celery_wheel.timing.system_timer import SystemTimer
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_AFTER_FAILURE_S = 1.0  # a timer that fails at once and always must not take a whole processor
+
+
+class Reaper:
+    """Runs one timer in a daemon thread of its own, from ``start`` (or ``with``) until ``stop``.
+
+    Args:
+        timer: the timer to advance; whoever made it shuts it down.
+        name: of the thread.
+    """
+
+    def __init__(self, timer: SystemTimer, name: str = "celery-wheel-reaper") -> None:
+        self._timer = timer
+        self._name = name
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def wakeups(self) -> int:
+        """How often the timer came back from waiting: for a bucket, a re-check of the clock, or an earlier timer."""
+        return self._timer.wakeups
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: it runs already.
+        """
+        if self.running:
+            raise RuntimeError(f"reaper {self._name} runs already; stop it before starting it again")
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; timers that wait stay in the timer. Does nothing if it does not run."""
+        self._stopping.set()
+        if self.running:
+            self._timer.wake()
+        # A callback may stop the reaper that runs it; it cannot wait for itself.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Reaper:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and not self._timer.is_shut_down:
+            try:
+                self._timer.advance_clock(None)
+            except Exception:
+                logger.exception(
+                    "reaper %s could not advance its timer; it tries again in %.0f s",
+                    self._name,
+                    _PAUSE_AFTER_FAILURE_S,
+                    extra={"action": "reap", "reaper": self._name},
+                )
+                self._stopping.wait(_PAUSE_AFTER_FAILURE_S)

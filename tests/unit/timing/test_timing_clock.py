@@ -1,0 +1,158 @@
+"""The clocks: the machine's, and the one that tests move by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from watched_clock import WatchedClock
+
+from celery_wheel.timing import Clock, ManualClock, SystemClock
+
+
+class RecordingCondition(threading.Condition):
+    """Does not wait, but keeps how long it was asked to, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.timeouts.append(timeout)
+        return False
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(thread: threading.Thread) -> bool:
+    thread.join(timeout=10)
+    return not thread.is_alive()
+
+
+def test_the_system_clock_rounds_both_times_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_767_225_600_123_999_999)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 5_999_999)
+    assert SystemClock().now_ms() == 1_767_225_600_123
+    assert SystemClock().monotonic_ms() == 5
+
+
+def test_the_system_clock_is_this_machines() -> None:
+    before = time.time_ns() // 1_000_000
+    assert before <= SystemClock().now_ms() <= time.time_ns() // 1_000_000
+    assert abs(SystemClock().monotonic_ms() - time.monotonic() * 1_000) < 10_000
+
+
+def test_the_system_clock_waits_for_the_rest_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 5_250_000)
+    condition = RecordingCondition()
+    SystemClock().wait_until(condition, 1_005)
+    assert condition.timeouts == [0.99975]
+
+
+def test_the_system_clock_does_not_wait_for_what_has_passed() -> None:
+    condition = RecordingCondition()
+    SystemClock().wait_until(condition, SystemClock().monotonic_ms())
+    SystemClock().wait_until(condition, -5)
+    assert condition.timeouts == []
+
+
+def test_the_system_clock_waits_without_a_limit_or_with_one_beyond_what_python_can_wait() -> None:
+    condition = RecordingCondition()
+    SystemClock().wait_until(condition, None)
+    SystemClock().wait_until(condition, 10**400)
+    assert condition.timeouts == [None, int(threading.TIMEOUT_MAX)]
+
+
+def test_a_manual_clock_stands_still() -> None:
+    clock = ManualClock(start_ms=1_000)
+    assert [(clock.now_ms(), clock.monotonic_ms()) for _ in range(3)] == [(1_000, 0)] * 3
+
+
+def test_a_manual_clock_begins_at_a_date_of_our_time_unless_told_otherwise() -> None:
+    assert time.gmtime(ManualClock().now_ms() // 1_000)[:6] == (2026, 1, 1, 0, 0, 0)
+
+
+def test_advance_moves_both_times_and_step_the_wall_clock_alone() -> None:
+    clock = ManualClock(start_ms=1_000)
+    clock.advance(250)
+    assert (clock.now_ms(), clock.monotonic_ms()) == (1_250, 250)
+    clock.step(-600)
+    assert (clock.now_ms(), clock.monotonic_ms()) == (650, 250)
+    clock.step(5_000)
+    clock.advance(0)
+    assert (clock.now_ms(), clock.monotonic_ms()) == (5_650, 250)
+
+
+def test_time_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match=r"^ms must be at least 0, got -1$"):
+        ManualClock().advance(-1)
+
+
+@pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.step, ManualClock.__init__])
+def test_a_manual_clock_moves_by_whole_milliseconds(move: Callable[[ManualClock, float], None]) -> None:
+    with pytest.raises(TypeError, match=r"must be an integer, got 0\.5$"):
+        move(ManualClock(), 0.5)
+
+
+def test_a_waiter_is_woken_by_the_advance_that_reaches_its_instant() -> None:
+    clock = WatchedClock()
+    condition = threading.Condition()
+    seen: list[int] = []
+
+    def wait() -> None:
+        with condition:
+            clock.wait_until(condition, 100)
+            seen.append(clock.monotonic_ms())
+
+    waiter = in_thread(wait)
+    assert clock.somebody_waits() == 100
+    clock.advance(99)
+    clock.step(1_000_000)
+    clock.advance(1)
+    assert ended(waiter)
+    assert seen == [100]
+
+
+def test_an_instant_that_was_reached_before_the_wait_began_is_not_waited_for() -> None:
+    clock = ManualClock()
+    clock.advance(100)
+    condition = threading.Condition()
+    with condition:
+        clock.wait_until(condition, 100)
+    assert clock.monotonic_ms() == 100
+
+
+@pytest.mark.parametrize("until", [None, 100])
+def test_a_waiter_is_woken_by_a_notification(until: int | None) -> None:
+    clock = WatchedClock()
+    condition = threading.Condition()
+
+    def wait() -> None:
+        with condition:
+            clock.wait_until(condition, until)
+
+    waiter = in_thread(wait)
+    clock.somebody_waits()
+    with condition:
+        condition.notify_all()
+    assert ended(waiter)
+    clock.advance(1_000)
+
+
+def test_a_clock_moved_by_many_threads_adds_up() -> None:
+    clock = ManualClock(start_ms=0)
+    threads = [in_thread(lambda: [clock.advance(1) for _ in range(500)]) for _ in range(8)]
+    assert all(ended(thread) for thread in threads)
+    assert (clock.now_ms(), clock.monotonic_ms()) == (4_000, 4_000)
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
+def test_both_clocks_are_clocks(clock: Clock) -> None:
+    assert isinstance(clock.now_ms(), int)
+    assert isinstance(clock.monotonic_ms(), int)

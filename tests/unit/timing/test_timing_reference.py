@@ -1,0 +1,55 @@
+"""The wheel against a literal transcription of its specification, by random operations: one picture at every step."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from reference_wheel import ReferenceWheel
+
+from celery_wheel.timing import TimingWheel
+
+
+def picture(wheel: TimingWheel) -> list[object]:
+    return [
+        (
+            level.number,
+            level.tick_ms,
+            level.interval_ms,
+            level.current_time_ms,
+            level.pending,
+            [(b.index, b.expiration_ms, b.pending, set(b.timer_ids())) for b in level.buckets],
+        )
+        for level in wheel.levels()
+    ]
+
+
+@pytest.mark.parametrize("size", [2, 3, 20, 60, 64])
+@pytest.mark.parametrize("tick", [1, 10, 1000])
+@pytest.mark.parametrize("start", [0, 1_767_225_601_234, -987_654])
+def test_every_operation_leaves_the_same_picture_as_the_words_of_the_design(tick: int, size: int, start: int) -> None:
+    rng = random.Random(f"{tick} {size} {start}")
+    wheel = TimingWheel(tick, size, start)
+    reference = ReferenceWheel(tick, size, start)
+    now = start
+    for step in range(500):
+        reach = tick * size ** rng.choice([1, 1, 2, 2, 3])
+        kind = rng.random()
+        if kind < 0.6:
+            timer_id, due_at = rng.randrange(150), now + rng.randrange(-tick, reach)
+            assert wheel.schedule(timer_id, due_at) == reference.schedule(timer_id, due_at), step
+        elif kind < 0.75:
+            timer_id = rng.randrange(150)
+            assert (wheel.cancel(timer_id) is not None) == reference.cancel(timer_id), step
+        else:
+            next_ms = wheel.next_expiration_ms()
+            now = (
+                next_ms
+                if next_ms is not None and rng.random() < 0.4
+                else now + rng.randrange(-tick, max(tick, reach // 8))
+            )
+            left = [(timer.due_at_ms, timer.timer_id) for timer in wheel.advance(now)]
+            assert left == reference.advance(now), step
+            now = max(now, wheel.current_time_ms)
+        assert picture(wheel) == reference.picture(), step
+        assert wheel.next_expiration_ms() == reference.next_expiration_ms(), step

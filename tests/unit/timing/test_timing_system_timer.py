@@ -1,0 +1,357 @@
+"""The timer with a clock and a lock. Time is moved by hand; threads are waited for, never slept for."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from watched_clock import WatchedClock
+
+from celery_wheel.timing import ManualClock, SystemClock, SystemTimer
+
+START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 begin here
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock() -> WatchedClock:
+    return WatchedClock(START)
+
+
+@pytest.fixture
+def timer(clock: WatchedClock) -> SystemTimer:
+    return SystemTimer(clock, tick_ms=1, wheel_size=20)
+
+
+class Advancing:
+    """A thread in ``advance_clock``, and what it returned."""
+
+    def __init__(self, timer: SystemTimer, timeout_ms: int | None) -> None:
+        self.answers: list[int] = []
+        self._thread = threading.Thread(
+            target=lambda: self.answers.append(timer.advance_clock(timeout_ms)), daemon=True
+        )
+        self._thread.start()
+
+    def answer(self) -> int:
+        self._thread.join(timeout=10)
+        assert self.answers, "it still waits"
+        return self.answers[0]
+
+
+def test_a_callback_runs_when_its_instant_is_reached_and_not_before(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[str] = []
+    assert timer.add("a", START + 100, lambda: ran.append("a")) is True
+    clock.advance(99)
+    assert timer.advance_clock(0) == 0
+    assert (ran, timer.size()) == ([], 1)
+    clock.advance(1)
+    assert timer.advance_clock(0) == 1
+    assert (ran, timer.size()) == (["a"], 0)
+
+
+def test_callbacks_run_in_order_of_due_time_and_adding(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[str] = []
+    for name, due in (("c", 300), ("a", 5), ("b1", 100), ("b2", 100), ("d", 299_999)):
+        timer.add(name, START + due, lambda name=name: ran.append(name))
+    clock.advance(DAY_MS)
+    assert timer.advance_clock(0) == 5
+    assert ran == ["a", "b1", "b2", "c", "d"]
+
+
+def test_what_is_already_due_runs_at_once_in_the_thread_that_adds_it(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[threading.Thread] = []
+    clock.advance(500)
+    for due in (START - 1, START, START + 499, START + 500):
+        assert timer.add("a", due, lambda: ran.append(threading.current_thread())) is False
+    assert ran == [threading.current_thread()] * 4
+    assert timer.size() == 0
+
+
+def test_adding_an_id_again_replaces_what_waits(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[str] = []
+    timer.add("a", START + 100, lambda: ran.append("old"))
+    timer.add("a", START + 200, lambda: ran.append("new"))
+    timer.add("b", START + 100, lambda: ran.append("never"))
+    timer.add("b", START, lambda: ran.append("at once"))
+    clock.advance(1_000)
+    assert timer.advance_clock(0) == 1
+    assert ran == ["at once", "new"]
+
+
+def test_a_cancelled_timer_does_not_run_and_one_that_ran_cannot_be_cancelled(
+    clock: WatchedClock, timer: SystemTimer
+) -> None:
+    ran: list[str] = []
+    timer.add("a", START + 100, lambda: ran.append("a"))
+    timer.add("b", START + 100, lambda: ran.append("b"))
+    cancelled = timer.cancel("a")
+    assert cancelled is not None
+    assert (cancelled.timer_id, cancelled.due_at_ms) == ("a", START + 100)
+    assert timer.cancel("a") is None
+    clock.advance(100)
+    assert timer.advance_clock(0) == 1
+    assert timer.cancel("b") is None
+    assert ran == ["b"]
+
+
+def test_advance_clock_waits_for_the_next_bucket(clock: WatchedClock, timer: SystemTimer) -> None:
+    timer.add("a", START + 15, list)
+    advancing = Advancing(timer, 500)
+    assert clock.somebody_waits() == 15
+    clock.advance(15)
+    assert advancing.answer() == 1
+    assert timer.wakeups == 1
+
+
+def test_advance_clock_returns_when_its_time_is_over(clock: WatchedClock, timer: SystemTimer) -> None:
+    timer.add("a", START + 900, list)
+    advancing = Advancing(timer, 500)
+    assert clock.somebody_waits() == 500
+    clock.advance(500)
+    assert advancing.answer() == 0
+    assert timer.size() == 1
+
+
+def test_a_bucket_that_only_cascades_is_no_reason_to_return(clock: WatchedClock, timer: SystemTimer) -> None:
+    timer.add("a", START + 450, list)
+    advancing = Advancing(timer, None)
+    for until_ms in (400, 440, 450):  # level 2, level 1, level 0
+        assert clock.somebody_waits() == until_ms
+        clock.advance(until_ms - clock.monotonic_ms())
+    assert advancing.answer() == 1
+
+
+def test_an_earlier_timer_wakes_the_one_who_waits_and_a_later_one_does_not(
+    clock: WatchedClock, timer: SystemTimer
+) -> None:
+    timer.add("middle", START + 15, list)
+    advancing = Advancing(timer, None)
+    assert clock.somebody_waits() == 15
+    timer.add("late", START + 18, list)
+    timer.add("early", START + 4, list)
+    assert clock.somebody_waits() == 4
+    clock.advance(4)
+    assert advancing.answer() == 1
+    assert clock.waits == [15, 4]
+
+
+def test_the_first_timer_of_an_empty_wheel_wakes_the_one_who_waits(clock: WatchedClock, timer: SystemTimer) -> None:
+    advancing = Advancing(timer, None)
+    assert clock.somebody_waits() is None
+    timer.add("a", START + 7, list)
+    assert clock.somebody_waits() == 7
+    clock.advance(7)
+    assert advancing.answer() == 1
+
+
+def test_a_step_forward_of_the_wall_clock_is_noticed_within_a_second(clock: WatchedClock, timer: SystemTimer) -> None:
+    timer.add("a", START + 10 * DAY_MS, list)
+    advancing = Advancing(timer, None)
+    assert clock.somebody_waits() == 1_000
+    clock.step(10 * DAY_MS)
+    clock.advance(1_000)
+    assert advancing.answer() == 1
+
+
+def test_a_step_back_runs_nothing_again_and_nothing_early(
+    clock: WatchedClock, timer: SystemTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def add(name: str, due: int) -> bool:
+        return timer.add(name, START + due, lambda: ran.append((name, clock.now_ms() - START)))
+
+    add("before", 1_000)
+    add("waits over the step", 6_000)
+    clock.advance(5_000)
+    assert timer.advance_clock(0) == 1
+
+    clock.step(-4_500)  # the wall clock shows 500 once more; the wheel was at 5,000
+    assert timer.advance_clock(0) == 0
+    with caplog.at_level(logging.WARNING):
+        assert add("in the time that comes twice", 1_000) is True
+    assert add("due with it", 6_000) is True
+    assert timer.advance_clock(0) == 0
+    assert [record.action for record in caplog.records] == ["step_back"]
+
+    clock.advance(500)
+    assert timer.advance_clock(0) == 1
+    clock.advance(5_000)
+    assert timer.advance_clock(0) == 2
+    assert ran == [
+        ("before", 5_000),
+        ("in the time that comes twice", 1_000),
+        ("waits over the step", 6_000),
+        ("due with it", 6_000),
+    ]
+
+
+def test_a_callback_that_raises_is_logged_and_the_others_run(
+    clock: WatchedClock, timer: SystemTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+    timer.add("bad", START + 1, lambda: 1 // 0)
+    timer.add("good", START + 2, lambda: ran.append("good"))
+    clock.advance(2)
+    with caplog.at_level(logging.ERROR):
+        assert timer.advance_clock(0) == 2
+        assert timer.add("bad at once", START, lambda: 1 // 0) is False
+    assert ran == ["good"]
+    assert [record.timer_id for record in caplog.records] == ["bad", "bad at once"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_callbacks_may_use_the_timer_that_runs_them(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[str] = []
+
+    def again() -> None:
+        ran.append("a")
+        timer.cancel("b")
+        timer.add("a", START + 20, lambda: ran.append("again"))
+
+    timer.add("a", START + 10, again)
+    timer.add("b", START + 15, lambda: ran.append("b"))
+    for _ in range(2):
+        clock.advance(10)
+        timer.advance_clock(0)
+    assert ran == ["a", "again"]
+
+
+def test_with_an_executor_callbacks_run_there(clock: WatchedClock) -> None:
+    names: list[str] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as executor:
+        timer = SystemTimer(clock, executor=executor)
+        timer.add("a", START + 10, lambda: names.append(threading.current_thread().name))
+        timer.add("b", START, lambda: names.append(threading.current_thread().name))
+        clock.advance(10)
+        assert timer.advance_clock(0) == 1
+    assert names == ["pool_0", "pool_0"]
+
+
+def test_an_executor_that_takes_no_more_work_is_logged(clock: WatchedClock, caplog: pytest.LogCaptureFixture) -> None:
+    executor = ThreadPoolExecutor(1)
+    timer = SystemTimer(clock, executor=executor)
+    timer.add("a", START + 10, list)
+    executor.shutdown()
+    clock.advance(10)
+    with caplog.at_level(logging.ERROR):
+        assert timer.advance_clock(0) == 1
+    assert "timer a was not run" in caplog.text
+
+
+def test_wake_makes_the_one_who_waits_return_or_else_the_next_who_would(
+    clock: WatchedClock, timer: SystemTimer
+) -> None:
+    advancing = Advancing(timer, None)
+    clock.somebody_waits()
+    timer.wake()
+    assert advancing.answer() == 0
+    timer.wake()
+    assert timer.advance_clock(None) == 0
+
+
+def test_shutdown_ends_waiting_and_what_waits_does_not_run(clock: WatchedClock, timer: SystemTimer) -> None:
+    ran: list[str] = []
+    timer.add("a", START + 500, lambda: ran.append("a"))
+    advancing = Advancing(timer, None)
+    clock.somebody_waits()
+    timer.shutdown()
+    timer.shutdown()
+    assert advancing.answer() == 0
+    assert timer.is_shut_down
+    clock.advance(1_000)
+    assert timer.advance_clock(None) == 0
+    assert (ran, timer.size()) == ([], 1)
+    with pytest.raises(RuntimeError, match="timer is shut down; 'b' was not added"):
+        timer.add("b", START, list)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda t: t.add("a", 1.5, list), TypeError, r"due_at_ms must be an integer, got 1\.5"),
+        (lambda t: t.add("a", START + 5, "no"), TypeError, "callback must be callable, got 'no'"),
+        (lambda t: t.advance_clock(-1), ValueError, "timeout_ms must be at least 0, got -1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    timer: SystemTimer, call: Callable[[SystemTimer], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
+        call(timer)
+    assert timer.size() == 0
+
+
+def test_with_the_clock_of_this_machine_it_waits_for_the_wall_clock() -> None:
+    clock = SystemClock()
+    timer = SystemTimer(clock)
+    seen: list[int] = []
+    due = clock.now_ms() + 3
+    timer.add("a", due, lambda: seen.append(clock.now_ms()))
+    assert timer.advance_clock(10_000) in (0, 1)  # 0 if this machine took 3 ms to get here and add ran it
+    assert len(seen) == 1
+    assert seen[0] >= due
+
+
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Threads take turns every few instructions, so that a missing lock shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("impatient_threads")
+def test_eight_threads_add_and_cancel_and_each_timer_runs_once_or_was_cancelled() -> None:
+    clock = ManualClock(START)
+    timer = SystemTimer(clock, tick_ms=10, wheel_size=20)
+    runs: list[tuple[int, int]] = []  # list.append is atomic
+    cancelled: list[tuple[int, int]] = []
+    begin = threading.Barrier(9)
+    adding_is_over = threading.Event()
+    per_thread = 500
+
+    def add_and_cancel(thread_number: int) -> None:
+        rng = random.Random(thread_number)
+        begin.wait()
+        for number in range(per_thread):
+            key = (thread_number, number)
+            timer.add(key, clock.now_ms() + rng.randrange(-100, 20_000), lambda key=key: runs.append(key))
+            if rng.random() < 0.4:
+                victim = (rng.randrange(8), rng.randrange(per_thread))
+                taken = timer.cancel(victim)
+                if taken is not None:
+                    cancelled.append(victim)
+
+    def let_time_pass() -> None:
+        begin.wait()
+        while not adding_is_over.is_set():
+            clock.advance(7)
+            timer.advance_clock(0)
+
+    threads = [threading.Thread(target=add_and_cancel, args=(number,), daemon=True) for number in range(8)]
+    passing = threading.Thread(target=let_time_pass, daemon=True)
+    waiting = Advancing(timer, None)  # competes for what is due
+    for thread in (*threads, passing):
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    adding_is_over.set()
+    passing.join(timeout=60)
+    clock.advance(30_000)
+    timer.advance_clock(0)
+    timer.wake()
+    waiting.answer()
+
+    assert timer.size() == 0
+    assert cancelled
+    everything = Counter(runs) + Counter(cancelled)
+    assert everything == Counter((thread, number) for thread in range(8) for number in range(per_thread))

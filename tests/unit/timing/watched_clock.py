@@ -1,0 +1,24 @@
+"""A manual clock that says when somebody begins to wait on it, so that a test need not guess."""
+
+from __future__ import annotations
+
+import threading
+
+from celery_wheel.timing import ManualClock
+
+
+class WatchedClock(ManualClock):
+    def __init__(self, start_ms: int = 1_767_225_600_000) -> None:
+        super().__init__(start_ms)
+        self.waits: list[int | None] = []
+        self._begun = threading.Semaphore(0)
+
+    def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
+        self.waits.append(monotonic_until_ms)
+        self._begun.release()
+        super().wait_until(condition, monotonic_until_ms)
+
+    def somebody_waits(self) -> int | None:
+        """Return until when, as soon as one more wait has begun."""
+        assert self._begun.acquire(timeout=10), "nobody waits"
+        return self.waits[-1]
