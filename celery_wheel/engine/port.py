@@ -62,16 +62,21 @@ class Peeked:
 
 
 class Broker(Protocol):
-    """All calls raise BrokerError when the answer is lost; all may then be repeated."""
+    """All calls raise BrokerError when the answer is lost; all may then be repeated.
+
+    Calls that carry an epoch raise Fenced when a newer one has adopted the shard, and HandLost when the broker
+    does not know this one (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` says
+    both by its verdict.
+    """
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
         """Make this epoch the only one that may publish, trim or move a hand; returns the hands by lane.
 
-        Empty when the broker has none (new, flushed, or another store's). Raises Fenced for an older epoch.
+        Empty when the broker has none (new, flushed, or another store's).
         """
 
     def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
-        """Set a lane's hand without publishing. Raises Fenced for an older epoch."""
+        """Set a lane's hand without publishing."""
 
     def publish(
         self, shard: int, epoch: int, lane: int, from_: Position, to: Position, rows: Sequence[Row], now_ms: int
@@ -82,10 +87,7 @@ class Broker(Protocol):
         """The oldest messages of the shard's wheel queue; at least one, if there is one, whatever its size."""
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
-        """Remove exactly what was peeked. False, and nothing removed, if the queue's head is no longer that.
-
-        Raises Fenced for an older epoch.
-        """
+        """Remove exactly what was peeked. False, and nothing removed, if the queue's head is no longer that."""
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read one message in the form in which producers put it into the wheel queue."""

@@ -38,6 +38,14 @@ class Position(NamedTuple):
     due_ms: int
     seq: int
 
+    def next(self) -> Position:
+        """The lowest position after this one."""
+        return Position(self.due_ms, self.seq + 1)
+
+    def previous(self) -> Position:
+        """The highest position before this one that a row of the same due time may have."""
+        return Position(self.due_ms, self.seq - 1)
+
 
 #: Before every row: the hand of a lane from which nothing has left.
 ORIGIN = Position(0, 0)

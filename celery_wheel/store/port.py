@@ -41,7 +41,8 @@ class Store(Protocol):
     def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
         """Take the shard, or take it anew; returns the new epoch, or None while another lives.
 
-        The new epoch is greater than every epoch before it.
+        The new epoch is greater than every epoch before it. A lease runs out by the store's own clock; where
+        it has none, and the kernel does not free the shard at a holder's death either, by ``now_ms``.
         """
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
@@ -72,8 +73,9 @@ class Store(Protocol):
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
         """Those of the ids that this shard has accepted or rejected and not yet forgotten."""
 
-    def nth(self, shard: int, lane: int, after: Position, upto: Position, n: int) -> Position | None:
-        """The position of the n-th row (from 1) in (after, upto], None if there are fewer."""
+    def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
+        """How far a slice from ``after`` may go: to ``upto`` if (after, upto] is within both bounds, else to
+        the position of the last row that still is; always at least one row."""
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         """The rows in (after, upto], in order."""

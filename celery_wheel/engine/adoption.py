@@ -1,0 +1,142 @@
+"""Adoption: a new holder makes store and broker agree, and starts a term from what they say.
+
+::
+
+    1. store.acquire      a new epoch; whatever the former holder has under way is fenced in the store
+    2. broker.adopt       the same in the broker, which answers with its hands
+    3. for each lane      broker's hand   against   store's hand
+                          ────────────────────────────────────────────────────────────────────────────
+                          no hands        new or flushed: they are set to the store's; never a rollback
+                          equal           nothing to do
+                          ahead           the former holder died between publish and settlement:
+                                          the store is settled up to it, refused rows laid to rest
+                          behind          the broker lost writes it had acknowledged: ``replay`` puts the
+                                          store's hand back, so that those rows leave once more (at most
+                                          the batches of the last ``rollback_window``); ``warn`` only says so
+    4. a term             hand = cut = edge; the window is empty and fills from the store
+
+Rows that were cancelled, rejected or expired are in lane REST, so nothing here can send them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from celery_wheel.engine.lane import Lane
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker, BrokerHand
+from celery_wheel.engine.term import Term
+from celery_wheel.engine.window import Window
+from celery_wheel.store.model import (
+    ORIGIN,
+    REST,
+    SHARD_BITS,
+    Batch,
+    Change,
+    LaneState,
+    Move,
+    Outcome,
+    Position,
+)
+from celery_wheel.store.port import Store
+from celery_wheel.timing import TimingWheel
+
+logger = logging.getLogger(__name__)
+
+
+class Adoption:
+    """Step 2 to 4, for an epoch that was acquired."""
+
+    def __init__(self, shard: int, epoch: int, store: Store, broker: Broker, limits: Limits, now_ms: int) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.store = store
+        self.broker = broker
+        self.limits = limits
+        self.now_ms = now_ms
+        self.rollbacks = 0  #: lanes on which the broker had lost writes
+        self._seq = 0
+
+    def steps(self) -> Iterator[str]:
+        """Run step 2 and 3; a crash between any two of them leaves what the next adoption mends."""
+        hands = self.broker.adopt(self.shard, self.epoch)
+        yield "adopted in the broker"
+        self._seq = self.store.state(self.shard).seq
+        for lane in self.store.lanes(self.shard):
+            # A lane that is missing beside others was opened after what the broker remembers.
+            found = hands.get(lane.lane, BrokerHand(ORIGIN) if hands and lane.hand > ORIGIN else None)
+            if found is None:
+                self.broker.set_hand(self.shard, self.epoch, lane.lane, lane.hand)
+                yield "hand set in the broker"
+            elif found.hand > lane.hand:
+                yield from self._settle(lane, found)
+            elif found.hand < lane.hand:
+                yield from self._roll_back(lane, found.hand)
+
+    def term(self) -> Term:
+        """Step 4."""
+        lanes = [Lane(lane.lane, lane.hand, lane.hand, lane.hand) for lane in self.store.lanes(self.shard)]
+        limits = self.limits
+        window = Window(
+            TimingWheel(limits.tick_ms, limits.wheel_size, start_ms=self.now_ms),
+            span_ms=limits.window_ms,
+            max_count=limits.window_count,
+            max_bytes=limits.window_bytes,
+        )
+        return Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+
+    def _next_seq(self) -> int:
+        self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
+        return self._seq
+
+    def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
+        done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)
+        change = Change(
+            lanes=[LaneState(lane.lane, found.hand, found.hand)],
+            tally={key: -n for key, n in done.tally.items()},
+        )
+        count = done.count - len(found.failed)
+        batch = Batch(self._next_seq(), lane.lane, lane.hand, found.hand, count, done.bytes, self.now_ms)
+        change.batches.append(batch)
+        for row_id, reason in found.failed.items():
+            change.moves.append(Move(row_id, REST, self.now_ms, self._next_seq()))
+            change.outcomes.append(Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
+        change.seq = self._seq
+        yield "settlement made"
+        self.store.apply(self.shard, self.epoch, change)
+        logger.info(
+            "settled %d tasks of lane %d that the former holder had dispatched",
+            count,
+            lane.lane,
+            extra={"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count},
+        )
+        yield "settled up to the broker's hand"
+
+    def _roll_back(self, lane: LaneState, found: Position) -> Iterator[str]:
+        start = lane.hand
+        if self.limits.replay_on_rollback:
+            since_ms = self.now_ms - self.limits.rollback_window_ms
+            earliest = self.store.batch_start(self.shard, lane.lane, lane.hand, since_ms)
+            if earliest is not None:
+                start = max(found, earliest)
+        again = self.store.summary(self.shard, lane.lane, start, lane.hand)
+        left = self.store.count(self.shard, lane.lane, found, start)
+        logger.error(
+            "the broker lost writes: lane %d stood at %s there and at %s here; %d tasks leave once more, "
+            "%d are not sent again by themselves; check the broker's persistence",
+            lane.lane,
+            tuple(found),
+            tuple(lane.hand),
+            again.count,
+            left,
+            extra={"action": "rollback", "shard": self.shard, "lane": lane.lane, "again": again.count, "left": left},
+        )
+        yield "rollback seen"
+        if start < lane.hand:
+            change = Change(lanes=[LaneState(lane.lane, start, start)], tally=again.tally)
+            self.store.apply(self.shard, self.epoch, change)
+            yield "hand moved back in the store"
+        self.broker.set_hand(self.shard, self.epoch, lane.lane, start)
+        self.rollbacks += 1
+        yield "hand set in the broker"

@@ -1,0 +1,40 @@
+"""What the activities of one engine share: the parts it was given, its limits and its counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker
+from celery_wheel.engine.stats import Stats
+from celery_wheel.store.port import Store
+from celery_wheel.timing import Clock
+
+
+class Round(Enum):
+    """How a round ended, for whoever runs the rounds."""
+
+    IDLE = "nothing was to be done"
+    BUSY = "something was done; there may be more"
+    FAILED = "something did not answer; wait before the next"
+
+
+#: The steps of a part of a round, by name.
+Steps = Iterator[str]
+
+#: The steps of a round; the last thing it yields is how it ended.
+RoundSteps = Iterator[str | Round]
+
+
+@dataclass(slots=True)
+class Context:
+    shard: int
+    store: Store
+    broker: Broker
+    clock: Clock
+    limits: Limits
+    stats: Stats = field(default_factory=Stats)
+    wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do

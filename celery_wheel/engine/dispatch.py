@@ -1,0 +1,121 @@
+"""Dispatch: what is due leaves in order, chunk by chunk, and the hand moves behind it.
+
+::
+
+    reap        what expired goes from the wheel to its lane's ready rows
+    take        the next chunk, before every reservation; the cut moves to its end: (…, cut] is closed
+    guard       the store must have exactly the chunk's rows in (from, to]
+    publish     messages and the broker's hand in one step: from → to
+    settle      store's hand, batch, tally, refused rows; at most once in settle_ms, for many chunks
+
+A chunk whose publishing was not answered stays in flight and is published again, the same rows over the same
+range, before anything after it: the broker's hand tells whether it was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from celery_wheel.engine.clock_watch import ClockWatch
+from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.lane import Chunk, Lane
+from celery_wheel.engine.port import Verdict
+from celery_wheel.engine.term import Term
+from celery_wheel.errors import Fenced, GuardTripped, HandLost
+
+MAX_WAIT_MS = 1_000  #: a step of the clock or a suspended machine is noticed within this time
+
+
+class Dispatcher:
+    def __init__(self, ctx: Context, watch: ClockWatch) -> None:
+        self._ctx = ctx
+        self._watch = watch
+        self._settle_at_ms = ctx.clock.monotonic_ms()
+
+    def round(self, term: Term) -> RoundSteps:
+        ctx, result = self._ctx, Round.IDLE
+        if self._watch.may_dispatch():
+            with term.active():
+                term.window.reap(term.lanes, ctx.clock.now_ms())
+                lanes = term.in_order()
+            yield "reaped"
+            for lane in lanes:
+                if (yield from self._send(term, lane)):
+                    result = Round.BUSY
+        if ctx.clock.monotonic_ms() >= self._settle_at_ms:
+            yield from self._settle(term)
+        yield result
+
+    def _send(self, term: Term, lane: Lane) -> Generator[str, None, bool]:
+        """One chunk of a lane, if there is one; returns whether there was."""
+        ctx, limits = self._ctx, self._ctx.limits
+        if not lane.in_broker:
+            ctx.broker.set_hand(ctx.shard, term.epoch, lane.number, lane.hand)
+            lane.in_broker = True
+            yield "lane opened in the broker"
+        with term.active():
+            chunk = term.take(lane, ctx.clock.now_ms(), limits.chunk_count, limits.chunk_bytes)
+        yield "taken"
+        if chunk is None:
+            return False
+        self._guard(term, chunk)
+        yield "guarded"
+        now_ms = ctx.clock.now_ms()
+        failed = self._publish(term, chunk, now_ms)
+        yield "published"
+        with term.active():
+            lane.confirm(chunk, failed, now_ms)
+        ctx.stats.dispatched_chunk(chunk.rows, len(failed), now_ms)
+        if failed:
+            # The broker remembers only what its last chunk failed: the store has to know before the next one.
+            yield from self._settle(term)
+        return True
+
+    def _guard(self, term: Term, chunk: Chunk) -> None:
+        ctx = self._ctx
+        stored = ctx.store.count(ctx.shard, chunk.lane, chunk.from_, chunk.to)
+        if stored != len(chunk.rows):
+            if ctx.store.state(ctx.shard).epoch != term.epoch:
+                raise Fenced(f"another holder has taken shard {ctx.shard}; nothing more leaves from here")
+            ctx.stats.guard_trips += 1
+            raise GuardTripped(
+                f"the store has {stored} rows after {tuple(chunk.from_)} up to {tuple(chunk.to)} in lane "
+                f"{chunk.lane}, the chunk has {len(chunk.rows)}; nothing of it has left, the window is rebuilt; "
+                "this is a defect, please report it"
+            )
+
+    def _publish(self, term: Term, chunk: Chunk, now_ms: int) -> dict[int, str]:
+        """Returns the rows that their queue would not take, with the reason."""
+        ctx = self._ctx
+        published = ctx.broker.publish(ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.rows, now_ms)
+        if published.verdict is Verdict.FENCED:
+            raise Fenced(f"another holder adopted shard {ctx.shard} in the broker; nothing more leaves from here")
+        if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
+            raise HandLost(f"the broker's hand of lane {chunk.lane} is {published.verdict.value}")
+        return published.failed
+
+    def _settle(self, term: Term) -> Steps:
+        ctx = self._ctx
+        with term.active():
+            change = term.settlement()
+        yield "settlement made"
+        if change is None:
+            return
+        self._settle_at_ms = ctx.clock.monotonic_ms() + ctx.limits.settle_ms
+        ctx.store.apply(ctx.shard, term.epoch, change)
+        yield "settled"
+        with term.active():
+            term.settled(change)
+
+    def wait_ms(self, term: Term | None) -> int:
+        """How long the next round may wait, if nothing wakes it before."""
+        if term is None:
+            return MAX_WAIT_MS
+        clock = self._ctx.clock
+        with term.lock:
+            due_ms = term.next_due_ms()
+            unsettled = any(lane.unsettled for lane in term.lanes.values())
+        wait_ms = MAX_WAIT_MS if due_ms is None else due_ms - clock.now_ms()
+        if unsettled:
+            wait_ms = min(wait_ms, self._settle_at_ms - clock.monotonic_ms())
+        return max(0, min(MAX_WAIT_MS, wait_ms))

@@ -1,0 +1,230 @@
+"""The engine of one shard: a deterministic object over (clock, store, broker); it has no thread of its own.
+
+::
+
+    tend      clock ─ acquire ─ adopt ─ renew      who holds the shard, and the snapshot
+    ingest    peek ─ compare ─ reserve ─ commit ─ place ─ trim
+    load      reach ─ edge moves ─ slice ─ place
+    dispatch  reap ─ take ─ guard ─ publish ─ settle
+    forget    history beyond its retention
+
+Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a
+lost answer or another activity can come between. A step is one call to the store or the broker, or one
+section under the term's lock, never both. The threads of ``runner`` run the rounds to their end; the
+simulation interleaves the same generators from a seed, and abandons them where it wants a crash.
+
+Whatever goes wrong, one of two things is done about it:
+
+    the broker did not answer       the round is given up; the same chunk or peek is tried again later
+    anything else                   the term ends: its memory is dropped, and the shard is adopted anew
+                                    under a new epoch, if no other holds it by then
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from celery_wheel.engine.adoption import Adoption
+from celery_wheel.engine.clock_watch import ClockWatch
+from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.dispatch import Dispatcher
+from celery_wheel.engine.ingest import ingest
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.load import load
+from celery_wheel.engine.port import Broker
+from celery_wheel.engine.stats import Stats
+from celery_wheel.engine.term import Term
+from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TermEnded
+from celery_wheel.store.model import Position
+from celery_wheel.store.port import Store
+from celery_wheel.timing import Clock
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    def __init__(
+        self, shard: int, holder: str, store: Store, broker: Broker, clock: Clock, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self.holder = holder
+        self.term: Term | None = None
+        #: Whether this engine is the shard's holder as far as it knows; a term that ended in doubt leaves it so.
+        self.held = False
+        self._ctx = Context(shard, store, broker, clock, limits)
+        self._watch = ClockWatch(clock, max_skew_ms=limits.max_clock_skew_ms, max_step_ms=limits.max_clock_step_ms)
+        self._dispatcher = Dispatcher(self._ctx, self._watch)
+
+    @property
+    def shard(self) -> int:
+        return self._ctx.shard
+
+    @property
+    def stats(self) -> Stats:
+        return self._ctx.stats
+
+    @property
+    def wake(self) -> threading.Event:
+        """Set when dispatch may have more to do than ``wait_ms`` said."""
+        return self._ctx.wake
+
+    def wait_ms(self) -> int:
+        return self._dispatcher.wait_ms(self.term)
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def tend(self) -> RoundSteps:
+        return self._round(self._tend(), self.term)
+
+    def ingest(self) -> RoundSteps:
+        return self._held(lambda term: ingest(self._ctx, term))
+
+    def load(self) -> RoundSteps:
+        return self._held(lambda term: load(self._ctx, term))
+
+    def dispatch(self) -> RoundSteps:
+        return self._held(self._dispatcher.round)
+
+    def forget(self) -> RoundSteps:
+        return self._held(self._forget)
+
+    def release(self) -> RoundSteps:
+        """The last round of a process that stops by itself."""
+        return self._round(self._release(), self.term)
+
+    def _held(self, activity: Callable[[Term], RoundSteps]) -> RoundSteps:
+        """A round of an activity of the holder; nothing to be done while the shard is not held."""
+        term = self.term
+        if term is None:
+            return iter((Round.IDLE,))
+        return self._round(activity(term), term)
+
+    def _round(self, steps: RoundSteps, term: Term | None) -> RoundSteps:
+        """Errors end the round or the term, never the engine."""
+        try:
+            yield from steps
+        except BrokerError as error:
+            self.stats.broker_errors += 1
+            logger.warning("%s", error, extra={"action": "broker-error", "shard": self.shard})
+            yield Round.FAILED
+        except TermEnded:
+            yield Round.FAILED
+        except (Fenced, HandLost, GuardTripped, StoreError) as error:
+            self.stats.store_errors += isinstance(error, StoreError)
+            self._end(term, str(error))
+            yield Round.FAILED
+
+    def _end(self, term: Term | None, reason: str) -> None:
+        logger.error(
+            "shard %d: %s; what is in memory is dropped and the shard is adopted anew",
+            self.shard,
+            reason,
+            extra={"action": "term-ended", "shard": self.shard, "epoch": term.epoch if term else None},
+        )
+        if term is not None:
+            term.end(reason)
+            if self.term is term:
+                self.term = None
+
+    # -- tend --------------------------------------------------------------------------------------
+
+    def _tend(self) -> RoundSteps:
+        ctx = self._ctx
+        fit = self._watch.compare(self._second_clock_ms())
+        yield "clock compared"
+        term, now_ms = self.term, ctx.clock.now_ms()
+        if not fit:
+            yield from self._stand_down("the clock is not fit to hold a shard")
+            yield Round.FAILED
+        elif term is None:
+            yield from self._adopt(now_ms)
+        else:
+            with term.active():
+                snapshot, confirmed = ctx.stats.snapshot(term, self._watch, now_ms), term.confirmed()
+            yield "snapshot taken"
+            self._compare_hands(term, confirmed)
+            yield "hands compared"
+            ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
+            yield Round.IDLE
+
+    def _second_clock_ms(self) -> int | None:
+        try:
+            return self._ctx.broker.now_ms()
+        except BrokerError:
+            # A broker that is away says nothing against this clock; the lease is kept all the same.
+            self.stats.broker_errors += 1
+            return None
+
+    def _compare_hands(self, term: Term, confirmed: dict[int, Position]) -> None:
+        """See that the broker still has what it confirmed, also when there is nothing to publish by which to see it."""
+        try:
+            hands = self._ctx.broker.adopt(self.shard, term.epoch)
+        except BrokerError:
+            self.stats.broker_errors += 1
+            return
+        for number, position in confirmed.items():
+            if number not in hands or hands[number].hand < position:
+                raise HandLost(f"the broker has lost the hand of lane {number}, which stood at {tuple(position)}")
+
+    def _adopt(self, now_ms: int) -> RoundSteps:
+        ctx = self._ctx
+        epoch = ctx.store.acquire(ctx.shard, self.holder, now_ms, ctx.limits.lease_ms)
+        yield "acquired"
+        if epoch is None:
+            self.held = False
+            yield Round.IDLE
+            return
+        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms)
+        try:
+            yield from adoption.steps()
+        except BrokerError:
+            # Another host may reach the broker: do not keep the shard from it.
+            ctx.store.release(ctx.shard, epoch)
+            raise
+        term = adoption.term()
+        yield "term made"
+        self.stats.adoptions += 1
+        self.stats.rollbacks += adoption.rollbacks
+        self.term = term
+        self.held = True
+        ctx.wake.set()
+        logger.info(
+            "shard %d is held by %s at epoch %d",
+            ctx.shard,
+            self.holder,
+            epoch,
+            extra={"action": "adopt", "shard": ctx.shard, "epoch": epoch},
+        )
+        yield Round.BUSY
+
+    def _release(self) -> RoundSteps:
+        yield from self._stand_down("this scheduler was asked to stop")
+        yield Round.IDLE
+
+    def _stand_down(self, reason: str) -> Steps:
+        """End the term, and give the shard up at once so that a standby need not wait for the lease."""
+        ctx, term = self._ctx, self.term
+        self.held = False
+        if term is None:
+            return
+        with term.active():
+            settlement = term.settlement()
+        yield "settlement made"
+        if settlement is not None:
+            ctx.store.apply(ctx.shard, term.epoch, settlement)
+        yield "settled"
+        self._end(term, reason)
+        ctx.store.release(ctx.shard, term.epoch)
+        yield "released"
+
+    # -- forget ------------------------------------------------------------------------------------
+
+    def _forget(self, term: Term) -> RoundSteps:
+        ctx, limits = self._ctx, self._ctx.limits
+        before_ms = ctx.clock.now_ms() - limits.retention_ms
+        gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
+        ctx.stats.forgotten += gone
+        yield "forgotten"
+        yield Round.BUSY if gone else Round.IDLE

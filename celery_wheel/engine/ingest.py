@@ -1,0 +1,90 @@
+"""Ingest: messages from the wheel queue and from the inbox become rows, in group commits.
+
+::
+
+    peek            the oldest messages, still in the queue
+    compare         which of them are in the store already (a crash came between commit and trim)
+    reserve         each gets its position; nothing at or after the lowest may leave
+    commit          one transaction, one fsync for all that was waiting
+    place           into the window, as far as it is near; the reservation closes
+    trim            exactly what was peeked goes from the queue: acknowledged only now
+
+A crash between any two of them leaves the messages in the queue, or in the store, or in both; never in neither.
+"""
+
+from __future__ import annotations
+
+from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.inbox import Cancel, parse
+from celery_wheel.engine.term import Term
+from celery_wheel.store.model import Change, Message, Unreadable
+
+
+def ingest(ctx: Context, term: Term) -> RoundSteps:
+    limits = ctx.limits
+    inbox = ctx.store.read_inbox(ctx.shard, limits.intake_count)
+    yield "inbox read"
+    peeked = ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes)
+    yield "peeked"
+    if not peeked.arrivals and not inbox:
+        yield Round.IDLE
+        return
+    arrivals: list[Message | Unreadable] = []
+    commands: list[Cancel] = []
+    taken: list[int] = []
+    for item in inbox:
+        meaning = parse(item, ctx.broker.decode)
+        if isinstance(meaning, Cancel):
+            commands.append(meaning)
+        else:
+            arrivals.append(meaning)
+            taken.append(item.id)
+    yield from _take_in(ctx, term, [*arrivals, *peeked.arrivals], taken)
+    if peeked.arrivals:
+        # A refusal is no loss: what is there is peeked again, and what is known is not taken in twice.
+        ctx.broker.trim(ctx.shard, term.epoch, peeked.token)
+        yield "trimmed"
+    for command in commands:
+        yield from _cancel(ctx, term, command)
+    yield Round.BUSY
+
+
+def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inbox: list[int]) -> Steps:
+    """Commit what is new of the arrivals, together with the inbox items' removal, and let it wait."""
+    first = {arrival.envelope_id: arrival for arrival in reversed(arrivals)}
+    known = ctx.store.known(ctx.shard, list(first)) if first else set()
+    fresh = [a for a in arrivals if a.envelope_id not in known and first[a.envelope_id] is a]
+    ctx.stats.known += len(arrivals) - len(fresh)
+    yield "compared"
+    if not fresh and not inbox:
+        return
+    with term.active():
+        intake = term.reserve(fresh, ctx.clock.now_ms())
+    intake.change.inbox = inbox
+    yield "reserved"
+    ctx.store.apply(ctx.shard, term.epoch, intake.change)
+    yield "committed"
+    with term.active():
+        term.place(intake)
+    ctx.wake.set()
+    ctx.stats.accepted += len(intake.rows)
+    ctx.stats.rejected += len(intake.change.rejects)
+    yield "placed"
+
+
+def _cancel(ctx: Context, term: Term, command: Cancel) -> Steps:
+    rows = ctx.store.find(ctx.shard, command.task_id)
+    yield "found"
+    with term.active():
+        withdrawal = term.withdraw(rows, "cancelled", command.reason, command.actor, ctx.clock.now_ms())
+    yield "withdrawn"
+    change = withdrawal.change if withdrawal else Change()
+    change.inbox = [command.item_id]
+    ctx.store.apply(ctx.shard, term.epoch, change)
+    yield "cancel committed"
+    if withdrawal:
+        with term.active():
+            term.withdrawn(withdrawal)
+        ctx.wake.set()
+        ctx.stats.cancelled += len(withdrawal.tokens)
+        yield "cancelled"

@@ -1,0 +1,29 @@
+"""The numbers an engine runs by. Integer milliseconds, counts and bytes; the settings give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    tick_ms: int = 1
+    wheel_size: int = 512
+    window_ms: int = 300_000
+    window_count: int = 100_000
+    window_bytes: int = 64 * 2**20
+    chunk_count: int = 1_000
+    chunk_bytes: int = 4 * 2**20  #: one call to the broker; a single larger message still goes
+    load_count: int = 5_000  #: rows a slice; bounds how long one read takes
+    load_bytes: int = 16 * 2**20
+    intake_count: int = 5_000  #: messages a group commit
+    intake_bytes: int = 16 * 2**20
+    settle_ms: int = 50  #: at most about 20 settlements a second, however many chunks
+    lease_ms: int = 2_000
+    retention_ms: int = 7 * 86_400_000
+    history_bytes: int = 10 * 2**30
+    forget_count: int = 2_000  #: rows of history removed at a time
+    max_clock_skew_ms: int = 5_000
+    max_clock_step_ms: int = 60_000
+    replay_on_rollback: bool = True
+    rollback_window_ms: int = 300_000

@@ -1,0 +1,93 @@
+"""The threads: a thin shell that runs an engine's rounds and waits between them.
+
+::
+
+    tend       every half second       (a quarter of the lease, if that is shorter)
+    ingest     again at once while there is more; else after ``poll_ms``
+    load       again at once while there is more; else after 100 ms
+    dispatch   until the next row is due, at most a second; woken by ingest and load
+    forget     again after 50 ms while there is more (others want the store too); else after 10 s
+
+After a round that failed a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
+error nobody expected ends the whole runner; ``failure`` then says why, and the scheduler process stops with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from celery_wheel.engine.context import Round, RoundSteps
+from celery_wheel.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+BACK_OFF_FIRST_S = 0.05
+BACK_OFF_MAX_S = 2.0
+
+
+class Runner:
+    def __init__(self, engine: Engine, *, lease_ms: int, poll_ms: int, rng: random.Random | None = None) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._stop = threading.Event()
+        tend_s = min(0.5, lease_ms / 4_000)
+        plan: dict[str, tuple[Callable[[], RoundSteps], Callable[[Round], None]]] = {
+            "tend": (engine.tend, lambda _: self._pause(tend_s)),
+            "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
+            "load": (engine.load, self._pause_unless_busy(0.1)),
+            "dispatch": (engine.dispatch, self._await_due),
+            "forget": (engine.forget, lambda round_: self._pause(0.05 if round_ is Round.BUSY else 10)),
+        }
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
+            for name, parts in plan.items()
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Let every thread finish its round, settle, and give the shard up."""
+        self._stop.set()
+        self.engine.wake.set()
+        for thread in self._threads:
+            thread.join(timeout_s)
+        if not any(thread.is_alive() for thread in self._threads):
+            for _ in self.engine.release():
+                pass
+
+    # -- one thread ----------------------------------------------------------------------------------
+
+    def _run(self, name: str, activity: Callable[[], RoundSteps], pause: Callable[[Round], None]) -> None:
+        failures = 0
+        try:
+            while not self._stop.is_set():
+                result = Round.IDLE
+                for step in activity():
+                    if isinstance(step, Round):
+                        result = step
+                failures = failures + 1 if result is Round.FAILED else 0
+                if failures:
+                    self._pause(min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1))
+                else:
+                    pause(result)
+        except BaseException as error:  # reported by ``failure``; the process that runs beat ends with it
+            logger.exception("the %s thread died", name, extra={"action": "thread-died", "activity": name})
+            self.failure = error
+            self._stop.set()
+
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds)
+
+    def _pause_unless_busy(self, seconds: float) -> Callable[[Round], None]:
+        return lambda round_: None if round_ is Round.BUSY else self._pause(seconds)
+
+    def _await_due(self, round_: Round) -> None:
+        if round_ is Round.IDLE and not self._stop.is_set():
+            self.engine.wake.wait(self.engine.wait_ms() / 1_000)
+        self.engine.wake.clear()

@@ -1,0 +1,253 @@
+"""A term: one holder's memory of one shard, from its adoption until something goes wrong.
+
+::
+
+    acquire epoch ─► adopt ─► Term ──────── ingest ──┐
+                               ▲  lanes, window,     ├── all touch the term under its lock, in short
+                               │  positions, cut     │   sections without I/O; between the sections
+                               │                     ├── each does one call to the store or the broker
+                               │          dispatch ──┤
+                               │              load ──┘
+                               └── any doubt: the term ends, its memory is dropped, a new epoch is taken,
+                                   and what was still under way is fenced
+
+Positions are given here and nowhere else, each inside a reservation of its lane (see ``lane``).
+
+A clock that was stepped back. A row that comes late is put behind the cut, whose due time lies in the
+past. While the wall clock is behind the cut's due time, that would hold new rows back until the clock
+has caught up. They go to a lane of their own instead, whose cut is not ahead of the clock, and leave
+from there at their own eta: they are all due before whatever is left in the lane ahead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.lane import END, Chunk, Lane
+from celery_wheel.engine.window import Window
+from celery_wheel.errors import TermEnded
+from celery_wheel.store.model import (
+    HOUR_MS,
+    ORIGIN,
+    REST,
+    SHARD_BITS,
+    Batch,
+    Change,
+    LaneState,
+    Message,
+    Move,
+    NewReject,
+    NewRow,
+    Outcome,
+    Position,
+    Row,
+    TallyKey,
+    Unreadable,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Intake:
+    """Messages at their positions: a change to commit, the rows to place then, what is reserved meanwhile."""
+
+    change: Change
+    rows: list[Row] = field(default_factory=list)
+    tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
+
+
+@dataclass(slots=True, eq=False)
+class Withdrawal:
+    """Rows taken out of the window to be laid to rest: a change to commit, and what is reserved meanwhile."""
+
+    change: Change
+    tokens: list[tuple[int, int]]  #: (lane number, reservation)
+
+
+class Term:
+    def __init__(self, shard: int, epoch: int, seq: int, lanes: Sequence[Lane], window: Window) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.lanes = {lane.number: lane for lane in lanes}
+        self.window = window
+        self.lock = threading.RLock()
+        self.ended: str | None = None
+        self._count = seq >> SHARD_BITS
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Hold the lock; raises TermEnded when this memory is no longer to be trusted."""
+        with self.lock:
+            if self.ended is not None:
+                raise TermEnded(self.ended)
+            yield
+
+    def end(self, reason: str) -> None:
+        with self.lock:
+            self.ended = self.ended or reason
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def _next_seq(self) -> int:
+        self._count += 1
+        return self._count << SHARD_BITS | self.shard
+
+    @property
+    def seq(self) -> int:
+        """The highest seq given."""
+        return self._count << SHARD_BITS | self.shard
+
+    def _lane_for(self, eta_ms: int, now_ms: int) -> Lane:
+        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
+        for lane in self.lanes.values():
+            if lane.cut.due_ms <= max(eta_ms, now_ms):
+                return lane
+        lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False)
+        self.lanes[lane.number] = lane
+        return lane
+
+    def reserve(self, arrivals: Sequence[Message | Unreadable], now_ms: int) -> Intake:
+        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane."""
+        change = Change()
+        intake = Intake(change)
+        lowest: dict[int, Position] = {}
+        tally = change.tally
+        for arrival in arrivals:
+            seq = self._next_seq()
+            if isinstance(arrival, Unreadable):
+                change.rejects.append(NewReject(seq, now_ms, arrival))
+                change.outcomes.append(Outcome(self._next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
+                continue
+            lane = self._lane_for(arrival.eta_ms, now_ms)
+            due_ms = max(arrival.eta_ms, lane.cut.due_ms)
+            change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
+            intake.rows.append(_row(seq, lane.number, due_ms, arrival))
+            key = TallyKey(due_ms // HOUR_MS, arrival.queue or arrival.routing_key, arrival.task)
+            tally[key] = tally.get(key, 0) + 1
+            position = Position(due_ms, seq)
+            if position < lowest.get(lane.number, END):
+                lowest[lane.number] = position
+        for number, position in lowest.items():
+            intake.tokens[number] = self._open_reservation(self.lanes[number], position)
+        change.lanes = [LaneState(lane.number, ORIGIN, ORIGIN) for lane in self.lanes.values() if not lane.in_store]
+        change.seq = self.seq
+        return intake
+
+    def _open_reservation(self, lane: Lane, lowest: Position) -> int:
+        return lane.reserve(lowest)
+
+    def place(self, intake: Intake) -> None:
+        """The intake is committed: let its rows wait, and give the reservations back."""
+        for state in intake.change.lanes:
+            self.lanes[state.lane].in_store = True
+        for row in intake.rows:
+            self.window.place(self.lanes[row.lane], row)
+        for number, token in intake.tokens.items():
+            self.lanes[number].release(token)
+        self.window.evict(self.lanes)
+
+    # -- dispatch --------------------------------------------------------------------------------
+
+    def take(self, lane: Lane, now_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due."""
+        if lane.in_flight is not None:
+            return lane.in_flight
+        chunk = lane.take(self.window.rows, now_ms, max_count, max_bytes)
+        if chunk is not None:
+            self.window.left(chunk.rows)
+        return chunk
+
+    def in_order(self) -> list[Lane]:
+        """The lanes, the one with the earliest ready row first: it goes before what is ready in the others."""
+        rows = self.window.rows
+        ready = {lane.number: lane.next_due_ms(rows) for lane in self.lanes.values()}
+        return sorted(self.lanes.values(), key=lambda lane: (ready[lane.number] is None, ready[lane.number] or 0))
+
+    def next_due_ms(self) -> int | None:
+        """When the next row may be due, for the wait; None when nothing is in memory."""
+        due = [lane.next_due_ms(self.window.rows) for lane in self.lanes.values()]
+        due.append(self.window.wheel.next_expiration_ms())
+        return min((at_ms for at_ms in due if at_ms is not None), default=None)
+
+    def settlement(self) -> Change | None:
+        """What the broker has and the store does not know of yet, as one change; None when there is nothing."""
+        change = Change()
+        for lane in self.lanes.values():
+            done = lane.unsettled
+            if done is None:
+                continue
+            lane.unsettled = None
+            change.lanes.append(LaneState(lane.number, done.to, done.to))
+            change.batches.append(
+                Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
+            )
+            for key, n in done.tally.items():
+                change.tally[key] = change.tally.get(key, 0) + n
+            for row_id, reason in done.failed.items():
+                self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+        change.seq = self.seq
+        return change if change.lanes else None
+
+    def confirmed(self) -> dict[int, Position]:
+        """How far each lane is known to be in the broker."""
+        lanes = [lane for lane in self.lanes.values() if lane.in_broker]
+        return {lane.number: lane.unsettled.to if lane.unsettled else lane.hand for lane in lanes}
+
+    def settled(self, change: Change) -> None:
+        for state in change.lanes:
+            self.lanes[state.lane].hand = state.hand
+
+    # -- revision --------------------------------------------------------------------------------
+
+    def withdraw(self, rows: Sequence[Row], kind: str, reason: str, actor: str, now_ms: int) -> Withdrawal | None:
+        """Take those of the rows that have not been handed over out of the lanes; None when all have been.
+
+        Their positions stay reserved until the change is committed: what lies between the ends of a chunk
+        and is not in it has its outcome in the store before the chunk leaves.
+        """
+        change = Change()
+        tokens: list[tuple[int, int]] = []
+        for row in rows:
+            lane = self.lanes[row.lane]
+            if row.position <= lane.cut:
+                continue
+            tokens.append((lane.number, self._open_reservation(lane, row.position)))
+            self.window.withdraw(row.id)
+            self._lay_to_rest(change, row.id, kind, reason, actor, now_ms)
+            change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
+        change.seq = self.seq
+        return Withdrawal(change, tokens) if tokens else None
+
+    def withdrawn(self, withdrawal: Withdrawal) -> None:
+        self.window.withdrawn(move.id for move in withdrawal.change.moves)
+        for number, token in withdrawal.tokens:
+            self.lanes[number].release(token)
+
+    def _lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
+        change.moves.append(Move(row_id, REST, at_ms, self._next_seq()))
+        change.outcomes.append(Outcome(self._next_seq(), row_id, kind, reason, actor, at_ms))
+
+
+def _row(seq: int, lane: int, due_ms: int, message: Message) -> Row:
+    return Row(
+        id=seq,
+        lane=lane,
+        due_ms=due_ms,
+        seq=seq,
+        eta_ms=message.eta_ms,
+        task=message.task,
+        exchange=message.exchange,
+        exchange_type=message.exchange_type,
+        routing_key=message.routing_key,
+        queue=message.queue,
+        priority=message.priority,
+        expires_ms=message.expires_ms,
+        queue_expires_ms=message.queue_expires_ms,
+        headers=message.headers,
+        properties=message.properties,
+        body=message.body,
+    )

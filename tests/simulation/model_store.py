@@ -1,0 +1,301 @@
+"""A store in memory, as plain as can be: the simulation's truth. It passes the suite of tests/stores.
+
+``Disk`` is what survives a crash; several ``ModelStore`` objects on one disk are several schedulers.
+``fault`` is called around every commit and may raise: before it nothing is written, after it all is.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import (
+    ORIGIN,
+    REST,
+    Batch,
+    Change,
+    InboxItem,
+    LaneState,
+    Message,
+    NewRow,
+    Outcome,
+    Position,
+    RangeSummary,
+    Row,
+    ShardState,
+    TallyKey,
+    Unreadable,
+)
+
+
+@dataclass
+class StoredRow:
+    row: Row
+    accepted_ms: int
+    message: Message | Unreadable
+
+
+@dataclass
+class ShardData:
+    epoch: int = 0
+    holder: str | None = None
+    owner: object = None
+    lease_until_ms: int = 0
+    seq: int = 0
+    snapshot: dict[str, object] | None = None
+    snapshot_at_ms: int | None = None
+    rows: dict[int, StoredRow] = field(default_factory=dict)
+    #: lane → sorted positions with their row id
+    order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    envelopes: dict[str, int] = field(default_factory=dict)
+    lanes: dict[int, LaneState] = field(default_factory=lambda: {0: LaneState(0, ORIGIN, ORIGIN)})
+    batches: list[Batch] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    tally: dict[TallyKey, int] = field(default_factory=dict)
+    inbox: dict[int, InboxItem] = field(default_factory=dict)
+
+
+class Disk:
+    """``now_ms`` is the store's own clock, by which leases run out; without one it is the caller's."""
+
+    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
+        self.now_ms = now_ms
+        self.uuid = str(uuid.UUID(int=0))
+        self.shards: dict[int, ShardData] = {}
+        self.inbox_ids = itertools.count(1)
+        self.lock = threading.RLock()
+
+    def shard(self, number: int) -> ShardData:
+        return self.shards.setdefault(number, ShardData())
+
+
+def no_fault(_point: str) -> None:
+    return
+
+
+class ModelStore:
+    """One scheduler's connection to a disk."""
+
+    check_epoch = True
+
+    def __init__(self, disk: Disk | None = None, fault: Callable[[str], None] = no_fault) -> None:
+        self.disk = disk or Disk()
+        self.fault = fault
+
+    @property
+    def uuid(self) -> str:
+        return self.disk.uuid
+
+    # -- holding -------------------------------------------------------------------------------------
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            now_ms = self.disk.now_ms() if self.disk.now_ms else now_ms
+            if data.owner not in (None, self) and data.lease_until_ms > now_ms:
+                return None
+            self.fault("before commit")
+            data.epoch += 1
+            data.holder, data.owner, data.lease_until_ms = holder, self, now_ms + lease_ms
+            self.fault("after commit")
+            return data.epoch
+
+    def _held(self, shard: int, epoch: int) -> ShardData:
+        data = self.disk.shard(shard)
+        if self.check_epoch and data.epoch != epoch:
+            raise Fenced(f"shard {shard} is at epoch {data.epoch}, not {epoch}")
+        return data
+
+    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+        with self.disk.lock:
+            data = self._held(shard, epoch)
+            now_ms = self.disk.now_ms() if self.disk.now_ms else now_ms
+            data.lease_until_ms = now_ms + lease_ms
+            data.snapshot, data.snapshot_at_ms = snapshot, now_ms
+
+    def release(self, shard: int, epoch: int) -> None:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            if data.epoch == epoch:
+                data.holder, data.owner, data.lease_until_ms = None, None, 0
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def apply(self, shard: int, epoch: int, change: Change) -> None:
+        with self.disk.lock:
+            self.fault("before commit")
+            data = self._held(shard, epoch)
+            for new in change.rows:
+                self._insert(data, row_of(new), new.accepted_ms, new.message)
+            for reject in change.rejects:
+                self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
+            for move in change.moves:
+                row = data.rows[move.id].row
+                data.order[row.lane].remove((row.due_ms, row.seq, row.id))
+                row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+                bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
+            for lane in change.lanes:
+                data.lanes[lane.lane] = lane
+            data.batches += change.batches
+            data.outcomes += change.outcomes
+            for key, n in change.tally.items():
+                data.tally[key] = data.tally.get(key, 0) + n
+            for item_id in change.inbox:
+                data.inbox.pop(item_id, None)
+            data.seq = max(data.seq, change.seq)
+            self.fault("after commit")
+
+    def _insert(self, data: ShardData, row: Row, accepted_ms: int, message: Message | Unreadable) -> None:
+        assert row.id not in data.rows
+        assert message.envelope_id not in data.envelopes
+        data.rows[row.id] = StoredRow(row, accepted_ms, message)
+        data.envelopes[message.envelope_id] = row.id
+        bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
+
+    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
+        with self.disk.lock:
+            data = self._held(shard, epoch)
+            gone = 0
+            for batch in sorted(data.batches, key=lambda batch: batch.id):
+                over = sum(batch.bytes for batch in data.batches) > max_bytes
+                if gone >= limit or not (batch.dispatched_ms < before_ms or over):
+                    break
+                hand = data.lanes[batch.lane].hand
+                ids = self._ids(data, batch.lane, batch.from_, min(batch.to, hand))
+                for row_id in ids[: limit - gone]:
+                    self._remove(data, row_id)
+                if len(ids) <= limit - gone:
+                    data.batches.remove(batch)
+                gone += min(len(ids), limit - gone)
+            for row_id in self._ids(data, REST, ORIGIN, Position(before_ms, 0))[: max(0, limit - gone)]:
+                self._remove(data, row_id)
+                gone += 1
+            return gone
+
+    def _remove(self, data: ShardData, row_id: int) -> None:
+        stored = data.rows.pop(row_id)
+        row = stored.row
+        data.order[row.lane].remove((row.due_ms, row.seq, row.id))
+        del data.envelopes[stored.message.envelope_id]
+        data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def _ids(self, data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:
+        order = data.order.get(lane, [])
+        low = bisect.bisect_right(order, (*after, 2**64))
+        high = bisect.bisect_right(order, (*upto, 2**64))
+        return [row_id for _, _, row_id in order[low:high]]
+
+    def state(self, shard: int) -> ShardState:
+        data = self.disk.shard(shard)
+        return ShardState(
+            shard, data.epoch, data.holder, data.lease_until_ms, data.seq, data.snapshot, data.snapshot_at_ms
+        )
+
+    def lanes(self, shard: int) -> list[LaneState]:
+        return sorted(self.disk.shard(shard).lanes.values(), key=lambda lane: lane.lane)
+
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+        return self.disk.shard(shard).envelopes.keys() & set(envelope_ids)
+
+    def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
+        data = self.disk.shard(shard)
+        ids = self._ids(data, lane, after, upto)
+        weight = 0
+        for n, row_id in enumerate(ids):
+            row = data.rows[row_id].row
+            weight += row.size
+            if n and (n >= max_count or weight > max_bytes):
+                return data.rows[ids[n - 1]].row.position
+        return upto
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            return [copy_of(data.rows[row_id].row) for row_id in self._ids(data, lane, after, upto)]
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        return len(self._ids(self.disk.shard(shard), lane, after, upto))
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
+        rows = self.slice(shard, lane, after, upto)
+        tally: dict[TallyKey, int] = {}
+        for row in rows:
+            tally[row.tally_key] = tally.get(row.tally_key, 0) + 1
+        return RangeSummary(len(rows), sum(row.size for row in rows), tally)
+
+    def find(self, shard: int, task_id: str) -> list[Row]:
+        with self.disk.lock:
+            stored = self.disk.shard(shard).rows.values()
+            rows = [
+                copy_of(one.row)
+                for one in stored
+                if isinstance(one.message, Message) and one.message.task_id == task_id and one.row.lane != REST
+            ]
+        return sorted(rows, key=lambda row: row.position)
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        batches = [
+            batch
+            for batch in self.disk.shard(shard).batches
+            if batch.lane == lane and batch.to <= upto and batch.dispatched_ms >= since_ms
+        ]
+        return min((batch.from_ for batch in batches), default=None)
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        return {key: n for key, n in self.disk.shard(shard).tally.items() if n}
+
+    # -- the inbox -----------------------------------------------------------------------------------
+
+    def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            for kind, payload in items:
+                item = InboxItem(next(self.disk.inbox_ids), kind, payload)
+                data.inbox[item.id] = item
+
+    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+        with self.disk.lock:
+            return sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
+
+    def close(self) -> None:
+        with self.disk.lock:
+            for number, data in self.disk.shards.items():
+                if data.owner is self:
+                    self.release(number, data.epoch)
+
+
+def row_of(new: NewRow) -> Row:
+    message = new.message
+    return Row(
+        id=new.id,
+        lane=new.lane,
+        due_ms=new.due_ms,
+        seq=new.seq,
+        eta_ms=message.eta_ms,
+        task=message.task,
+        exchange=message.exchange,
+        exchange_type=message.exchange_type,
+        routing_key=message.routing_key,
+        queue=message.queue,
+        priority=message.priority,
+        expires_ms=message.expires_ms,
+        queue_expires_ms=message.queue_expires_ms,
+        headers=message.headers,
+        properties=message.properties,
+        body=message.body,
+    )
+
+
+def resting(row_id: int, accepted_ms: int) -> Row:
+    return Row(row_id, REST, accepted_ms, row_id, accepted_ms, "", "", "", "", None, None, None, None, b"", b"", b"")
+
+
+def copy_of(row: Row) -> Row:
+    return Row(*(getattr(row, name) for name in Row.__slots__))

@@ -1,0 +1,76 @@
+"""Thousands of small histories, each from a seed. To see one again: ``python -m tests.simulation SEED``."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.simulation import planted
+from tests.simulation.world import Violation, World
+
+#: More seeds than every run needs, for a long night: WHEEL_SEEDS=100000 pytest tests/simulation
+SEEDS = int(os.environ.get("WHEEL_SEEDS", "1000"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Errors are this test's daily bread; what matters is in a Violation."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(60 if SEEDS <= 1000 else 0)
+def test_no_seed_breaks_a_promise() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        happened += World(seed).run().happened()
+    never = [what for what in HAPPENS if not happened[what]]
+    assert not never, f"the simulation no longer reaches: {never}"
+
+
+#: What has to come about somewhere in a thousand seeds, or the oracles have nothing to judge.
+HAPPENS = [
+    "accepted",
+    "known",
+    "rejected",
+    "cancelled",
+    "dispatched",
+    "adoptions",
+    "rollbacks",
+    "broker_errors",
+    "store_errors",
+    "lanes beside the main one",
+    "lost by redis",
+]
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in (1, 2, 3):
+        assert list(World(seed).run().log) == list(World(seed).run().log)
+
+
+@pytest.mark.parametrize("plant", planted.PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[World]]]) -> None:
+    with plant() as broken:
+        found = next(filter(None, (_violation(broken, seed) for seed in range(1_500))), None)
+        assert found is not None, "1,500 seeds did not find the planted bug"
+        seed, violation = found
+        assert f"seed {seed}:" in str(violation)
+        again = _violation(broken, seed)
+        assert again is not None
+        assert str(again[1]) == str(violation)
+    assert _violation(World, seed) is None, "the seed fails without the bug as well"
+
+
+def _violation(world: type[World], seed: int) -> tuple[int, Violation] | None:
+    try:
+        world(seed).run()
+    except Violation as violation:
+        return seed, violation
+    return None

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import pytest
+
+from celery_wheel.engine.context import Round
+from celery_wheel.engine.limits import Limits
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import MAX_SEQ, REST, Position, Unreadable
+from tests.unit.engine.conftest import Rig, finish
+
+
+def test_a_task_waits_and_leaves_when_it_is_due_not_before(rig: Rig) -> None:
+    rig.send("a", 1_000)
+    rig.run(rounds=2)
+    rig.pass_time(999)
+    rig.run(rounds=2)
+    assert rig.pushed == []
+    rig.pass_time(1)
+    rig.run()
+    assert rig.pushed == ["a"]
+
+
+def test_tasks_leave_by_due_time_and_then_by_arrival(rig: Rig) -> None:
+    for task_id, delay_ms in (("late", 30), ("first", 10), ("second", 10), ("overdue", -5_000)):
+        rig.send(task_id, delay_ms)
+    rig.run(rounds=2)
+    rig.pass_time(50)
+    rig.run(rounds=2)
+    assert rig.pushed == ["overdue", "first", "second", "late"]
+
+
+def test_the_queue_is_trimmed_only_of_what_is_in_the_store(rig: Rig) -> None:
+    rig.send("a", 10)
+    rig.run("tend")
+    for step in rig.engine.ingest():
+        if step == "committed":
+            assert rig.server.keys.wheel, "it must still be in the queue when it is committed"
+    assert rig.server.keys.wheel == []
+    assert len(rig.disk.shard(0).rows) == 1
+
+
+def test_a_message_that_comes_again_is_taken_in_once(rig: Rig) -> None:
+    message = rig.send("a", 10)
+    rig.run(rounds=2)
+    rig.server.keys.wheel.append(message)
+    rig.run(rounds=2)
+    assert rig.server.keys.wheel == []
+    assert rig.engine.stats.known == 1
+    rig.pass_time(10)
+    rig.run(rounds=2)
+    assert rig.pushed == ["a"]
+
+
+def test_what_cannot_be_read_comes_to_rest_with_its_bytes_and_the_loop_goes_on(rig: Rig) -> None:
+    rig.server.keys.wheel.append(Unreadable("00000000-0000-5000-8000-000000000001", "not JSON", b"\xff{"))
+    rig.send("a", -1)
+    rig.run(rounds=2)
+    assert rig.pushed == ["a"]
+    shard = rig.disk.shard(0)
+    (outcome,) = shard.outcomes
+    stored = shard.rows[outcome.timer_id]
+    assert (outcome.kind, outcome.reason, stored.row.lane) == ("rejected", "not JSON", REST)
+    assert isinstance(stored.message, Unreadable)
+    assert stored.message.raw == b"\xff{"
+
+
+def test_the_window_stays_within_its_count_and_nothing_is_lost_by_it() -> None:
+    rig = Rig(Limits(window_count=10, load_count=3, intake_count=7))
+    for n in range(100):
+        rig.send(str(n), 1_000 + n)
+    for _ in range(40):
+        rig.run()
+        assert rig.engine.term is not None
+        assert len(rig.engine.term.window.rows) <= 10
+    rig.pass_time(2_000)
+    rig.run(rounds=60)
+    assert rig.pushed == [str(n) for n in range(100)]
+
+
+def test_the_window_stays_within_its_bytes_but_a_larger_message_still_leaves() -> None:
+    rig = Rig(Limits(window_bytes=1_000, load_bytes=500))
+    for n in range(5):
+        rig.send(str(n), 100 + n, body=b"x" * (5_000 if n == 2 else 300))
+    rig.run(rounds=20)
+    assert rig.engine.term is not None
+    assert rig.engine.term.window.bytes <= 1_000
+    rig.pass_time(200)
+    rig.run(rounds=20)
+    assert rig.pushed == ["0", "1", "2", "3", "4"]
+    assert rig.engine.term.window.bytes == 0
+
+
+def test_a_task_beyond_the_window_is_in_the_store_alone_until_it_comes_near() -> None:
+    rig = Rig(Limits(window_ms=10_000))
+    rig.send("far", 3_600_000)
+    rig.run(rounds=3)
+    assert rig.engine.term is not None
+    assert rig.engine.term.window.rows == {}
+    rig.pass_time(3_600_000 - 2_000)
+    rig.run(rounds=3)
+    assert len(rig.engine.term.window.rows) == 1
+    rig.pass_time(2_000)
+    rig.run(rounds=2)
+    assert rig.pushed == ["far"]
+
+
+def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> None:
+    rig = Rig(Limits(chunk_count=2, settle_ms=50))
+    for n in range(10):
+        rig.send(str(n), 0)
+    rig.run("tend", "ingest", "load")
+    rig.run("dispatch", rounds=6)
+    rig.pass_time(50)
+    rig.run("dispatch", rounds=2)
+    shard = rig.disk.shard(0)
+    assert sum(batch.count for batch in shard.batches) == 10
+    assert len(shard.batches) <= 2
+    assert shard.lanes[0].hand == max(stored.row.position for stored in shard.rows.values())
+    assert not any(shard.tally.values())
+
+
+def test_an_unanswered_publish_is_repeated_and_sent_once(rig: Rig) -> None:
+    from celery_wheel.errors import BrokerError
+
+    rig.send("a", 0)
+    rig.send("b", 0)
+    rig.run("tend", "ingest", "load")
+
+    def lose_the_answer(point: str) -> None:
+        if point == "after":
+            rig.broker.fault = lambda point: None
+            raise BrokerError("no answer")
+
+    rig.broker.fault = lose_the_answer
+    assert rig.run("dispatch") is Round.FAILED
+    rig.run("dispatch")
+    assert rig.pushed == ["a", "b"]
+
+
+def test_a_store_error_ends_the_term_and_the_shard_is_adopted_under_a_new_epoch(rig: Rig) -> None:
+    rig.run()
+    assert rig.engine.term is not None
+    epoch = rig.engine.term.epoch
+    rig.send("a", 0)
+
+    def fail(point: str) -> None:
+        rig.store.fault = lambda point: None
+        raise StoreError("the disk is full")
+
+    rig.store.fault = fail
+    assert rig.run("ingest") is Round.FAILED
+    assert rig.engine.term is None
+    assert rig.engine.held, "a term in doubt is no lost shard"
+    rig.run(rounds=3)
+    assert rig.engine.term.epoch == epoch + 1
+    assert rig.pushed == ["a"]
+
+
+def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_leaves(rig: Rig) -> None:
+    rig.send("a", 10)
+    rig.send("b", 20)
+    rig.run(rounds=2)
+    assert rig.engine.term is not None
+    row_id = next(iter(rig.engine.term.window.rows))
+    rig.engine.term.window.withdraw(row_id)  # memory forgets a row that the store has
+    rig.pass_time(30)
+    assert rig.run("dispatch") is Round.FAILED
+    assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.term) == ([], 1, None)
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b"]
+
+
+def test_a_standby_takes_over_when_the_lease_runs_out_and_the_former_holder_is_fenced(rig: Rig) -> None:
+    rig.send("a", 100)
+    rig.run(rounds=2)
+    former = rig.engine
+    rig.engine = rig.new_engine("two")
+    rig.run()
+    assert not rig.engine.held
+    rig.pass_time(3_000)
+    rig.run(rounds=3)
+    assert rig.engine.held
+    assert rig.pushed == ["a"]
+    assert finish(former.dispatch()) is Round.FAILED
+    assert former.term is None
+    assert rig.pushed == ["a"]
+
+
+def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
+    rig.send("a", 0)
+    rig.run("tend", "ingest", "load", "dispatch")
+    finish(rig.engine.release())
+    shard = rig.disk.shard(0)
+    assert shard.holder is None
+    assert shard.lanes[0].hand > Position(0, 0)
+
+
+class TestCancel:
+    def cancel(self, rig: Rig, task_id: str) -> None:
+        rig.store.put_inbox(0, [("cancel", f'{{"task_id": "{task_id}", "actor": "ann"}}'.encode())])
+
+    def test_a_cancelled_task_does_not_leave_and_says_who_did_it(self, rig: Rig) -> None:
+        rig.send("a", 100)
+        rig.send("b", 100)
+        rig.run(rounds=2)
+        self.cancel(rig, "a")
+        rig.run()
+        rig.pass_time(100)
+        rig.run(rounds=2)
+        assert rig.pushed == ["b"]
+        (outcome,) = rig.disk.shard(0).outcomes
+        assert (outcome.kind, outcome.actor) == ("cancelled", "ann")
+        assert not any(rig.disk.shard(0).tally.values())
+
+    def test_it_works_for_a_task_that_arrives_with_the_command_and_for_one_beyond_the_window(self) -> None:
+        rig = Rig(Limits(window_ms=1_000))
+        rig.send("far", 100_000)
+        self.cancel(rig, "far")
+        rig.run(rounds=2)
+        rig.pass_time(100_000)
+        rig.run(rounds=3)
+        assert rig.pushed == []
+
+    def test_what_was_handed_over_or_is_unknown_changes_nothing(self, rig: Rig) -> None:
+        rig.send("a", 0)
+        rig.run(rounds=2)
+        self.cancel(rig, "a")
+        self.cancel(rig, "nobody")
+        rig.run()
+        assert rig.pushed == ["a"]
+        assert rig.disk.shard(0).outcomes == []
+        assert rig.disk.shard(0).inbox == {}
+
+    def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
+        rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_id": 7}')])
+        rig.run()
+        assert [outcome.kind for outcome in rig.disk.shard(0).outcomes] == ["rejected"] * 3
+        assert rig.disk.shard(0).inbox == {}
+
+
+class TestBrokerRollback:
+    def dispatched(self, limits: Limits) -> Rig:
+        rig = Rig(limits)
+        for n in range(3):
+            rig.send(str(n), 0)
+            rig.run(rounds=2)
+            rig.pass_time(60_000)
+        rig.run(rounds=2)
+        assert rig.pushed == ["0", "1", "2"]
+        rig.server.keys.hands[0].hand = Position(0, 1)  # Redis comes back as it was before any of them
+        return rig
+
+    def test_what_the_broker_lost_leaves_once_more_also_when_nothing_else_is_due(self) -> None:
+        rig = self.dispatched(Limits())
+        rig.run(rounds=3)
+        assert rig.pushed == ["0", "1", "2"] * 2
+        assert not any(rig.disk.shard(0).tally.values())
+
+    def test_at_most_the_batches_of_the_rollback_window_leave_again(self) -> None:
+        rig = self.dispatched(Limits(rollback_window_ms=90_000))
+        rig.run(rounds=3)
+        assert rig.pushed == ["0", "1", "2", "2"]
+
+    def test_warn_sends_nothing_again(self) -> None:
+        rig = self.dispatched(Limits(replay_on_rollback=False))
+        rig.run(rounds=3)
+        assert rig.pushed == ["0", "1", "2"]
+        assert rig.engine.stats.rollbacks == 1
+        rig.send("next", 0)
+        rig.run(rounds=2)
+        assert rig.pushed == ["0", "1", "2", "next"]
+
+    def test_a_flushed_broker_is_no_rollback(self) -> None:
+        rig = self.dispatched(Limits())
+        rig.server.keys.hands.clear()
+        rig.run(rounds=3)
+        assert rig.pushed == ["0", "1", "2"]
+        assert rig.engine.stats.rollbacks == 0
+
+
+class TestClock:
+    def test_a_step_back_fires_nothing_twice_and_holds_no_new_task_back(self, rig: Rig) -> None:
+        rig.true_ms = None
+        rig.send("a", 0)
+        rig.run(rounds=2)
+        rig.clock.step(-4_000)
+        rig.send("b", 1_000)
+        rig.send("c", 500)
+        rig.run(rounds=2)
+        rig.pass_time(500)
+        rig.run()
+        assert rig.pushed == ["a", "c"]
+        rig.pass_time(500)
+        rig.run()
+        assert rig.pushed == ["a", "c", "b"]
+
+    def test_the_lane_beside_the_main_one_survives_a_restart(self, rig: Rig) -> None:
+        rig.send("a", 0)
+        rig.run(rounds=2)
+        rig.clock.step(-4_000)
+        rig.send("b", 1_000)
+        rig.run(rounds=2)
+        assert len(rig.disk.shard(0).lanes) == 2
+        rig.engine = rig.new_engine()
+        rig.pass_time(3_000)
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b"]
+
+    def test_a_forward_step_stops_dispatch_until_the_second_clock_agrees(self) -> None:
+        rig = Rig()
+        true_ms = rig.clock.now_ms()
+        rig.true_ms = lambda: true_ms
+        rig.engine = rig.new_engine()
+        rig.run()
+        rig.send("a", 90_000)
+        rig.run()
+        rig.clock.step(100_000)
+        rig.run("dispatch", rounds=3)
+        assert rig.pushed == []
+        rig.run("tend")
+        assert not rig.engine.held, "a clock that is off by 100 s is not fit to hold"
+        rig.clock.step(-100_000)
+        rig.run(rounds=2)
+        assert rig.engine.held
+        assert rig.pushed == []
+
+
+def test_next_wait_is_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
+    rig.run()
+    assert rig.engine.wait_ms() == 1_000
+    rig.send("a", 300)
+    rig.run(rounds=2)
+    assert rig.engine.wait_ms() <= 300
+    rig.pass_time(300)
+    assert rig.engine.wait_ms() == 0
+
+
+def test_positions_are_given_once_and_grow(rig: Rig) -> None:
+    for n in range(20):
+        rig.send(str(n), n)
+    rig.run(rounds=2)
+    seqs = [stored.row.seq for stored in rig.disk.shard(0).rows.values()]
+    assert seqs == sorted(set(seqs))
+    assert max(seqs) <= rig.disk.shard(0).seq <= MAX_SEQ
+
+
+@pytest.mark.parametrize("activity", ["ingest", "load", "dispatch", "forget"])
+def test_nothing_happens_while_the_shard_is_not_held(rig: Rig, activity: str) -> None:
+    assert rig.run(activity) is Round.IDLE
