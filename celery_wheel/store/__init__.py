@@ -1,1 +1,19 @@
-"""The durable store: the table is the log, the hand is the offset."""
+"""The durable store: the table is the log, the hand is the offset.
+
+``model`` and ``port`` are what the engine knows and need nothing but Python; what opens a real store is loaded
+only when one is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_wheel.store.sql import SqlStore
+
+
+def open_store(url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True) -> SqlStore:
+    """Open or make the store at ``url``; see ``celery_wheel.store.opening``."""
+    from celery_wheel.store import opening
+
+    return opening.open_store(url, durability=durability, shards=shards, create=create)

@@ -205,14 +205,12 @@ class ModelStore:
         return self.disk.shard(shard).envelopes.keys() & set(envelope_ids)
 
     def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
-        data = self.disk.shard(shard)
-        ids = self._ids(data, lane, after, upto)
+        rows = self.slice(shard, lane, after, upto)
         weight = 0
-        for n, row_id in enumerate(ids):
-            row = data.rows[row_id].row
+        for n, row in enumerate(rows):
             weight += row.size
             if n and (n >= max_count or weight > max_bytes):
-                return data.rows[ids[n - 1]].row.position
+                return rows[n - 1].position
         return upto
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
@@ -221,7 +219,8 @@ class ModelStore:
             return [copy_of(data.rows[row_id].row) for row_id in self._ids(data, lane, after, upto)]
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
-        return len(self._ids(self.disk.shard(shard), lane, after, upto))
+        with self.disk.lock:
+            return len(self._ids(self.disk.shard(shard), lane, after, upto))
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         rows = self.slice(shard, lane, after, upto)

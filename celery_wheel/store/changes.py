@@ -1,0 +1,104 @@
+"""``apply``: a ``Change`` as rows of the tables, in one transaction of which the caller has the ends.
+
+::
+
+    fence ─► timer + payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox
+      └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import REST, Change, NewReject, NewRow
+from celery_wheel.store.statements import Statements
+
+_Tuples = list[tuple[Any, ...]]
+
+
+def fence(connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0) -> None:
+    """Lock the shard for this transaction, if this epoch still holds it, and note the highest seq."""
+    if statements.fence(connection, at_shard=shard, at_epoch=epoch, seq=seq).rowcount == 0:
+        raise_fenced(connection, statements, shard, epoch)
+
+
+def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> None:
+    now = statements.epoch(connection, at_shard=shard).scalar()
+    raise Fenced(
+        f"shard {shard} is at epoch {now}, not {epoch}: another holder has taken it, or this one has taken it anew; "
+        "nothing was written; what is in memory of the old term is to be dropped"
+    )
+
+
+def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
+    """All parts of the change, after the fence."""
+    _add(connection, statements, shard, change.rows, change.rejects)
+    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.id, shard) for m in change.moves])
+    statements.add_outcome.many(
+        connection, [(o.id, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
+    )
+    statements.add_batch.many(
+        connection,
+        [(b.id, shard, b.lane, *b.from_, *b.to, b.count, b.bytes, b.dispatched_ms, epoch) for b in change.batches],
+    )
+    weight = sum(b.bytes for b in change.batches)
+    if weight:
+        statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
+    statements.set_lane.many(connection, [(shard, s.lane, *s.hand, *s.cut) for s in change.lanes])
+    statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
+    statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+
+
+def _add(
+    connection: Connection, statements: Statements, shard: int, rows: Iterable[NewRow], rejects: Iterable[NewReject]
+) -> None:
+    timers: _Tuples = [_timer(shard, row) for row in rows]
+    payloads: _Tuples = [(row.id, row.message.headers, row.message.properties, row.message.body) for row in rows]
+    timers += [_resting(shard, reject) for reject in rejects]
+    payloads += [(reject.id, b"", b"", reject.unreadable.raw) for reject in rejects]
+    statements.add_timer.many(connection, timers)
+    statements.add_payload.many(connection, payloads)
+
+
+def _timer(shard: int, row: NewRow) -> tuple[Any, ...]:
+    """In the order of the table's columns."""
+    message = row.message
+    return (
+        row.id,
+        shard,
+        row.lane,
+        row.due_ms,
+        row.seq,
+        message.eta_ms,
+        digits(message.envelope_id),
+        message.task_id,
+        message.task,
+        message.exchange,
+        message.exchange_type,
+        message.routing_key,
+        message.queue,
+        message.priority,
+        message.key,
+        message.expires_ms,
+        message.queue_expires_ms,
+        message.created_ms,
+        row.accepted_ms,
+        message.size,
+    )
+
+
+def _resting(shard: int, reject: NewReject) -> tuple[Any, ...]:
+    """Unreadable bytes have no task and no destination; they rest at (accepted_ms, id)."""
+    at_ms, unreadable = reject.accepted_ms, reject.unreadable
+    place = (reject.id, shard, REST, at_ms, reject.id)
+    nowhere = ("", "", "", "", "", None, None, None, None, None)
+    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw))
+
+
+def digits(uuid: str) -> str:
+    """A UUID as the tables have it where the database knows no UUIDs: 32 hexadecimal digits."""
+    return uuid.replace("-", "").lower()

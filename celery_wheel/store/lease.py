@@ -1,0 +1,94 @@
+"""Holding a shard of a SQLite store: an OS lock on a file beside it, one a shard.
+
+::
+
+    wheel.sqlite3               the store
+    wheel.sqlite3.shard-0.lock  flock(LOCK_EX | LOCK_NB) while held; holder and pid in it, for people
+
+The kernel gives the lock up with the last descriptor of it, so at a holder's death, ``kill -9`` included, a standby
+takes over at once: there is no time-out to wait for and no clock to trust. ``flock`` and not ``fcntl.lockf``, whose
+locks are per process and would let two stores of one process both hold a shard.
+
+What is inherited by ``fork`` shares the lock and would keep it beyond the holder's death, so a forked child closes
+its copies at once (which frees nothing while the parent has its own).
+
+The file is never removed: between an unlink and an open two processes could lock two different files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import weakref
+
+from celery_wheel.errors import StoreUnusable
+
+_leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
+
+
+class FileLease:
+    """The locks that one store object holds, by shard."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._files: dict[int, int] = {}
+        self._mutex = threading.Lock()
+        _leases.add(self)
+
+    def path(self, shard: int) -> str:
+        return f"{self._path}.shard-{shard}.lock"
+
+    def hold(self, shard: int, holder: str) -> bool:
+        """Lock the shard, or find it locked by this very object; False if it is locked by another."""
+        with self._mutex:
+            if shard not in self._files:
+                file = self._open(shard)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(file)
+                    return False
+                self._files[shard] = file
+            self._sign(self._files[shard], holder)
+            return True
+
+    def _open(self, shard: int) -> int:
+        path = self.path(shard)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreUnusable(
+                f"the lock file {path} cannot be opened ({error.strerror}), so shard {shard} cannot be held from "
+                "here; let the user who runs the scheduler write to that folder and file"
+            ) from error
+
+    @staticmethod
+    def _sign(file: int, holder: str) -> None:
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{holder} pid {os.getpid()}\n".encode(), 0)
+
+    def let_go(self, shard: int) -> None:
+        with self._mutex:
+            file = self._files.pop(shard, None)
+            if file is not None:
+                os.ftruncate(file, 0)
+                os.close(file)
+
+    def close(self) -> None:
+        for shard in list(self._files):
+            self.let_go(shard)
+
+    def _leave_to_parent(self) -> None:
+        self._mutex = threading.Lock()  # a thread of the parent may have held it at the fork
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+
+def _after_fork() -> None:
+    for lease in list(_leases):
+        lease._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

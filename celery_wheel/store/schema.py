@@ -1,0 +1,208 @@
+"""The tables, described once for every dialect. Nothing here knows SQLite or PostgreSQL.
+
+::
+
+    wheel_timer    one row a message; hot and narrow (about 250 bytes)      id = first seq it was given
+      └ wheel_payload   its bytes, written once, never updated              id = timer's id
+      └ wheel_outcome   what became of it, if it did not simply leave       timer_id
+    wheel_lane     shard, lane → hand and cut                               the offset of the log
+    wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
+    wheel_batch    one row a settlement: (from, to] left at dispatched_ms   ranges overlap only after a replay
+    wheel_tally    shard, hour, queue, task → pending                       counts without scanning
+    wheel_inbox    what others wrote for the holder                         read by id, deleted when taken in
+    wheel_meta     one row: version of this description, the store's UUID, how many shards
+
+    lane of a timer:  >= 0 leaves when its position is reached     REST (-1) stays until it is forgotten
+
+Three indexes on wheel_timer, and why no more: every one costs a page written per message, unless new entries
+come at its end. Two do, because their ids are UUIDv7. The third cannot, the due times being anything:
+
+    position    (shard, lane, due_ms, seq, size)    range reads, the guard's count and ``reach`` never see the table
+    envelope    (shard, envelope_id), unique        accepting is idempotent
+    task        (shard, task_id)                    cancel and show
+
+No foreign keys and no composite primary keys: the first cost a lookup a row for what the holder alone writes
+in order, the second Django cannot map before 5.2.
+
+Text has no length limit here: what may come in is the broker edge's to decide. On PostgreSQL the indexed ones
+(task_id, queue, task) must stay below about 2,600 bytes together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+)
+
+#: Raised by every change of this description; a store carries the one it was made or migrated with.
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+#: SQLite keeps a table in the order of an INTEGER PRIMARY KEY, and only that very word makes one.
+_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _given(comment: str) -> Column[int]:
+    """A primary key whose value the holder gives: a seq, so that rows are appended."""
+    return Column("id", _ID, primary_key=True, autoincrement=False, comment=comment)
+
+
+def _surrogate() -> Column[int]:
+    return Column("id", _ID, Identity(), primary_key=True, comment="no meaning; Django wants a single key")
+
+
+def _shard() -> Column[int]:
+    return Column("shard", SmallInteger, nullable=False, comment="number of the shard, from 0")
+
+
+def _required(name: str, type_: Any, comment: str) -> Column[Any]:
+    return Column(name, type_, nullable=False, comment=comment)
+
+
+def _optional(name: str, type_: Any, comment: str) -> Column[Any]:
+    return Column(name, type_, nullable=True, comment=comment)
+
+
+timer = Table(
+    "wheel_timer",
+    metadata,
+    _given("first seq the row was given; never changes"),
+    _shard(),
+    _required("lane", Integer, "lane it leaves from; -1: it stays"),
+    _required("due_ms", BigInteger, "first half of its position; instant, Unix milliseconds"),
+    _required("seq", BigInteger, "second half of its position; counter << 8 | shard, new with every move"),
+    _required("eta_ms", BigInteger, "when the producer asked for it; instant, Unix milliseconds, rounded up"),
+    _required("envelope_id", Uuid(as_uuid=False), "what makes accepting idempotent; UUID"),
+    _required("task_id", Text, "Celery's task id"),
+    _required("task", Text, "name of the task"),
+    _required("exchange", Text, "exchange to publish to; empty: the default exchange"),
+    _required("exchange_type", Text, "direct, topic, fanout, …"),
+    _required("routing_key", Text, "routing key to publish with"),
+    _optional("queue", Text, "name of the queue, if the producer named one"),
+    _optional("priority", Integer, "AMQP priority"),
+    _optional("key", Text, "tasks with the same key share a shard"),
+    _optional("expires_ms", BigInteger, "the task's own expires; instant, Unix milliseconds"),
+    _optional("queue_expires_ms", BigInteger, "x-expires of the queue; duration in milliseconds"),
+    _required("created_ms", BigInteger, "when the producer sent it; instant, Unix milliseconds"),
+    _required("accepted_ms", BigInteger, "when it was accepted; instant, Unix milliseconds"),
+    _required("size", Integer, "headers, properties and body together; bytes"),
+    Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
+    UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
+    Index("wheel_timer_task", "shard", "task_id"),
+)
+
+payload = Table(
+    "wheel_payload",
+    metadata,
+    _given("id of the timer"),
+    _required("headers", LargeBinary, "JSON object, UTF-8"),
+    _required("properties", LargeBinary, "JSON object, UTF-8"),
+    _required("body", LargeBinary, "serialised body as it came; of a rejected message all its bytes"),
+)
+
+lane = Table(
+    "wheel_lane",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("lane", Integer, "number of the lane, from 0"),
+    _required("hand_due_ms", BigInteger, "all up to this position is settled; instant, Unix milliseconds"),
+    _required("hand_seq", BigInteger, "second half of the hand's position"),
+    _required("cut_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
+    _required("cut_seq", BigInteger, "second half of the cut's position"),
+    UniqueConstraint("shard", "lane", name="wheel_lane_place"),
+)
+
+shard = Table(
+    "wheel_shard",
+    metadata,
+    Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
+    _required("epoch", BigInteger, "raised whenever the shard is taken; an older one may write nothing"),
+    _optional("holder", Text, "who holds the shard; none: nobody does"),
+    _optional("lease_until_ms", BigInteger, "the holder's claim ends; instant, Unix milliseconds"),
+    _required("seq", BigInteger, "highest seq given"),
+    _required("history_bytes", BigInteger, "sum of the batches' bytes, kept so that none has to be read for it"),
+    _optional("snapshot_at_ms", BigInteger, "age of the snapshot; instant, Unix milliseconds"),
+    # Last, since it is long and what stands before it is read and written far more often.
+    _optional("snapshot", Text, "what the holder says of itself; JSON object"),
+)
+
+batch = Table(
+    "wheel_batch",
+    metadata,
+    _given("a seq"),
+    _shard(),
+    _required("lane", Integer, "number of the lane"),
+    _required("from_due_ms", BigInteger, "the batch begins after this position; instant, Unix milliseconds"),
+    _required("from_seq", BigInteger, "second half of that position"),
+    _required("to_due_ms", BigInteger, "the batch ends with this position; instant, Unix milliseconds"),
+    _required("to_seq", BigInteger, "second half of that position"),
+    _required("count", Integer, "messages that the broker took"),
+    _required("bytes", BigInteger, "their size; bytes"),
+    _required("dispatched_ms", BigInteger, "when they were handed over; instant, Unix milliseconds"),
+    _required("epoch", BigInteger, "epoch of the holder that settled them"),
+    Index("wheel_batch_age", "shard", "id"),
+    Index("wheel_batch_dispatched", "shard", "lane", "dispatched_ms"),
+    Index("wheel_batch_range", "shard", "lane", "to_due_ms", "to_seq"),
+)
+
+outcome = Table(
+    "wheel_outcome",
+    metadata,
+    _given("a seq"),
+    _shard(),
+    _required("timer_id", BigInteger, "id of the timer"),
+    _required("kind", Text, "cancelled, moved, expired, rejected or parked"),
+    _required("reason", Text, "why, for people"),
+    _required("actor", Text, "who did it"),
+    _required("at_ms", BigInteger, "when; instant, Unix milliseconds"),
+    Index("wheel_outcome_kind", "shard", "kind", "at_ms"),
+    Index("wheel_outcome_timer", "timer_id"),
+)
+
+tally = Table(
+    "wheel_tally",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("hour", Integer, "due_ms // 3,600,000; hours since 1970"),
+    _required("queue", Text, "queue, or routing key where none was named"),
+    _required("task", Text, "name of the task"),
+    _required("pending", BigInteger, "messages waiting"),
+    UniqueConstraint("shard", "hour", "queue", "task", name="wheel_tally_place"),
+)
+
+inbox = Table(
+    "wheel_inbox",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("kind", Text, "message, or the name of a command"),
+    _required("payload", LargeBinary, "the message or the command's arguments"),
+    Index("wheel_inbox_shard", "shard", "id"),
+    # Ids are never used again: a command that was taken in must not be taken for a newer one.
+    sqlite_autoincrement=True,
+)
+
+meta = Table(
+    "wheel_meta",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
+    _required("schema_version", Integer, "version of this description that the tables follow"),
+    _required("uuid", Uuid(as_uuid=False), "made with the store; brokers remember it beside the hand"),
+    _required("shards", SmallInteger, "how many shards the store has"),
+)

@@ -1,0 +1,205 @@
+"""The store on a SQL database: the port's methods, each a statement or two, the same for every dialect.
+
+::
+
+    apply     writing   changes.write      fsync, unless durability is "memory"
+    acquire   writing                      the same: an epoch must never be given twice
+    renew     writing                      no fsync: what the holder says of itself is worth nothing after a crash
+    forget    writing   history.forget     no fsync
+    reads     reading                      one statement each, but for ``known``
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store import changes, history
+from celery_wheel.store.database import Database
+from celery_wheel.store.model import (
+    HOUR_MS,
+    Change,
+    InboxItem,
+    LaneState,
+    Position,
+    RangeSummary,
+    Row,
+    ShardState,
+    TallyKey,
+)
+from celery_wheel.store.statements import IN_PLACES, span
+
+
+class SqlStore:
+    """Implements ``celery_wheel.store.port.Store``."""
+
+    def __init__(self, database: Database, uuid: str, shards: int) -> None:
+        self._database = database
+        self._sql = database.statements
+        self._uuid = uuid
+        #: How many shards the store was made with.
+        self.shards = shards
+        self._holding = threading.Lock()
+        self._held: set[int] = set()
+
+    @property
+    def uuid(self) -> str:
+        return self._uuid
+
+    @property
+    def database(self) -> Database:
+        """For what the port does not ask: the history, the CLI's and the admin's own questions."""
+        return self._database
+
+    # -- holding a shard --------------------------------------------------------------------------
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        with self._holding:
+            if not self._database.hold(shard, holder):
+                return None
+            try:
+                epoch = self._raise_epoch(shard, holder, now_ms + lease_ms)
+            except BaseException:
+                if shard not in self._held:
+                    self._database.let_go(shard)
+                raise
+            self._held.add(shard)
+            return epoch
+
+    def _raise_epoch(self, shard: int, holder: str, lease_until_ms: int) -> int:
+        with self._database.writing() as connection:
+            values = {"at_shard": shard, "holder": holder, "lease_until_ms": lease_until_ms}
+            if self._sql.take(connection, **values).rowcount == 0:
+                raise StoreError(self._no_shard(shard))
+            epoch: int = self._sql.epoch(connection, at_shard=shard).scalar_one()
+        return epoch
+
+    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+        values = {
+            "at_shard": shard,
+            "at_epoch": epoch,
+            "lease_until_ms": now_ms + lease_ms,
+            "snapshot": json.dumps(snapshot),
+            "snapshot_at_ms": now_ms,
+        }
+        with self._database.writing(durable=False) as connection:
+            if self._sql.renew(connection, **values).rowcount == 0:
+                changes.raise_fenced(connection, self._sql, shard, epoch)
+        self._database.tidy()
+
+    def release(self, shard: int, epoch: int) -> None:
+        """Does nothing when the shard is at another epoch: it is no longer this term's to give up."""
+        with self._holding:
+            with self._database.writing() as connection:
+                values = {"at_shard": shard, "at_epoch": epoch, "holder": None, "lease_until_ms": None}
+                released = self._sql.release(connection, **values).rowcount > 0
+            if released:
+                self._database.let_go(shard)
+                self._held.discard(shard)
+
+    # -- the holder's one write, and housekeeping ---------------------------------------------------
+
+    def apply(self, shard: int, epoch: int, change: Change) -> None:
+        with self._database.writing() as connection:
+            changes.fence(connection, self._sql, shard, epoch, change.seq)
+            changes.write(connection, self._sql, shard, epoch, change)
+
+    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
+        return history.forget(self._database, shard, epoch, history.Retention(before_ms, max_bytes), limit)
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def state(self, shard: int) -> ShardState:
+        with self._database.reading() as connection:
+            row = self._sql.state(connection, shard=shard).one_or_none()
+        if row is None:
+            raise StoreError(self._no_shard(shard))
+        snapshot = None if row.snapshot is None else json.loads(row.snapshot)
+        return ShardState(shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
+
+    def lanes(self, shard: int) -> list[LaneState]:
+        with self._database.reading() as connection:
+            rows = self._sql.lanes(connection, shard=shard).all()
+        return [
+            LaneState(row.lane, Position(row.hand_due_ms, row.hand_seq), Position(row.cut_due_ms, row.cut_seq))
+            for row in rows
+        ]
+
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        wanted = {id_: changes.digits(id_) for id_ in envelope_ids}
+        digits = list(wanted.values())
+        with self._database.reading() as connection:
+            for start in range(0, len(digits), IN_PLACES):
+                part = digits[start : start + IN_PLACES]
+                places = (shard, *part, *part[-1:] * (IN_PLACES - len(part)))
+                # A database that knows UUIDs answers with UUIDs.
+                found.update(changes.digits(str(id_)) for id_ in self._sql.known.at(connection, places).scalars())
+        return {id_ for id_, in_store in wanted.items() if in_store in found}
+
+    def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
+        with self._database.reading() as connection:
+            rows = self._sql.sizes(connection, **span(shard, lane, after, upto), limit=max(1, max_count) + 1).all()
+        weight = 0
+        for n, (_, _, size) in enumerate(rows):
+            weight += size
+            if n and (n >= max_count or weight > max_bytes):
+                due_ms, seq, _ = rows[n - 1]
+                return Position(due_ms, seq)
+        return upto
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        with self._database.reading() as connection:
+            return [Row(*row) for row in self._sql.slice(connection, **span(shard, lane, after, upto))]
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        with self._database.reading() as connection:
+            count: int = self._sql.count(connection, **span(shard, lane, after, upto)).scalar_one()
+        return count
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
+        with self._database.reading() as connection:
+            range_ = span(shard, lane, after, upto)
+            groups = self._sql.summary(connection, **range_, hour_ms=HOUR_MS).all()
+        tally = {TallyKey(hour, queue, task): count for hour, queue, task, count, _ in groups}
+        return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
+
+    def find(self, shard: int, task_id: str) -> list[Row]:
+        with self._database.reading() as connection:
+            return [Row(*row) for row in self._sql.find(connection, shard=shard, task_id=task_id)]
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        with self._database.reading() as connection:
+            batches = self._sql.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
+        starts = (
+            Position(batch.from_due_ms, batch.from_seq) for batch in batches if (batch.to_due_ms, batch.to_seq) <= upto
+        )
+        return min(starts, default=None)
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        with self._database.reading() as connection:
+            rows = self._sql.pending(connection, shard=shard).all()
+        return {TallyKey(hour, queue, task): count for hour, queue, task, count in rows}
+
+    # -- the inbox: written by anybody, taken in by the holder ------------------------------------------
+
+    def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
+        rows: list[tuple[Any, ...]] = [(shard, kind, payload) for kind, payload in items]
+        with self._database.writing() as connection:
+            self._sql.put_inbox.many(connection, rows)
+
+    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+        with self._database.reading() as connection:
+            return [InboxItem(*row) for row in self._sql.read_inbox(connection, shard=shard, limit=limit)]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _no_shard(self, shard: int) -> str:
+        return (
+            f"shard {shard} is not in the store {self._database.name}, which was made with {self.shards}; nothing was "
+            "done; set wheel_shards to that number, or make a new store"
+        )

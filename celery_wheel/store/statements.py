@@ -1,0 +1,200 @@
+"""Every statement of the store, by name, for one dialect.
+
+A range is always (after, upto] in one lane of one shard; as a comparison of pairs it is a range of the position
+index on both dialects, which tests/unit/store/test_plans.py watches on SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Dialect,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+
+from celery_wheel.store.model import REST, Position
+from celery_wheel.store.prepared import Prepared
+from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, shard, tally, timer
+
+#: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; what is not needed
+#: repeats the last value. SQLite before 3.32 allows 999.
+IN_PLACES = 500
+
+#: The columns of a ``Row``, in the order of its fields.
+ROW = (
+    timer.c.id,
+    timer.c.lane,
+    timer.c.due_ms,
+    timer.c.seq,
+    timer.c.eta_ms,
+    timer.c.task,
+    timer.c.exchange,
+    timer.c.exchange_type,
+    timer.c.routing_key,
+    timer.c.queue,
+    timer.c.priority,
+    timer.c.expires_ms,
+    timer.c.queue_expires_ms,
+    payload.c.headers,
+    payload.c.properties,
+    payload.c.body,
+)
+
+BATCH_RANGE = (
+    batch.c.id,
+    batch.c.lane,
+    batch.c.from_due_ms,
+    batch.c.from_seq,
+    batch.c.to_due_ms,
+    batch.c.to_seq,
+    batch.c.bytes,
+    batch.c.dispatched_ms,
+)
+
+
+def _in_range(table: Table = timer) -> ColumnElement[bool]:
+    position = tuple_(table.c.due_ms, table.c.seq)
+    return and_(
+        table.c.shard == bindparam("shard"),
+        table.c.lane == bindparam("lane"),
+        position > tuple_(bindparam("after_due_ms"), bindparam("after_seq")),
+        position <= tuple_(bindparam("upto_due_ms"), bindparam("upto_seq")),
+    )
+
+
+def span(shard: int, lane: int, after: Position, upto: Position) -> dict[str, int]:
+    """The bound values of a range."""
+    return {
+        "shard": shard,
+        "lane": lane,
+        "after_due_ms": after.due_ms,
+        "after_seq": after.seq,
+        "upto_due_ms": upto.due_ms,
+        "upto_seq": upto.seq,
+    }
+
+
+def _held() -> ColumnElement[bool]:
+    return and_(shard.c.shard == bindparam("at_shard"), shard.c.epoch == bindparam("at_epoch"))
+
+
+class Statements:
+    """``insert_or`` is the dialect's own ``insert``, the one that has ``on_conflict_do_update``."""
+
+    def __init__(self, dialect: Dialect, insert_or: Callable[[Table], Any]) -> None:
+        self._dialect = dialect
+        self._insert_or = insert_or
+        self._holding()
+        self._writing()
+        self._forgetting()
+        self._ranges()
+        self._lookups()
+
+    def _prepare(self, clause: Any) -> Prepared:
+        return Prepared(clause, self._dialect)
+
+    def _holding(self) -> None:
+        row = shard.c.shard == bindparam("at_shard")
+        lease: dict[str, Any] = {"lease_until_ms": bindparam("lease_until_ms")}
+        self.take = self._prepare(
+            update(shard).where(row).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
+        )
+        self.epoch = self._prepare(select(shard.c.epoch).where(row))
+        self.renew = self._prepare(
+            update(shard)
+            .where(_held())
+            .values(snapshot=bindparam("snapshot"), snapshot_at_ms=bindparam("snapshot_at_ms"), **lease)
+        )
+        self.release = self._prepare(update(shard).where(_held()).values(holder=None, lease_until_ms=None))
+        # The first statement of every holder's transaction: the fence, the lock, and the highest seq in one.
+        # Changes of several threads may commit in another order than their positions were given in.
+        highest = case((shard.c.seq < bindparam("seq"), bindparam("seq")), else_=shard.c.seq)
+        self.fence = self._prepare(update(shard).where(_held()).values(seq=highest))
+        self.weigh = self._prepare(
+            update(shard).where(_held()).values(history_bytes=shard.c.history_bytes + bindparam("more"))
+        )
+
+    def _writing(self) -> None:
+        self.add_timer = self._prepare(insert(timer))
+        self.add_payload = self._prepare(insert(payload))
+        self.add_outcome = self._prepare(insert(outcome))
+        self.add_batch = self._prepare(insert(batch))
+        self.move = self._prepare(
+            update(timer)
+            .where(timer.c.id == bindparam("moved"), timer.c.shard == bindparam("at_shard"))
+            .values(lane=bindparam("lane"), due_ms=bindparam("due_ms"), seq=bindparam("seq"))
+        )
+        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq"]
+        new = self._insert_or(lane).values({name: bindparam(name) for name in columns})
+        places = {name: new.excluded[name] for name in columns[2:]}
+        self.set_lane = self._prepare(new.on_conflict_do_update(index_elements=columns[:2], set_=places))
+        columns = ["shard", "hour", "queue", "task", "pending"]
+        new = self._insert_or(tally).values({name: bindparam(name) for name in columns})
+        total = {"pending": tally.c.pending + new.excluded.pending}
+        self.add_tally = self._prepare(new.on_conflict_do_update(index_elements=columns[:4], set_=total))
+        self.take_in = self._prepare(
+            delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
+        )
+        self.put_inbox = self._prepare(
+            insert(inbox).values({name: bindparam(name) for name in ("shard", "kind", "payload")})
+        )
+
+    def _forgetting(self) -> None:
+        self.history_bytes = self._prepare(select(shard.c.history_bytes).where(_held()))
+        oldest = select(*BATCH_RANGE).where(batch.c.shard == bindparam("shard")).order_by(batch.c.id)
+        self.oldest_batches = self._prepare(oldest.limit(bindparam("limit")))
+        ids = select(timer.c.id).where(_in_range()).order_by(timer.c.due_ms, timer.c.seq)
+        self.ids_in_range = self._prepare(ids.limit(bindparam("limit")))
+        self.forget_timer = self._prepare(delete(timer).where(timer.c.id == bindparam("gone")))
+        self.forget_payload = self._prepare(delete(payload).where(payload.c.id == bindparam("gone")))
+        self.forget_outcome = self._prepare(delete(outcome).where(outcome.c.timer_id == bindparam("gone")))
+        self.forget_batch = self._prepare(delete(batch).where(batch.c.id == bindparam("gone")))
+        self.forget_tally = self._prepare(
+            delete(tally).where(tally.c.shard == bindparam("shard"), tally.c.pending == 0)
+        )
+
+    def _ranges(self) -> None:
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        in_order = (timer.c.due_ms, timer.c.seq)
+        self.slice = self._prepare(select(*ROW).select_from(joined).where(_in_range()).order_by(*in_order))
+        self.count = self._prepare(select(func.count()).select_from(timer).where(_in_range()))
+        sizes = select(*in_order, timer.c.size).where(_in_range()).order_by(*in_order)
+        self.sizes = self._prepare(sizes.limit(bindparam("limit")))
+        hour = timer.c.due_ms.op("/")(bindparam("hour_ms"))
+        queue = func.coalesce(func.nullif(timer.c.queue, ""), timer.c.routing_key)
+        groups = select(hour.label("hour"), queue.label("to"), timer.c.task, func.count(), func.sum(timer.c.size))
+        self.summary = self._prepare(groups.where(_in_range()).group_by("hour", "to", timer.c.task))
+
+    def _lookups(self) -> None:
+        at_shard: BindParameter[int] = bindparam("shard")
+        self.state = self._prepare(select(shard).where(shard.c.shard == at_shard))
+        self.lanes = self._prepare(select(lane).where(lane.c.shard == at_shard).order_by(lane.c.lane))
+        envelopes: list[BindParameter[str]] = [bindparam(f"envelope_{n}") for n in range(IN_PLACES)]
+        self.known = self._prepare(
+            select(timer.c.envelope_id).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
+        )
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        found = select(*ROW).select_from(joined).where(timer.c.task_id == bindparam("task_id"))
+        here = found.where(timer.c.shard == at_shard, timer.c.lane != REST)
+        self.find = self._prepare(here.order_by(timer.c.due_ms, timer.c.seq))
+        # Where they end is compared by the caller: given the choice, SQLite took the index of the ends, which is the
+        # whole history, and not that of the time, which is the last minutes.
+        since = select(*BATCH_RANGE).where(batch.c.shard == at_shard, batch.c.lane == bindparam("lane"))
+        self.batches_since = self._prepare(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
+        counts = select(tally.c.hour, tally.c.queue, tally.c.task, tally.c.pending)
+        self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
+        items = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(inbox.c.shard == at_shard)
+        self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))

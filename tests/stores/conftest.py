@@ -1,0 +1,70 @@
+"""One suite, every store. ``make_store`` opens one more connection to the same database, as another scheduler would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from backends import ALL, SQL, SqlBackend
+from samples import Holder
+
+from celery_wheel.store.port import Store
+from celery_wheel.store.sql import SqlStore
+
+MakeStore = Callable[[], Store]
+MakeSqlStore = Callable[[], SqlStore]
+
+
+@pytest.fixture(params=ALL)
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
+    yield from _closing(request.param(tmp_path))
+
+
+@pytest.fixture(params=SQL)
+def sql_backend(request: pytest.FixtureRequest, tmp_path: Path) -> SqlBackend:
+    """For what only tables can show, and for other processes."""
+    backend: SqlBackend = request.param(tmp_path)
+    return backend
+
+
+@pytest.fixture
+def make_sql_store(sql_backend: SqlBackend) -> Iterator[MakeSqlStore]:
+    yield from _closing(sql_backend)
+
+
+S = TypeVar("S", bound=Store)
+
+
+def _closing(make: Callable[[], S]) -> Iterator[Callable[[], S]]:
+    opened: list[S] = []
+
+    def make_one() -> S:
+        opened.append(make())
+        return opened[-1]
+
+    yield make_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> Store:
+    return make_store()
+
+
+@pytest.fixture
+def sql_store(make_sql_store: MakeSqlStore) -> SqlStore:
+    return make_sql_store()
+
+
+@pytest.fixture
+def holder(store: Store) -> Holder:
+    """A scheduler that holds shard 0."""
+    return Holder(store)
+
+
+@pytest.fixture
+def sql_holder(sql_store: SqlStore) -> Holder:
+    return Holder(sql_store)

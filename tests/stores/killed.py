@@ -1,0 +1,47 @@
+"""A scheduler that is killed: run as ``killed.py <url> <durability> <where>`` by test_kill, which reads its lines."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from samples import NOW, Holder
+
+from celery_wheel.store import changes, open_store
+from celery_wheel.store.model import TallyKey
+
+GROUP = 50
+KEY = TallyKey(1, "q", "t")
+
+
+def say(what: object) -> None:
+    print(what, flush=True)
+
+
+def stop_before_the_commit() -> None:
+    """From now on ``apply`` stops when all is written and nothing is committed."""
+    write = changes.write
+
+    def write_and_stop(*args: Any) -> None:
+        write(*args)
+        say("written")
+        signal.pause()
+
+    changes.write = write_and_stop  # type: ignore[assignment]
+
+
+def main(url: str, durability: str, where: str) -> None:
+    holder = Holder(open_store(url, shards=2, durability=durability))
+    say("holding")
+    total = 0
+    while True:
+        if where == "before the commit" and total == 2 * GROUP:
+            stop_before_the_commit()
+        holder.apply(rows=[holder.row(NOW) for _ in range(GROUP)], tally={KEY: GROUP})
+        total += GROUP
+        say(total)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""The inbox: anybody puts in, the holder takes in, in the transaction that moves what was taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from samples import NOW, Holder
+
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import Change
+from celery_wheel.store.port import Store
+
+
+def contents(store: Store, limit: int = 1000, shard: int = 0) -> list[tuple[str, bytes]]:
+    return [(item.kind, item.payload) for item in store.read_inbox(shard, limit)]
+
+
+def test_items_come_oldest_first_with_their_bytes(store: Store) -> None:
+    store.put_inbox(0, [("message", b"\x00\xff"), ("cancel", "Größe".encode())])
+    store.put_inbox(0, iter([("message", b"")]))
+    assert contents(store) == [("message", b"\x00\xff"), ("cancel", "Größe".encode()), ("message", b"")]
+    ids = [item.id for item in store.read_inbox(0, 10)]
+    assert ids == sorted(set(ids))
+
+
+def test_reading_is_bounded_and_takes_nothing(store: Store) -> None:
+    store.put_inbox(0, [("message", bytes([n])) for n in range(10)])
+    assert contents(store, limit=3) == contents(store, limit=3) == [("message", bytes([n])) for n in range(3)]
+
+
+def test_nothing_may_be_put_in(store: Store) -> None:
+    store.put_inbox(0, [])
+    assert contents(store) == []
+
+
+def test_anybody_can_put_in_while_another_holds_the_shard(make_store: Callable[[], Store]) -> None:
+    holder, producer = Holder(make_store()), make_store()
+    producer.put_inbox(0, [("message", b"x")])
+    assert contents(holder.store) == [("message", b"x")]
+
+
+def test_each_shard_has_its_own(store: Store) -> None:
+    store.put_inbox(0, [("message", b"0")])
+    store.put_inbox(1, [("message", b"1")])
+    assert contents(store, shard=0) == [("message", b"0")]
+    assert contents(store, shard=1) == [("message", b"1")]
+
+
+def test_taking_in_removes_exactly_what_is_named(holder: Holder) -> None:
+    """There is no cursor: an older item may appear after a younger one was taken in."""
+    store = holder.store
+    store.put_inbox(0, [("message", bytes([n])) for n in range(5)])
+    items = store.read_inbox(0, 10)
+    holder.apply(inbox=[items[3].id, items[1].id])
+    assert contents(store) == [("message", b"\0"), ("message", b"\2"), ("message", b"\4")]
+    holder.apply(inbox=[items[4].id, items[0].id])
+    assert contents(store) == [("message", b"\2")]
+
+
+def test_taking_in_and_accepting_are_one(holder: Holder) -> None:
+    holder.store.put_inbox(0, [("message", b"x")])
+    [item] = holder.store.read_inbox(0, 1)
+    old = holder.epoch
+    holder.acquire()
+    row = holder.row(NOW)
+    with pytest.raises(Fenced):
+        holder.store.apply(0, old, Change(rows=[row], inbox=[item.id]))
+    assert (contents(holder.store), holder.ids()) == ([("message", b"x")], [])
+    holder.apply(rows=[row], inbox=[item.id])
+    assert (contents(holder.store), holder.ids()) == ([], [row.id])
+
+
+def test_taking_in_what_is_gone_is_no_error(holder: Holder) -> None:
+    holder.store.put_inbox(0, [("message", b"x")])
+    [item] = holder.store.read_inbox(0, 1)
+    holder.apply(inbox=[item.id])
+    holder.apply(inbox=[item.id])
+    assert contents(holder.store) == []
+
+
+def test_an_id_is_never_given_twice(holder: Holder) -> None:
+    """A command that was taken in is not taken for a newer one."""
+    seen = []
+    for _ in range(3):
+        holder.store.put_inbox(0, [("cancel", b"x")])
+        [item] = holder.store.read_inbox(0, 1)
+        seen.append(item.id)
+        holder.apply(inbox=[item.id])
+    assert len(set(seen)) == 3
+
+
+def test_many_writers_lose_nothing(make_store: Callable[[], Store]) -> None:
+    reader = make_store()
+    stores = [make_store() for _ in range(3)]
+
+    def put(number: int) -> None:
+        for n in range(20):
+            stores[number].put_inbox(0, [("message", bytes([number, n]))])
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [payload for _, payload in contents(reader)]
+    assert sorted(found) == [bytes([number, n]) for number in range(3) for n in range(20)]
+    for number in range(3):
+        assert [payload[1] for payload in found if payload[0] == number] == list(range(20))
