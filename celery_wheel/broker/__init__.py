@@ -1,1 +1,46 @@
-"""The broker edges: one file a broker, client libraries imported only there."""
+"""The broker edges: one folder a broker, client libraries imported only there.
+
+::
+
+    app.connection_for_write() ──driver type──► redis     celery_wheel.broker.redis.edge
+                                                others    no edge yet: their delayed tasks stay Celery's own
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_wheel.errors import SettingError
+
+if TYPE_CHECKING:
+    from celery_wheel.conf import Conf
+    from celery_wheel.engine.port import Broker
+
+#: kombu's names (``driver_type``) of the transports that an edge serves.
+SERVED = frozenset({"redis"})
+
+
+def check_transport(app: Any) -> None:
+    """Raise SettingError if no edge serves the app's transport."""
+    transport = app.connection_for_write().transport.driver_type
+    if transport not in SERVED:
+        raise SettingError(
+            f"broker_url must be of a transport that the wheel serves ({', '.join(sorted(SERVED))}), got {transport!r}"
+        )
+
+
+def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
+    """The edge for the broker to which this app's tasks are published."""
+    check_transport(app)
+    from celery_wheel.broker.redis.edge import RedisBroker
+
+    options = app.conf.broker_transport_options or {}
+    return RedisBroker(
+        app.conf.broker_write_url,
+        store_uuid=store_uuid,
+        namespace=conf.namespace,
+        transport_options=options,
+        ssl=app.conf.broker_use_ssl,
+        max_message_bytes=conf.max_message_bytes,
+        keep_eta=conf.keep_eta,
+    )

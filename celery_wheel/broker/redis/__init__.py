@@ -1,0 +1,5 @@
+"""The Redis edge: messages and the hand that says which of them were sent move in one script."""
+
+from celery_wheel.broker.redis.edge import RedisBroker
+
+__all__ = ["RedisBroker"]

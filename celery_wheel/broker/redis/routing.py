@@ -1,0 +1,109 @@
+"""From a row's exchange and routing key to Redis lists and topics, by kombu's rules.
+
+::
+
+    exchange ""                  the queue named by the routing key                        ──► 1 list
+    direct, topic                the queues bound, from the binding set (``bindings``)     ──► n lists
+    fanout                       PUBLISH: whoever listens gets it, nobody is asked         ──► 1 topic
+    anything else, none bound                                                              ──► refused, with the reason
+
+A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one, as in kombu;
+a topic exchange never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple, cast
+
+from celery_wheel.broker.redis.bindings import Bindings, Table
+from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.store.model import Row
+
+
+class Target(NamedTuple):
+    """Rows that agree in these go the same way."""
+
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    priority: int | None
+    queue: str | None
+    queue_expires_ms: int | None
+
+
+@dataclass(slots=True)
+class Route:
+    """Where a target's messages go; all empty: nowhere, and ``refusal`` says why."""
+
+    lists: tuple[bytes, ...] = ()
+    topic: bytes | None = None
+    expiring: tuple[bytes, ...] = ()  #: the lists of all priorities of a queue with ``x-expires``
+    refusal: str = ""
+
+
+#: A row's target as a plain tuple, which equals and hashes as the Target does: a chunk has few different ones.
+target_of = cast(Callable[[Row], Target], attrgetter(*Target._fields))
+
+
+class Router:
+    def __init__(self, layout: Layout, bindings: Bindings) -> None:
+        self._layout = layout
+        self._bindings = bindings
+
+    def routes(self, targets: Iterable[Target]) -> dict[Target, Route]:
+        """The routes of a chunk: at most two reads of binding sets, however many targets."""
+        wanted = [Target(*target) for target in dict.fromkeys(targets)]  # in the order of the rows
+        tables = self._bindings.tables(target.exchange for target in wanted if _asks_bindings(target))
+        routes = {target: self._route(target, tables) for target in wanted}
+        doubtful = [target for target in wanted if _asks_bindings(target) and routes[target].refusal]
+        if doubtful:  # bound in the last second, perhaps: refusing is for good, so it is asked anew
+            tables = self._bindings.tables((target.exchange for target in doubtful), fresh=True)
+            routes.update({target: self._route(target, tables) for target in doubtful})
+        return routes
+
+    def _route(self, target: Target, tables: dict[str, Table]) -> Route:
+        try:
+            if target.exchange and target.exchange_type == "fanout":
+                return Route(topic=self._layout.topic(target.exchange, target.routing_key).encode())
+            if not target.exchange:
+                if not target.routing_key:
+                    return Route(refusal="it names neither an exchange nor a queue")
+                return self._to_queues(target, (target.routing_key,))
+            if not _asks_bindings(target):
+                return Route(refusal=f"exchange {target.exchange!r} is of type {target.exchange_type!r}, not on Redis")
+            return self._bound(target, tables[target.exchange])
+        except UnicodeEncodeError as error:
+            return Route(refusal=f"its destination cannot be a name in Redis: {error}")
+
+    def _bound(self, target: Target, table: Table) -> Route:
+        if table.fault:
+            return Route(refusal=f"the bindings of exchange {target.exchange!r} cannot be read: {table.fault}")
+        kind = target.exchange_type or "direct"
+        queues = table.queues(kind, target.routing_key)
+        if kind == "topic":
+            queues = tuple(queue for queue in queues if queue != self._layout.deadletter_queue)
+        elif not queues and self._layout.deadletter_queue:
+            queues = (self._layout.deadletter_queue,)
+        if not queues:
+            return Route(
+                refusal=f"no queue is bound to exchange {target.exchange!r} with routing key {target.routing_key!r}"
+            )
+        return self._to_queues(target, queues)
+
+    def _to_queues(self, target: Target, queues: tuple[str, ...]) -> Route:
+        expiring: list[bytes] = []
+        # 0 or less would delete the queue with what is in it; kombu's queues never say so.
+        if target.queue_expires_ms is not None and target.queue_expires_ms > 0:
+            # x-expires is the row's own queue's; of others that are bound nothing is known here, nor in kombu.
+            own = target.queue or (queues[0] if len(queues) == 1 else None)
+            if own in queues:
+                expiring = [key.encode() for key in self._layout.list_keys(own)]
+        lists = tuple(self._layout.list_key(queue, target.priority).encode() for queue in queues)
+        return Route(lists=lists, expiring=tuple(expiring))
+
+
+def _asks_bindings(target: Target) -> bool:
+    return bool(target.exchange) and target.exchange_type in ("", "direct", "topic")

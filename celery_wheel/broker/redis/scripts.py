@@ -1,0 +1,39 @@
+"""The Lua files of this folder, run by their digest.
+
+A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. That alone is repeated
+here, with the whole text: the script is known not to have run. Every other error goes to the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+
+class Script:
+    def __init__(self, name: str) -> None:
+        self.text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(
+        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
+    ) -> tuple[str, Any]:
+        """Run it; every script answers with a word or a number, and perhaps something that goes with it."""
+        try:
+            answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            answer = client.eval(self.text, len(keys), *keys, *args)
+        word, *rest = answer
+        return word.decode() if isinstance(word, bytes) else str(word), rest[0] if rest else None
+
+
+ADOPT = Script("adopt")
+SET_HAND = Script("set_hand")
+PUBLISH = Script("publish")
+PEEK = Script("peek")
+TRIM = Script("trim")

@@ -1,0 +1,70 @@
+"""A private server of each kind for the session, empty at the start of each test; own ones for the faults."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.servers, however pytest was started
+
+from celery_wheel.broker.redis import RedisBroker
+from tests.integration.redis_edge.rows import STORE, adopted
+from tests.servers import RedisServer, absent, redis_binaries
+
+BINARIES = redis_binaries()
+
+
+@pytest.fixture(params=list(BINARIES) or ["none"], scope="session")
+def binary(request: pytest.FixtureRequest) -> Path:
+    if request.param not in BINARIES:
+        absent("redis-server")
+    return BINARIES[request.param]
+
+
+@pytest.fixture(scope="session")
+def _shared_server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis"), binary) as server:
+        yield server
+
+
+@pytest.fixture
+def server(_shared_server: RedisServer) -> RedisServer:
+    """Shared by the session: not to be paused, killed or configured."""
+    _shared_server.client().flushall()
+    return _shared_server
+
+
+@pytest.fixture
+def client(server: RedisServer) -> redis.Redis:
+    return server.client()
+
+
+@pytest.fixture
+def own_server(binary: Path, tmp_path: Path) -> Iterator[RedisServer]:
+    """For one test alone, which may do with it what it likes."""
+    with RedisServer(tmp_path / "redis", binary) as server:
+        yield server
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., RedisBroker]]:
+    """Makes brokers that are closed after the test."""
+    brokers: list[RedisBroker] = []
+
+    def make(server: RedisServer | str, **options: Any) -> RedisBroker:
+        url = server if isinstance(server, str) else server.url
+        brokers.append(RedisBroker(url, **{"store_uuid": STORE, **options}))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.close()
+
+
+@pytest.fixture
+def broker(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
+    """Holds SHARD at EPOCH; the hand of lane 0 is at the origin."""
+    return adopted(connect(server))

@@ -1,0 +1,146 @@
+"""The ways to a server: TLS, a unix socket, Sentinel, and that the client never repeats a call by itself."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import Verdict
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import ORIGIN
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row
+from tests.servers import PATIENCE_S, RedisServer, absent, free_port, wait_until
+
+
+def publishes(broker: RedisBroker) -> bool:
+    adopted(broker)
+    return broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [make_row(1)], NOW_MS).verdict is Verdict.PUBLISHED
+
+
+def test_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+    path = tmp_path / "redis.sock"
+    with RedisServer(tmp_path / "data", binary, unixsocket=str(path)) as server:
+        assert publishes(connect(f"redis+socket://{path}?virtual_host=4"))
+        assert server.client(4).llen("mail") == 1
+
+
+def test_tls(tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        absent("openssl")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *name, *files], check=True, capture_output=True
+    )
+    tls = {"tls_port": str(port), "tls_key_file": str(key), "tls_cert_file": str(certificate), "tls_auth_clients": "no"}
+    try:
+        server = RedisServer(tmp_path / "data", **tls, tls_ca_cert_file=str(certificate)).start()
+    except AssertionError:
+        absent("redis-server with TLS")
+    with_ca = f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=required&ssl_ca_certs={certificate}"
+    try:
+        assert publishes(connect(with_ca))
+        with pytest.raises(BrokerError, match="cannot be reached"):
+            connect(f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=required").now_ms()
+    finally:
+        server.kill()
+
+
+def test_sentinel_leads_to_the_primary_and_to_the_next_one(
+    own_server: RedisServer, binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
+) -> None:
+    with RedisServer(tmp_path / "replica", binary, replicaof=f"127.0.0.1 {own_server.port}") as replica:
+        wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up", "the replica in step")
+        port = free_port()
+        configuration = tmp_path / "sentinel.conf"
+        configuration.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nlogfile {tmp_path}/sentinel.log\n"
+            f"sentinel monitor shop 127.0.0.1 {own_server.port} 1\n"
+            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+        )
+        sentinel = subprocess.Popen([binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL)
+        try:
+            broker = connect(f"sentinel://127.0.0.1:{port}/0", transport_options={"master_name": "shop"})
+            wait_until(lambda: _answers(broker), "Sentinel up")
+            wait_until(lambda: _knows_replica(port), "Sentinel knowing the replica")
+            assert publishes(broker)
+            own_server.client().wait(1, int(PATIENCE_S * 1_000))
+            own_server.kill()
+            wait_until(lambda: replica.client().info("replication")["role"] == "master", "the failover")
+            wait_until(lambda: _answers(broker), "the way to the new primary")
+            again = broker.publish(SHARD, EPOCH, 0, at(1), at(2), [make_row(2)], NOW_MS)
+            assert again.verdict is Verdict.PUBLISHED
+            assert replica.client().llen("mail") == 2
+        finally:
+            sentinel.kill()
+            sentinel.wait()
+
+
+def _answers(broker: RedisBroker) -> bool:
+    try:
+        broker.adopt(SHARD, EPOCH)
+    except BrokerError:
+        return False
+    return True
+
+
+def _knows_replica(port: int) -> bool:
+    with redis.Redis(port=port) as client:
+        return bool(client.sentinel_slaves("shop"))
+
+
+class Silent:
+    """A server that takes requests and closes the connection without an answer; counts them."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self.listener.accept()
+            with connection, connection.makefile("rb") as stream:
+                for line in stream:
+                    if line.startswith(b"CLIENT"):  # CLIENT SETINFO, with which redis-py introduces itself
+                        connection.sendall(b"+OK\r\n")
+                    if line.startswith(b"PING"):
+                        connection.sendall(b"+PONG\r\n")
+                    if line.startswith((b"EVAL", b"TIME")):
+                        self.requests += 1
+                        break
+                    if line.startswith(b"QUIT"):
+                        return
+
+    def close(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            last.sendall(b"QUIT\r\n")
+        self.thread.join()
+        self.listener.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"retry_on_timeout": True}])
+def test_a_request_without_an_answer_is_sent_once(
+    connect: Callable[..., RedisBroker], options: dict[str, object]
+) -> None:
+    server = Silent()
+    try:
+        broker = connect(f"redis://127.0.0.1:{server.port}/0", transport_options={**options, "socket_timeout": 1})
+        for count, call in enumerate((broker.now_ms, lambda: broker.adopt(SHARD, EPOCH)), start=1):
+            with pytest.raises(BrokerError):
+                call()
+            assert server.requests == count
+    finally:
+        server.close()

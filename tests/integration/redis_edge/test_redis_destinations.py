@@ -1,0 +1,332 @@
+"""Where messages go: priorities, prefixes, exchanges, expiring queues; and what becomes of those nobody takes."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import BrokerHand, Published, Verdict
+from celery_wheel.store.model import ORIGIN, Row
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.servers import RedisServer, wait_until
+
+SEP = "\x06\x16"
+
+
+def publish(broker: RedisBroker, *rows: Row, from_: int = 0) -> Published:
+    start = at(from_) if from_ else ORIGIN
+    return broker.publish(SHARD, EPOCH, 0, start, at(max(row.id for row in rows)), rows, NOW_MS)
+
+
+def pushed(client: redis.Redis, key: str = "mail") -> list[int]:
+    return [number_of(raw) for raw in reversed(client.lrange(key, 0, -1))]
+
+
+def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> None:
+    client.sadd(f"_kombu.binding.{exchange}", *[SEP.join(member) for member in members])
+
+
+# -- queues ------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole_and_in_order(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
+    rows = [make_row(n, body=f"[[{n}]]".encode()) for n in range(1, 20_002)]
+    assert publish(broker, *rows) == Published(Verdict.PUBLISHED, {})
+    assert pushed(client) == list(range(1, 20_002))
+
+
+def test_each_queue_gets_its_own_in_order(broker: RedisBroker, client: redis.Redis) -> None:
+    rows = [make_row(n, routing_key=f"q{n % 3}", queue=f"q{n % 3}") for n in range(1, 1_001)]
+    publish(broker, *rows)
+    for q in range(3):
+        assert pushed(client, f"q{q}") == [n for n in range(1, 1_001) if n % 3 == q]
+
+
+def test_priorities_go_to_kombus_lists(broker: RedisBroker, client: redis.Redis) -> None:
+    publish(broker, *[make_row(n + 1, priority=n) for n in range(11)], make_row(12))
+    assert pushed(client, "mail") == [1, 2, 3, 12]
+    assert pushed(client, f"mail{SEP}3") == [4, 5, 6]
+    assert pushed(client, f"mail{SEP}6") == [7, 8, 9]
+    assert pushed(client, f"mail{SEP}9") == [10, 11]
+
+
+def test_priority_steps_and_separator_of_the_transport_options(
+    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(server, transport_options={"priority_steps": [0, 5], "sep": ":"}))
+    publish(broker, make_row(1, priority=4), make_row(2, priority=5), make_row(3, priority=9))
+    assert pushed(client, "mail") == [1]
+    assert pushed(client, "mail:5") == [2, 3]
+
+
+@pytest.mark.parametrize("how", ["argument", "transport option"])
+def test_all_keys_have_the_global_prefix(
+    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker], how: str
+) -> None:
+    option = {"global_keyprefix": "app:"}
+    broker = adopted(connect(server, **option) if how == "argument" else connect(server, transport_options=option))
+    client.sadd("app:_kombu.binding.news", SEP.join(("k", "", "bound")))
+    client.lpush("app:wheel.3", b"arrived")
+    publish(
+        broker,
+        make_row(1, priority=9),
+        make_row(2, exchange="news", routing_key="k"),
+        make_row(3, queue_expires_ms=60_000),
+    )
+    assert broker.trim(SHARD, EPOCH, broker.peek(SHARD, 10, 1000).token)
+    assert set(client.keys()) == {
+        b"app:wheel.hand.3",
+        b"app:_kombu.binding.news",
+        b"app:mail\x06\x169",
+        b"app:bound",
+        b"app:mail",
+    }
+
+
+def test_a_database_other_than_0(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    publish(adopted(connect(server.url.replace("/0", "/5"))), make_row(1))
+    assert pushed(server.client(5)) == [1]
+
+
+def test_every_list_of_an_expiring_queue_gets_its_time_anew(broker: RedisBroker, client: redis.Redis) -> None:
+    client.lpush(f"mail{SEP}6", "waiting")
+    client.lpush(f"mail{SEP}9", "waiting")
+    publish(broker, make_row(1, priority=3, queue_expires_ms=60_000), make_row(2, routing_key="other", queue="other"))
+    for key in (f"mail{SEP}3", f"mail{SEP}6", f"mail{SEP}9"):
+        assert 50_000 < client.pttl(key) <= 60_000
+    assert client.pttl("other") == -1
+    publish(broker, make_row(3, priority=3, queue_expires_ms=90_000), from_=2)
+    assert 80_000 < client.pttl(f"mail{SEP}6") <= 90_000
+
+
+def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, client: redis.Redis) -> None:
+    publish(broker, make_row(1, queue_expires_ms=0))
+    assert pushed(client) == [1]
+
+
+# -- exchanges ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_exchange_goes_by_kombus_patterns(broker: RedisBroker, client: redis.Redis) -> None:
+    bind(
+        client,
+        "news",
+        ("sport.*", r"^sport\.[^\.]+$", "sport"),
+        ("sport.#", r"^sport\..*?$", "archive"),
+        ("politics", "^politics$", "politics"),
+    )
+    rows = [
+        make_row(n, exchange="news", exchange_type="topic", routing_key=key, queue=None)
+        for n, key in enumerate(["sport.golf", "sport.golf.open", "politics"], start=1)
+    ]
+    assert publish(broker, *rows).failed == {}
+    assert pushed(client, "sport") == [1]
+    assert pushed(client, "archive") == [1, 2]
+    assert pushed(client, "politics") == [3]
+
+
+def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
+    bind(client, "news", ("k", "", "a"), ("k", "", "b"))
+    publish(broker, make_row(1, exchange="news", routing_key="k"))
+    tags = {json.loads(client.lindex(queue, 0))["properties"]["delivery_tag"] for queue in "ab"}
+    assert len(tags) == 2
+
+
+def test_a_direct_exchange_goes_by_the_equal_key(broker: RedisBroker, client: redis.Redis) -> None:
+    bind(client, "shop", ("order", "", "orders"), ("order", "", "audit"), ("cancel", "", "cancels"))
+    publish(broker, make_row(1, exchange="shop", routing_key="order", priority=6))
+    assert pushed(client, f"orders{SEP}6") == [1]
+    assert pushed(client, f"audit{SEP}6") == [1]
+    assert not client.exists(f"cancels{SEP}6")
+
+
+def test_only_the_rows_own_queue_expires(broker: RedisBroker, client: redis.Redis) -> None:
+    bind(client, "shop", ("k", "", "own"), ("k", "", "other"))
+    publish(broker, make_row(1, exchange="shop", routing_key="k", queue="own", queue_expires_ms=60_000))
+    assert client.pttl("own") > 0
+    assert client.pttl("other") == -1
+
+
+def test_without_a_binding_a_row_is_refused_and_the_others_leave(broker: RedisBroker, client: redis.Redis) -> None:
+    bind(client, "news", ("sport", "^sport$", "sport"))
+    rows = [
+        make_row(1),
+        make_row(2, exchange="nowhere", exchange_type="direct", routing_key="k"),
+        make_row(3, exchange="news", exchange_type="topic", routing_key="weather"),
+        make_row(4, exchange="news", exchange_type="headers", routing_key="k"),
+        make_row(5, routing_key=""),
+        make_row(6),
+    ]
+    published = publish(broker, *rows)
+    assert published.verdict is Verdict.PUBLISHED
+    assert published.failed == {
+        2: "no queue is bound to exchange 'nowhere' with routing key 'k'",
+        3: "no queue is bound to exchange 'news' with routing key 'weather'",
+        4: "exchange 'news' is of type 'headers', not on Redis",
+        5: "it names neither an exchange nor a queue",
+    }
+    assert pushed(client) == [1, 6]
+
+
+def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: redis.Redis) -> None:
+    row = {"exchange": "news", "exchange_type": "topic", "routing_key": "k"}
+    bind(client, "news", ("other", "^other$", "other"))
+    assert publish(broker, make_row(1, **row)).failed
+    bind(client, "news", ("k", "^k$", "new"))
+    assert not publish(broker, make_row(2, **row), from_=1).failed
+    assert pushed(client, "new") == [2]
+
+
+def test_bindings_are_asked_for_once_a_second(
+    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+) -> None:
+    seconds = [100.0]
+    broker = adopted(connect(server, monotonic=lambda: seconds[0]))
+    bind(client, "news", ("k", "", "old"))
+    row = {"exchange": "news", "routing_key": "k"}
+    publish(broker, make_row(1, **row))
+    bind(client, "news", ("k", "", "new"))
+    seconds[0] = 100.9
+    publish(broker, make_row(2, **row), from_=1)
+    seconds[0] = 101.0
+    publish(broker, make_row(3, **row), from_=2)
+    assert pushed(client, "old") == [1, 2, 3]
+    assert pushed(client, "new") == [3]
+
+
+def test_a_dead_letter_queue_takes_what_no_direct_binding_does(
+    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(server, transport_options={"deadletter_queue": "dead"}))
+    bind(client, "topics", ("k", "^k$", "dead"))
+    published = publish(
+        broker,
+        make_row(1, exchange="nowhere", routing_key="k"),
+        make_row(2, exchange="topics", exchange_type="topic", routing_key="k"),
+    )
+    assert list(published.failed) == [2]
+    assert pushed(client, "dead") == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "routing_key", "topic"),
+    [
+        ({}, "", "/0.all"),
+        ({}, "k", "/0.all/k"),
+        ({"fanout_patterns": False}, "k", "/0.all"),
+        ({"fanout_prefix": False}, "k", "all/k"),
+        ({"fanout_prefix": "/app{db}."}, "", "/app0.all"),
+        ({"global_keyprefix": "app:"}, "", "app:/0.all"),
+    ],
+)
+def test_a_fanout_exchange_is_published_on_kombus_topic(
+    server: RedisServer,
+    client: redis.Redis,
+    connect: Callable[..., RedisBroker],
+    options: dict[str, object],
+    routing_key: str,
+    topic: str,
+) -> None:
+    broker = adopted(connect(server, transport_options=options))
+    with client.pubsub() as listener:
+        listener.subscribe(topic)
+        wait_until(lambda: client.pubsub_numsub(topic)[0][1] == 1, "the subscription")
+        fanout = {"exchange": "all", "exchange_type": "fanout", "routing_key": routing_key}
+        published = publish(broker, make_row(1, **fanout), make_row(2), make_row(3, **fanout))
+        assert published == Published(Verdict.PUBLISHED, {})
+        heard = [message for _ in range(3) if (message := listener.get_message(timeout=5))]
+    assert [number_of(message["data"]) for message in heard if message["type"] == "message"] == [1, 3]
+
+
+# -- refused by Redis --------------------------------------------------------------------------------
+
+
+def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
+    client.hset("bad", "a", "hash")
+    client.set(f"worse{SEP}9", "a string")
+    rows = [
+        make_row(1),
+        make_row(2, routing_key="bad", queue="bad"),
+        make_row(3, routing_key="worse", queue="worse", priority=9),
+        make_row(4, routing_key="worse", queue="worse"),
+        make_row(5),
+    ]
+    expected = {2: "key 'bad' holds a hash, not a list", 3: f"key 'worse{SEP}9' holds a string, not a list"}
+    assert publish(broker, *rows) == Published(Verdict.PUBLISHED, expected)
+    assert pushed(client) == [1, 5]
+    assert pushed(client, "worse") == [4]
+    assert publish(broker, *rows) == Published(Verdict.ALREADY, expected)
+    assert broker.adopt(SHARD, EPOCH + 1) == {0: BrokerHand(at(5), expected)}
+
+
+def test_what_was_refused_is_forgotten_with_the_next_chunk(broker: RedisBroker, client: redis.Redis) -> None:
+    client.set("bad", "a string")
+    bad = make_row(1, routing_key="bad", queue="bad")
+    assert publish(broker, bad).failed
+    assert publish(broker, make_row(2), from_=1).failed == {}
+    assert publish(broker, bad) == Published(Verdict.ALREADY, {})  # the hand is past its end
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+
+
+def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
+    client.set("bad", "a string")
+    first, second = make_row(1), make_row(2, routing_key="bad", queue="bad")
+    publish(broker, first)
+    assert publish(broker, second, from_=1).failed
+    assert publish(broker, first) == Published(Verdict.ALREADY, {})
+    assert set(publish(broker, second, from_=1).failed) == {2}
+
+
+def test_setting_a_hand_forgets_what_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
+    client.set("bad", "a string")
+    assert publish(broker, make_row(1, routing_key="bad", queue="bad")).failed
+    broker.set_hand(SHARD, EPOCH, 0, at(2))
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+
+
+def test_a_row_with_one_bad_queue_of_two_goes_to_neither(broker: RedisBroker, client: redis.Redis) -> None:
+    bind(client, "shop", ("both", "", "good"), ("both", "", "bad"), ("one", "", "good"))
+    client.set("bad", "a string")
+    rows = [make_row(n, exchange="shop", routing_key=key) for n, key in enumerate(["one", "both", "one"], start=1)]
+    assert publish(broker, *rows).failed == {2: "key 'bad' holds a string, not a list"}
+    assert pushed(client, "good") == [1, 3]
+
+
+def test_many_refused_rows_with_ids_of_63_bits(broker: RedisBroker, client: redis.Redis) -> None:
+    client.set("bad", "a string")
+    rows = [make_row(n, id=2**63 - n, routing_key="bad", queue="bad") for n in range(1, 1_001)]
+    published = broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1_000), rows, NOW_MS)
+    assert set(published.failed) == {2**63 - n for n in range(1, 1_001)}
+    assert broker.adopt(SHARD, EPOCH)[0].failed == published.failed
+
+
+def test_a_binding_key_that_is_no_set_refuses_its_exchange(broker: RedisBroker, client: redis.Redis) -> None:
+    client.set("_kombu.binding.news", "a string")
+    published = publish(broker, make_row(1, exchange="news", routing_key="k"), make_row(2))
+    assert list(published.failed) == [1]
+    assert "cannot be read" in published.failed[1]
+    assert pushed(client) == [2]
+
+
+def test_a_row_of_which_no_message_can_be_made_is_refused(broker: RedisBroker, client: redis.Redis) -> None:
+    rows = [make_row(1, properties=b"{"), make_row(2, properties=b"[]"), make_row(3, properties=b"{} {}"), make_row(4)]
+    published = publish(broker, *rows)
+    assert set(published.failed) == {1, 2, 3}
+    assert all("properties" in reason for reason in published.failed.values())
+    assert pushed(client) == [4]
+
+
+def test_reasons_with_any_characters_survive_the_way(broker: RedisBroker, client: redis.Redis) -> None:
+    queue = "påske'\"\\{}"
+    client.set(queue, "a string")
+    failed = publish(broker, make_row(1, routing_key=queue, queue=queue)).failed
+    assert failed == {1: f"key '{queue}' holds a string, not a list"}
+    assert broker.adopt(SHARD, EPOCH)[0].failed == failed

@@ -1,0 +1,87 @@
+"""Many chunks while the server dies, hangs or is shared: each message is in its queue once, and in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import redis
+
+from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import Verdict
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import ORIGIN
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.servers import PATIENCE_S, RedisServer
+
+CHUNKS = 200
+SIZE = 20
+
+
+def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int], None] = lambda chunk: None) -> int:
+    """Publish CHUNKS chunks of SIZE rows, each until it is known to be there; returns how often that was in doubt."""
+    doubts = 0
+    for chunk in range(CHUNKS):
+        first = chunk * SIZE + 1
+        rows = [make_row(n, routing_key=queue, queue=queue) for n in range(first, first + SIZE)]
+        from_ = at(first - 1) if chunk else ORIGIN
+        while True:
+            try:
+                verdict = broker.publish(SHARD, EPOCH, lane, from_, at(first + SIZE - 1), rows, NOW_MS).verdict
+            except BrokerError:
+                doubts += 1
+                continue
+            assert verdict in (Verdict.PUBLISHED, Verdict.ALREADY)
+            break
+        done(chunk)
+    return doubts
+
+
+def pushed(client: redis.Redis, queue: str) -> list[int]:
+    return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
+
+
+def test_while_the_server_is_killed_again_and_again(
+    binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
+) -> None:
+    with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
+        broker = adopted(connect(server, transport_options={"socket_timeout": 1}))
+        reached = [threading.Event() for _ in range(5)]
+
+        def killer() -> None:
+            for event in reached:
+                assert event.wait(PATIENCE_S)
+                server.restart()
+
+        def done(chunk: int) -> None:
+            if chunk % 30 == 29 and chunk // 30 < len(reached):
+                reached[chunk // 30].set()
+
+        with ThreadPoolExecutor() as pool:
+            killing = pool.submit(killer)
+            doubts = publish_all(broker, 0, "mail", done)
+            killing.result(PATIENCE_S)
+        assert doubts > 0
+        assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
+
+
+def test_while_several_threads_use_one_broker(broker: RedisBroker, client: redis.Redis) -> None:
+    arrived = [str(n).encode() for n in range(500)]
+    client.lpush(f"wheel.{SHARD}", *arrived)
+    adopted(broker, 0, 1, 2)
+
+    def take_in() -> int:
+        taken = 0
+        while (peeked := broker.peek(SHARD, 7, 1_000)).arrivals:
+            assert broker.trim(SHARD, EPOCH, peeked.token)
+            taken += len(peeked.arrivals)
+        return taken
+
+    with ThreadPoolExecutor() as pool:
+        publishing = [pool.submit(publish_all, broker, lane, f"q{lane}") for lane in range(3)]
+        assert pool.submit(take_in).result(PATIENCE_S) == len(arrived)
+        assert [future.result(PATIENCE_S) for future in publishing] == [0, 0, 0]
+    for lane in range(3):
+        assert pushed(client, f"q{lane}") == list(range(1, CHUNKS * SIZE + 1))

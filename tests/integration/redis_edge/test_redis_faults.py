@@ -1,0 +1,216 @@
+"""A server that hangs, dies, forgets, is full or refuses writes: nothing is lost, nothing is sent twice."""
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import BrokerHand, Published, Verdict
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import ORIGIN
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.servers import RedisServer, free_port, wait_until
+
+
+def publish(broker: RedisBroker, first: int, last: int) -> Published:
+    """Rows first … last, after the hand stood just before them."""
+    rows = [make_row(n) for n in range(first, last + 1)]
+    return broker.publish(SHARD, EPOCH, 0, at(first - 1) if first > 1 else ORIGIN, at(last), rows, NOW_MS)
+
+
+def pushed(client: redis.Redis) -> list[int]:
+    return [number_of(raw) for raw in reversed(client.lrange("mail", 0, -1))]
+
+
+def test_nobody_listens(connect: Callable[..., RedisBroker]) -> None:
+    broker = connect(f"redis://:secret@127.0.0.1:{free_port()}/0")
+    calls: list[Callable[[], object]] = [
+        lambda: broker.adopt(SHARD, EPOCH),
+        lambda: broker.set_hand(SHARD, EPOCH, 0, at(1)),
+        lambda: publish(broker, 1, 1),
+        lambda: broker.peek(SHARD, 1, 1),
+        broker.now_ms,
+    ]
+    for call in calls:
+        with pytest.raises(BrokerError, match="cannot be reached") as caught:
+            call()
+        assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_twice(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(own_server, transport_options={"socket_timeout": 0.3}))
+    publish(broker, 1, 2)
+    own_server.pause()
+    started = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(BrokerError, match=r"did not answer in time .* repeating it is safe"):
+            publish(broker, 3, 4)
+    assert time.monotonic() - started < 2
+    own_server.resume()
+    client = own_server.client()
+    wait_until(lambda: client.llen("mail") == 4, "the chunks that had been sent meanwhile")
+    assert publish(broker, 3, 4) == Published(Verdict.ALREADY, {})
+    assert pushed(client) == [1, 2, 3, 4]
+
+
+def test_it_hangs_while_it_is_connected_to(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    own_server.pause()
+    broker = connect(own_server, transport_options={"socket_timeout": 0.3})
+    with pytest.raises(BrokerError, match="did not answer in time"):
+        broker.adopt(SHARD, EPOCH)
+
+
+def test_an_unroutable_answer_is_an_error_within_the_timeout(connect: Callable[..., RedisBroker]) -> None:
+    with socket.socket() as silent:  # takes connections, and never says a word
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        broker = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", transport_options={"socket_timeout": 0.2})
+        with pytest.raises(BrokerError, match="did not answer in time"):
+            broker.now_ms()
+
+
+def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    broker = adopted(connect(own_server))
+    publish(broker, 1, 2)
+    own_server.client().save()
+    publish(broker, 3, 4)
+    own_server.restart()
+    assert publish(broker, 5, 6) == Published(Verdict.ROLLED_BACK, {})
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    assert publish(broker, 3, 4).verdict is Verdict.PUBLISHED
+    assert pushed(own_server.client()) == [1, 2, 3, 4]
+
+
+def test_a_restart_that_lost_all_is_no_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    broker = adopted(connect(own_server))
+    publish(broker, 1, 2)
+    own_server.restart()
+    assert publish(broker, 3, 4) == Published(Verdict.MISSING, {})
+    assert broker.adopt(SHARD, EPOCH + 1) == {}
+
+
+def test_a_restart_that_lost_nothing_goes_unnoticed(
+    binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
+) -> None:
+    with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
+        broker = adopted(connect(server))
+        publish(broker, 1, 2)
+        server.restart()
+        assert publish(broker, 3, 4) == Published(Verdict.PUBLISHED, {})
+        assert pushed(server.client()) == [1, 2, 3, 4]
+
+
+def test_a_lost_script_cache_goes_unnoticed(broker: RedisBroker, client: redis.Redis) -> None:
+    publish(broker, 1, 1)
+    client.script_flush()
+    assert publish(broker, 2, 2) == Published(Verdict.PUBLISHED, {})
+    client.lpush(f"wheel.{SHARD}", b"x")
+    client.script_flush()
+    peeked = broker.peek(SHARD, 1, 10)
+    client.script_flush()
+    assert broker.trim(SHARD, EPOCH, peeked.token)
+    client.script_flush()
+    broker.set_hand(SHARD, EPOCH, 0, at(9))
+    client.script_flush()
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(9), {})}
+    assert pushed(client) == [1, 2]
+
+
+def test_a_connection_that_the_server_closed_while_idle_is_replaced(broker: RedisBroker, client: redis.Redis) -> None:
+    publish(broker, 1, 1)
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert publish(broker, 2, 2).verdict is Verdict.PUBLISHED
+
+
+def test_a_full_server_takes_nothing_and_the_hand_stays(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(own_server))
+    client = own_server.client()
+    publish(broker, 1, 2)
+    client.config_set("maxmemory", "100kb")
+    with pytest.raises(BrokerError, match=r"is full \(maxmemory\).*nothing was done"):
+        publish(broker, 3, 1_000)
+    with pytest.raises(BrokerError, match="is full"):
+        publish(broker, 3, 3)
+    assert pushed(client) == [1, 2]
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    client.config_set("maxmemory", 0)
+    assert publish(broker, 3, 1_000) == Published(Verdict.PUBLISHED, {})
+
+
+def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    broker = adopted(connect(own_server))
+    client = own_server.client()
+    with client.pubsub() as listener:
+        listener.subscribe("/0.all")
+        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        client.config_set("maxmemory", "100kb")
+        row = make_row(1, exchange="all", exchange_type="fanout", routing_key="")
+        with pytest.raises(BrokerError, match="is full"):
+            broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row], NOW_MS)
+        assert listener.get_message(timeout=0.1) is None
+
+
+def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(own_server))
+    client = own_server.client()
+    # Room enough to take the request in, and too little for what it pushes.
+    limit = client.info("memory")["used_memory"] + 12 * 2**20
+    client.config_set("maxmemory", limit)
+    rows = [make_row(n, body=b"x" * 20_000, routing_key=f"q{n % 2}", queue=f"q{n % 2}") for n in range(1, 401)]
+    assert broker.publish(SHARD, EPOCH, 0, ORIGIN, at(400), rows, NOW_MS) == Published(Verdict.PUBLISHED, {})
+    assert client.llen("q0") + client.llen("q1") == 400
+    assert client.info("memory")["used_memory_peak"] > limit
+
+
+def test_a_replica_takes_nothing_and_no_row_is_refused(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(own_server))
+    client = own_server.client()
+    client.replicaof("127.0.0.1", free_port())
+    with pytest.raises(BrokerError, match="is a replica and takes no writes"):
+        publish(broker, 1, 2)
+    client.replicaof("NO", "ONE")
+    assert publish(broker, 1, 2) == Published(Verdict.PUBLISHED, {})
+
+
+def test_too_few_replicas(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    broker = adopted(connect(own_server))
+    client = own_server.client()
+    client.config_set("min-replicas-to-write", 1)
+    with pytest.raises(BrokerError, match="too few replicas"):
+        publish(broker, 1, 2)
+    client.config_set("min-replicas-to-write", 0)
+    assert publish(broker, 1, 2) == Published(Verdict.PUBLISHED, {})
+
+
+def test_a_user_without_rights_is_told_so(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    adopted(connect(own_server))
+    own_server.client().acl_setuser("shop", enabled=True, passwords=["+secret"], keys=["wheel*"], categories=["+@all"])
+    broker = connect(own_server.url.replace("//", "//shop:secret@"))
+    with pytest.raises(BrokerError, match="does not permit this") as caught:
+        publish(broker, 1, 2)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(BrokerError, match="does not permit this"):  # to read a binding set: no reason to refuse rows
+        broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")], NOW_MS)
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(ORIGIN, {})}
+
+
+def test_a_wrong_password_is_told_so(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    own_server.client().config_set("requirepass", "right")
+    with pytest.raises(BrokerError, match="password") as caught:
+        connect(own_server.url.replace("//", "//:wr0ng@")).now_ms()
+    assert "wr0ng" not in str(caught.value)
+    with pytest.raises(BrokerError, match="password"):
+        connect(own_server).now_ms()
+    assert connect(own_server.url.replace("//", "//:right@")).now_ms() > 0
