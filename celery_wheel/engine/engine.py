@@ -117,6 +117,7 @@ class Engine:
             yield Round.FAILED
 
     def _end(self, term: Term | None, reason: str) -> None:
+        """Drop what is in memory because it is in doubt."""
         logger.error(
             "shard %d: %s; what is in memory is dropped and the shard is adopted anew",
             self.shard,
@@ -124,9 +125,12 @@ class Engine:
             extra={"action": "term-ended", "shard": self.shard, "epoch": term.epoch if term else None},
         )
         if term is not None:
-            term.end(reason)
-            if self.term is term:
-                self.term = None
+            self._drop(term, reason)
+
+    def _drop(self, term: Term, reason: str) -> None:
+        term.end(reason)
+        if self.term is term:
+            self.term = None
 
     # -- tend --------------------------------------------------------------------------------------
 
@@ -215,8 +219,14 @@ class Engine:
         if settlement is not None:
             ctx.store.apply(ctx.shard, term.epoch, settlement)
         yield "settled"
-        self._end(term, reason)
+        self._drop(term, reason)
         ctx.store.release(ctx.shard, term.epoch)
+        logger.info(
+            "shard %d is given up: %s",
+            ctx.shard,
+            reason,
+            extra={"action": "release", "shard": ctx.shard, "epoch": term.epoch},
+        )
         yield "released"
 
     # -- forget ------------------------------------------------------------------------------------

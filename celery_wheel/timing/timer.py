@@ -13,7 +13,7 @@ once. Per waiting timer, besides the caller's own id, instant and payload (CPyth
      42  its entry in the wheel's index, a dict
      30  to 60: its entry in its bucket, a dict that is about half full
     ---
-    170  to 200 bytes
+    180  to 200 bytes allocated, 210 to 215 of resident memory
 """
 
 from __future__ import annotations

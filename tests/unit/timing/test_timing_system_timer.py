@@ -309,49 +309,55 @@ def impatient_threads() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+class Crowd:
+    """Eight threads that add timers and cancel one another's, while two more compete for what falls due."""
+
+    PER_THREAD = 500
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(START)
+        self.timer = SystemTimer(self.clock, tick_ms=10, wheel_size=20)
+        self.runs: list[tuple[int, int]] = []  # list.append is atomic
+        self.cancelled: list[tuple[int, int]] = []
+        self.begin = threading.Barrier(9)
+        self.adding_is_over = threading.Event()
+
+    def add_and_cancel(self, thread_number: int) -> None:
+        rng = random.Random(thread_number)
+        self.begin.wait()
+        for number in range(self.PER_THREAD):
+            key = (thread_number, number)
+            due_at = self.clock.now_ms() + rng.randrange(-100, 20_000)
+            self.timer.add(key, due_at, lambda key=key: self.runs.append(key))
+            victim = (rng.randrange(8), rng.randrange(self.PER_THREAD))
+            if rng.random() < 0.4 and self.timer.cancel(victim) is not None:
+                self.cancelled.append(victim)
+
+    def let_time_pass(self) -> None:
+        self.begin.wait()
+        while not self.adding_is_over.is_set():
+            self.clock.advance(7)
+            self.timer.advance_clock(0)
+
+
 @pytest.mark.usefixtures("impatient_threads")
 def test_eight_threads_add_and_cancel_and_each_timer_runs_once_or_was_cancelled() -> None:
-    clock = ManualClock(START)
-    timer = SystemTimer(clock, tick_ms=10, wheel_size=20)
-    runs: list[tuple[int, int]] = []  # list.append is atomic
-    cancelled: list[tuple[int, int]] = []
-    begin = threading.Barrier(9)
-    adding_is_over = threading.Event()
-    per_thread = 500
-
-    def add_and_cancel(thread_number: int) -> None:
-        rng = random.Random(thread_number)
-        begin.wait()
-        for number in range(per_thread):
-            key = (thread_number, number)
-            timer.add(key, clock.now_ms() + rng.randrange(-100, 20_000), lambda key=key: runs.append(key))
-            if rng.random() < 0.4:
-                victim = (rng.randrange(8), rng.randrange(per_thread))
-                taken = timer.cancel(victim)
-                if taken is not None:
-                    cancelled.append(victim)
-
-    def let_time_pass() -> None:
-        begin.wait()
-        while not adding_is_over.is_set():
-            clock.advance(7)
-            timer.advance_clock(0)
-
-    threads = [threading.Thread(target=add_and_cancel, args=(number,), daemon=True) for number in range(8)]
-    passing = threading.Thread(target=let_time_pass, daemon=True)
-    waiting = Advancing(timer, None)  # competes for what is due
+    crowd = Crowd()
+    threads = [threading.Thread(target=crowd.add_and_cancel, args=(number,), daemon=True) for number in range(8)]
+    passing = threading.Thread(target=crowd.let_time_pass, daemon=True)
+    waiting = Advancing(crowd.timer, None)
     for thread in (*threads, passing):
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    adding_is_over.set()
+    crowd.adding_is_over.set()
     passing.join(timeout=60)
-    clock.advance(30_000)
-    timer.advance_clock(0)
-    timer.wake()
+    crowd.clock.advance(30_000)
+    crowd.timer.advance_clock(0)
+    crowd.timer.wake()
     waiting.answer()
 
-    assert timer.size() == 0
-    assert cancelled
-    everything = Counter(runs) + Counter(cancelled)
-    assert everything == Counter((thread, number) for thread in range(8) for number in range(per_thread))
+    assert crowd.timer.size() == 0
+    assert crowd.cancelled
+    everything = Counter(crowd.runs) + Counter(crowd.cancelled)
+    assert everything == Counter((thread, number) for thread in range(8) for number in range(Crowd.PER_THREAD))

@@ -1,0 +1,121 @@
+"""The app: ``celery_wheel.Celery`` instead of ``celery.Celery``, or ``install(app)`` where the app is made elsewhere.
+
+::
+
+    apply_async · retry · canvas · beat · celery call
+                      │
+                  send_task ── no delay, wheel=False, past, too near, other broker ──► Celery, untouched
+                      │
+              countdown or eta ──► one instant, as a HeldEta ──► Celery's send_task ──► interception
+
+1. Only calls with a countdown or an eta are touched. Whatever stays with Celery is handed on as it came: a past eta
+   runs at once, with its eta, as ever.
+2. The id of a task that waits is a UUIDv7, unless the caller chose one.
+3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
+4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
+   once, and the app remains what it is when it is pickled for another process.
+
+Not here: ``task_always_eager``, which never sends, and messages that are published past ``send_task``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import celery
+from kombu.utils.objects import cached_property
+
+from celery_wheel.conf import Conf
+from celery_wheel.eta import due, microseconds
+from celery_wheel.ids import uuid7
+from celery_wheel.interception import HeldEta, WheelAMQP, hold
+from celery_wheel.options import CallOptions, parse
+from celery_wheel.reach import reaches
+
+App = TypeVar("App")
+
+
+class WheelApp:
+    """Mixed into an app's class: ``send_task`` marks what is to wait, ``amqp`` diverts it."""
+
+    @cached_property
+    def amqp(self) -> Any:
+        return _mix(WheelAMQP, super().amqp)  # type: ignore[misc]  # Celery's, also cached
+
+    def send_task(
+        self,
+        name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        countdown: Any = None,
+        eta: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        connection: Any = None,
+        *rest: Any,
+        wheel: Any = None,
+        **options: Any,
+    ) -> Any:
+        """As Celery's; ``wheel`` is described in ``celery_wheel.options``."""
+        asked = parse(wheel)
+        if (countdown or eta) and not asked.native:
+            held = self._held(countdown, eta, asked, connection, producer or options.get("publisher"))
+            if held is not None:
+                countdown, eta, task_id = None, held, task_id or uuid7()
+        send: Any = super().send_task  # type: ignore[misc]
+        return send(name, args, kwargs, countdown, eta, task_id, producer, connection, *rest, **options)
+
+    def _held(self, countdown: Any, eta: Any, asked: CallOptions, connection: Any, producer: Any) -> HeldEta | None:
+        """The eta of a call that is to wait in the wheel; None if it is Celery's own affair."""
+        app: Any = self
+        conf = Conf(app)
+        if not conf.enabled or not reaches(app, connection, producer):
+            return None
+        now = app.now()
+        at = due(app, now, countdown, eta)
+        now_us = microseconds(now)
+        if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
+            return None
+        return hold(at, now_us // 1000, asked.key)
+
+    def __reduce__(self) -> Any:
+        reduced: Any = super().__reduce__()
+        base = vars(type(self)).get("_mixed_into")
+        if base is None:
+            return reduced
+        # A class that install made cannot be found by name in another process; the one below it can.
+        function, (_, *args) = reduced
+        return _restore, (function, (base, *args))
+
+
+class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types
+    """A drop-in for ``celery.Celery`` whose delayed tasks wait in the wheel."""
+
+
+def install(app: App) -> App:
+    """Make an app's delayed tasks wait in the wheel; returns the app. Installing twice is installing once."""
+    real: Any = getattr(app, "_get_current_object", lambda: app)()  # behind current_app's proxy
+    if type(real) is celery.Celery:
+        real.__class__ = Celery
+    else:
+        _mix(WheelApp, real)
+    if "amqp" in vars(real):
+        _mix(WheelAMQP, real.amqp)
+    return real  # type: ignore[no-any-return]
+
+
+def _restore(function: Any, args: tuple[Any, ...]) -> Any:
+    return install(function(*args))
+
+
+def _mix(mixin: type, thing: Any) -> Any:
+    """Give a thing a subclass of its own class, with the mixin before it; once."""
+    if not isinstance(thing, mixin):
+        thing.__class__ = _mixed(mixin, thing.__class__)
+    return thing
+
+
+@cache
+def _mixed(mixin: Any, base: Any) -> Any:
+    return type(base.__name__, (mixin, base), {"__module__": base.__module__, "_mixed_into": base})

@@ -1,0 +1,184 @@
+"""Under Celery's own sender: the one message that is to wait is published to the wheel queue instead.
+
+::
+
+    send_task ── eta=HeldEta ──► create_task_message ──► send_task_message (here)
+                                                            │  tells the message its eta in plain text
+                                                            ▼
+                          Celery's own sender: routing, signals, retry policy, task-sent
+                                                            │
+                                     producer.publish ──► DivertingProducer (here)
+                                                            ├─ this message: wheel queue, with an envelope
+                                                            └─ all else (task-sent): as it is
+
+1. ``HeldEta`` is text to the message and False to ``if eta``: so Celery's native delayed delivery, which asks that,
+   is never entered, and if nobody diverts the message (an ``amqp`` that was replaced), it still has its eta: the
+   worker holds it, as without the wheel. It can be late by our mistake, never early.
+2. The original sender runs unchanged, so signals and ``task-sent`` name the true destination, and what their
+   receivers change in headers and properties counts; the eta, too.
+3. A message is known by the identity of its headers. What a signal handler sends on its own is another message.
+4. The envelope's id is made once a call: publishing again after a lost connection is the same message.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+from zlib import crc32
+
+from kombu.entity import Exchange, Queue
+
+from celery_wheel import eta as etas
+from celery_wheel.broker.envelope import HEADER, Envelope, encode
+from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.conf import Conf
+from celery_wheel.destination import resolve
+from celery_wheel.ids import uuid7
+from celery_wheel.options import parse
+
+#: Said as an object, because kombu takes the name "" for "the producer's own default exchange".
+ANONYMOUS = Exchange("")  # type: ignore[no-untyped-call]
+
+
+class HeldEta(str):
+    """An eta that is text, and False: Celery carries it and does not look at it."""
+
+    __slots__ = ("created_ms", "eta_ms", "key")
+    eta_ms: int
+    created_ms: int
+    key: str | None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # wherever it may be pickled, the reader need not have celery-wheel
+
+
+def hold(due: etas.Due, created_ms: int, key: str | None) -> HeldEta:
+    held = HeldEta(due.text)
+    held.eta_ms, held.created_ms, held.key = due.eta_ms, created_ms, key
+    return held
+
+
+@cache
+def wheel_queue(namespace: str, shard: int) -> Queue:
+    """The queue that delayed messages of a shard wait in; private: a worker that consumed it would hold them itself.
+
+    Classic, said aloud, because a RabbitMQ may be set to make quorum queues, which give up after 20 deliveries.
+    """
+    name = wheel_queue_name(namespace, shard)
+    arguments = {"x-queue-type": "classic"}
+    return Queue(name, ANONYMOUS, routing_key=name, durable=True, queue_arguments=arguments)  # type: ignore[no-untyped-call]
+
+
+class WheelAMQP:
+    """Mixed into an app's AMQP class: its sender, made early or late or set by hand, diverts what is held."""
+
+    app: Any
+
+    @property
+    def send_task_message(self) -> Any:
+        original: Any = super().send_task_message  # type: ignore[misc]  # Celery makes it once, in vars(self)
+        return partial(_send_task_message, self.app, original)
+
+    @send_task_message.setter
+    def send_task_message(self, sender: Any) -> None:
+        vars(self)["send_task_message"] = sender
+
+
+def _send_task_message(app: Any, original: Any, producer: Any, name: str, message: Any, **options: Any) -> Any:
+    asked = parse(options.pop("wheel", None))  # from a route: calls have theirs taken out by send_task
+    held = _reveal(message)
+    if held is None or asked.native:
+        return original(producer, name, message, **options)
+    held.key = held.key or asked.key
+    return original(DivertingProducer(app, producer, message, held, options), name, message, **options)
+
+
+def _reveal(message: Any) -> HeldEta | None:
+    """The message's own HeldEta, replaced by plain text wherever a signal handler could see it."""
+    headers, _, body, sent_event = message
+    held = None
+    for place in (headers, body, sent_event):  # protocol 2 has it in the headers, protocol 1 in the body
+        if isinstance(place, dict) and isinstance(place.get("eta"), HeldEta):
+            held = place["eta"]
+            place["eta"] = str(held)
+    return held
+
+
+class DivertingProducer:
+    """Celery's producer, but for the one message."""
+
+    def __init__(self, app: Any, producer: Any, message: Any, held: HeldEta, options: dict[str, Any]) -> None:
+        self._app = app
+        self._producer = producer
+        self._headers = message[0]
+        self._held = held
+        self._options = options
+        self._envelope_id = uuid7()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, *args: Any, **publish: Any) -> Any:
+        own: Any = publish.get("headers")
+        if own is not self._headers:
+            return self._producer.publish(body, *args, **publish)
+        says: Any = body if isinstance(body, dict) else own  # protocol 1, protocol 2
+        eta_ms = self._eta_ms(says.get("eta"))
+        if eta_ms is None:  # a receiver of before_task_publish took the eta away
+            return self._producer.publish(body, *args, **publish)
+        conf = Conf(self._app)
+        envelope = self._envelope(says, eta_ms, publish)
+        queue = wheel_queue(conf.namespace, crc32((envelope.key or envelope.task_id).encode()) % conf.shards)
+        # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
+        headers = {**own, HEADER: encode(envelope, _own(own.get(HEADER)))}
+        publish.update(
+            exchange=ANONYMOUS,
+            routing_key=queue.name,
+            headers=headers,
+            declare=[*(publish.get("declare") or ()), queue],
+        )
+        result = self._producer.publish(body, **publish)
+        if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
+            own["compression"] = headers["compression"]
+        return result
+
+    def _eta_ms(self, text: Any) -> int | None:
+        if text == str(self._held):
+            return self._held.eta_ms
+        return etas.due_of_header(self._app, text).eta_ms if text else None
+
+    def _envelope(self, says: dict[str, Any], eta_ms: int, publish: dict[str, Any]) -> Envelope:
+        """What is taken out of ``publish`` here would delay or drop the message in the wheel queue."""
+        target = resolve(self._app.amqp, self._producer, publish, self._options)
+        publish.pop("expiration", None)
+        return Envelope(
+            id=self._envelope_id,
+            task=str(says["task"]),
+            task_id=str(says["id"]),
+            eta_ms=eta_ms,
+            created_ms=self._held.created_ms,
+            exchange=target.exchange,
+            exchange_type=target.exchange_type,
+            routing_key=target.routing_key,
+            queue=target.queue,
+            priority=_priority(publish.pop("priority", None)),
+            expires_ms=etas.expires_ms(self._app, says.get("expires")),
+            queue_expires_ms=target.queue_expires_ms,
+            key=self._held.key,
+        )
+
+
+def _priority(value: Any) -> int | None:
+    """As kombu's virtual transports read it: what is no number is none."""
+    try:
+        return None if value is None else max(0, min(int(value), 255))
+    except (TypeError, ValueError):
+        return None
+
+
+def _own(value: Any) -> Any:
+    """A header called ``wheel`` of the task's own; but an envelope that a misdirected worker resends is not one."""
+    return None if isinstance(value, dict) and "eta_ms" in value else value

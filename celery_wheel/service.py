@@ -1,0 +1,96 @@
+"""All that one scheduler process runs of the wheel: a store, a broker edge, and an engine in its threads per shard.
+
+Built from an app's settings; ``beat`` starts and stops it. It is here that the parts meet: the engine knows
+neither Celery nor the settings, the edges know no engine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from celery_wheel.broker import broker_for, check_transport
+from celery_wheel.conf import Conf
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.runner import Runner
+from celery_wheel.errors import WheelError
+from celery_wheel.store import open_store
+from celery_wheel.store.port import Store
+from celery_wheel.timing import SystemClock
+
+
+class WheelService:
+    """Start once, stop once. Threads begin with ``start``, so an instance may be made before a fork."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._conf = Conf(app)
+        self._store: Store | None = None
+        self._runners: list[Runner] = []
+
+    def check(self) -> None:
+        """Raise what would keep the service from starting: a setting, the store, a broker without an edge."""
+        self._conf.check()
+        check_transport(self._app)
+        open_store_of(self._conf).close()
+
+    def start(self) -> None:
+        conf = self._conf
+        conf.check()
+        self._store = store = open_store_of(conf)
+        limits, clock = limits_of(conf), SystemClock()
+        holder = f"{socket.gethostname()}/{os.getpid()}"
+        for shard in range(conf.shards):
+            # A connection of its own for each engine: one that hangs holds up no other shard.
+            broker = broker_for(self._app, conf, store.uuid)
+            engine = Engine(shard, holder, store, broker, clock, limits)
+            self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
+        for runner in self._runners:
+            runner.start()
+
+    @property
+    def started(self) -> bool:
+        return self._store is not None
+
+    def holds(self, shard: int) -> bool:
+        return self._runners[shard].engine.held
+
+    def raise_failure(self) -> None:
+        """Surface an engine thread's death, so that the process ends and its supervisor restarts it."""
+        for runner in self._runners:
+            if runner.failure is not None:
+                raise WheelError(
+                    f"the engine of shard {runner.engine.shard} died: {runner.failure!r}; nothing was lost, "
+                    "another scheduler or a restart goes on from the store"
+                ) from runner.failure
+
+    def stop(self) -> None:
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            runner.stop()
+        if self._store is not None:
+            self._store.close()
+
+
+def open_store_of(conf: Conf, *, create: bool = True) -> Store:
+    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create)
+
+
+def limits_of(conf: Conf) -> Limits:
+    return Limits(
+        tick_ms=conf.tick_ms,
+        wheel_size=conf.size,
+        window_ms=conf.window_ms,
+        window_count=conf.window_count,
+        window_bytes=conf.window_bytes,
+        chunk_count=conf.chunk,
+        lease_ms=conf.lease_ms,
+        retention_ms=conf.history_retention_ms,
+        history_bytes=conf.history_max_bytes,
+        max_clock_skew_ms=conf.max_clock_skew_ms,
+        max_clock_step_ms=conf.max_clock_step_ms,
+        replay_on_rollback=conf.on_broker_rollback == "replay",
+        rollback_window_ms=conf.rollback_window_ms,
+    )

@@ -1,0 +1,114 @@
+"""``python -m tests.benchmarks [names…] [--rows N] [--json FILE]``; without names, all of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from tests.benchmarks import machine, spine, wheel
+from tests.benchmarks.figure import Figure, table
+from tests.benchmarks.show import Show
+
+Bench = Callable[[Path, int, Show], Iterator[Figure]]
+
+BENCHES: dict[str, Bench] = {
+    "wheel": lambda _, rows, show: wheel.run(rows // 2, show),
+    "kombu": spine.run_yardstick,
+    "spine": spine.run,
+}
+DEFAULT = ("wheel", "spine")
+ROWS = 2_000_000
+MIN_ROWS = 10_000
+
+#: The database with its indexes and its log, and what Redis may swap; measured, with room to spare.
+BYTES_A_ROW = 3_000
+
+
+#: Of the table where nobody says how wide it may be.
+WIDTH = 150
+
+RUN = Path(__file__).parents[2] / ".run" / "bench"
+
+
+def main() -> int:
+    options = _options()
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    figures: list[Figure] = []
+    facts, interrupted = {}, False
+    folder = _folder(options.names, options.rows)
+    try:
+        facts = machine.facts(folder)
+        with Show(console) as show:
+            for name in options.names:
+                figures.extend(BENCHES[name](_made(folder / name), options.rows, show))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _print(figures, facts, options.rows, interrupted)
+    if options.json:
+        found = {"rows": options.rows, "machine": facts, "figures": [figure.as_dict() for figure in figures]}
+        options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    return 128 + signal.SIGINT if interrupted else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(BENCHES)}; default: {DEFAULT}")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"pending messages; default {ROWS:,}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    options = parser.parse_args()
+    options.names = options.names or list(DEFAULT)
+    if unknown := [name for name in options.names if name not in BENCHES]:
+        parser.error(f"name must be one of {', '.join(BENCHES)}, got {', '.join(unknown)}")
+    if options.rows < MIN_ROWS:
+        parser.error(f"--rows must be at least {MIN_ROWS:,}, got {options.rows:,}")
+    return options
+
+
+def _folder(names: list[str], rows: int) -> Path:
+    """A new folder on a real disk: in the repository, or in TMPDIR if that is set."""
+    above = Path(os.environ.get("TMPDIR") or RUN)
+    above.mkdir(parents=True, exist_ok=True)
+    free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
+    if "spine" in names and free < needed:
+        raise SystemExit(
+            f"{above} has {free / 1e9:.1f} GB free and {rows:,} rows need {needed / 1e9:.1f}; "
+            "make room, set TMPDIR to another disk, or give fewer --rows"
+        )
+    return Path(tempfile.mkdtemp(prefix="bench-", dir=above))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _print(figures: list[Figure], facts: dict[str, str], rows: int, interrupted: bool) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    if interrupted:
+        console.print("interrupted; what was measured until then:")
+    console.print(table(figures, f"{rows:,} rows"))
+    console.print("; ".join(f"{name} {fact}" for name, fact in facts.items()), highlight=False)
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    """``kill`` cleans up just as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

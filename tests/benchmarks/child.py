@@ -1,0 +1,116 @@
+"""A scheduler process as the bench holds it: started, asked, waited for, stopped or killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from tests.servers import PATIENCE_S
+
+#: Nothing that is waited for takes this long, however slow the machine; a bench that hangs should say so.
+STALLED_S = 120.0
+
+#: None of these is more than 0 in a clean run.
+DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "store_errors")
+
+
+class Status(NamedTuple):
+    """What the process says of itself."""
+
+    held: int
+    now_ms: int
+    accepted: int
+    dispatched: int
+    forgotten: int
+    defects: int
+    cpu_s: float
+    rss: int
+    rss_peak: int
+
+
+class Child:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.ahead_ms: int = options["ahead_ms"]
+        # A session of its own: Ctrl-C is for the bench, which then ends its processes in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.scheduler", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def status(self) -> Status:
+        return self._ask({"do": "status"})
+
+    def move(self, ms: int) -> Status:
+        """Move its clock forward."""
+        self.ahead_ms += ms
+        return self._ask({"do": "move", "ms": ms})
+
+    def until(self, count: str, goal: int, seen: Callable[[Status], None] = lambda _: None) -> Status:
+        """Wait until one of its counts has reached a goal; ``seen`` is told twice a second how far it is."""
+        self._say({"do": "until", "count": count, "is": goal})
+        before, moved_at = self._hear(), time.monotonic()
+        now = before
+        while getattr(now, count) < goal:
+            seen(now)
+            now = self._hear()
+            if (now.accepted, now.dispatched, now.forgotten) != (before.accepted, before.dispatched, before.forgotten):
+                before, moved_at = now, time.monotonic()
+            assert time.monotonic() < moved_at + STALLED_S, f"nothing has moved for {STALLED_S:g} s: {now}"
+        assert not now.defects, f"a clean run has no defects, got {now}"
+        return now
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """Let it settle and give the shard up."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._end()
+
+    def _ask(self, command: dict[str, Any]) -> Status:
+        self._say(command)
+        return self._hear()
+
+    def _say(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> Status:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the scheduler process has died; its words are above"
+        said = json.loads(line)
+        defects = sum(said[name] for name in DEFECTS)
+        return Status(**{name: said[name] for name in Status._fields if name != "defects"}, defects=defects)
+
+    def _end(self) -> None:
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        else:
+            self._end()

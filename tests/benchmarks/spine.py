@@ -1,0 +1,265 @@
+"""The whole path under load: a real Redis, a real file with fsync, the scheduler in a process of its own.
+
+::
+
+    rows + rows/10 messages, etas at random over 33 days, through the wheel queue           ingest
+    the clock moves 3 days: rows/10 leave; they are the history                             dispatch, no history
+    ``rows`` are pending now, over 30 days, and the history is older than its retention
+    the clock moves 3 days: rows/10 leave, while the history is being forgotten             dispatch
+    messages that are due within half a second                                              due now
+    kill -9, a new process, its first message in a worker's queue                           restart
+
+Timed is only what the scheduler does. Messages are made beforehand and put under another name, and appear in the wheel
+queue at once by RENAME; what reaches the workers' queues is removed over a connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+import redis
+
+from celery_wheel.store import open_store
+from tests.benchmarks import kombu
+from tests.benchmarks.child import Child
+from tests.benchmarks.drain import Drain
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.kombu import Pace
+from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
+from tests.benchmarks.scheduler import RETENTION_S
+from tests.benchmarks.show import Show
+from tests.servers import RedisServer
+
+DAY_MS = 86_400_000
+PENDING_DAYS, DUE_DAYS = 30, 3
+STAGED = "bench.staged"
+PORTION = 100_000  #: messages in Redis at a time, about 200 MB
+SEED = 11
+
+#: The issue's, for this many rows.
+TARGET_ROWS = 2_000_000
+INGEST_PER_S, DISPATCH_PER_S, RSS_MB, RESTART_S = 10_000, 20_000, 300, 3
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a piece of work took: wall time, and CPU time of the scheduler."""
+
+    count: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    forgotten: int = 0
+
+    def add(self, other: Spent) -> None:
+        self.count += other.count
+        self.wall_s += other.wall_s
+        self.cpu_s += other.cpu_s
+        self.forgotten += other.forgotten
+
+    @property
+    def per_s(self) -> float:
+        return self.count / self.wall_s
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_s / self.count * 1e6
+
+
+class Spine:
+    """One run in a folder of its own, which the caller makes and removes."""
+
+    def __init__(self, folder: Path, rows: int, server: RedisServer, show: Show) -> None:
+        self.rows = rows
+        self.due = rows // 10
+        self._show = show
+        self._server = server
+        self._client: redis.Redis = server.client()
+        self._letters = Letters(server.url, self._client)
+        self._store_url = f"sqlite:///{folder / 'wheel.sqlite3'}"
+        self._file = folder / "wheel.sqlite3"
+        self._etas = array("q")
+        self._rng = random.Random(SEED)
+
+    def yardstick(self) -> kombu.Yardstick:
+        count = max(1_000, min(20_000, self.rows // 100) // 1_000 * 1_000)
+        return kombu.measure(self._server.url, self._client, self._letters.example, count, self._show)
+
+    def start(self, ahead_ms: int = 0) -> Child:
+        return Child({"broker": self._server.url, "store": self._store_url, "ahead_ms": ahead_ms})
+
+    # -- ingest ------------------------------------------------------------------------------------
+
+    def fill(self, child: Child) -> tuple[Spent, Spent]:
+        """Until everything is pending; what the whole took, and what the last tenth of it took."""
+        whole, last, total = Spent(), Spent(), self.rows + self.due
+        start_ms = child.until("held", 1).now_ms
+        with self._show.bar("ingest", total) as bar:
+            while whole.count < total:
+                count = min(PORTION, self.due, total - whole.count)
+                etas = [
+                    start_ms + self._rng.randrange(DAY_MS, (PENDING_DAYS + DUE_DAYS) * DAY_MS) for _ in range(count)
+                ]
+                self._etas.extend(etas)
+                self._stage(etas, start_ms)
+                done = whole.count
+                spent = self._timed(child, count, self._release, "accepted", lambda n, d=done: bar.reach(d + n))
+                whole.add(spent)
+                if whole.count > total - self.due:
+                    last.add(spent)
+                bar.tell(f"{spent.per_s:,.0f}/s")
+        self._etas = array("q", sorted(self._etas))
+        return whole, last
+
+    def _stage(self, etas_ms: list[int], created_ms: int) -> None:
+        pushed: list[bytes] = []
+        for raw in self._letters.write(etas_ms, created_ms):
+            pushed.append(raw)
+            if len(pushed) == 500:
+                self._client.lpush(STAGED, *pushed)
+                pushed.clear()
+        if pushed:
+            self._client.lpush(STAGED, *pushed)
+
+    def _release(self) -> None:
+        self._client.rename(STAGED, WHEEL_QUEUE)
+
+    # -- dispatch ----------------------------------------------------------------------------------
+
+    def dispatch(self, child: Child, what: str) -> Spent:
+        """Move the clock so that a tenth of the rows are due, and wait until they have left."""
+        before = child.status()
+        until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
+        count = bisect_right(self._etas, until_ms) - before.dispatched
+        with self._show.bar(what, count) as bar, Drain(self._server, QUEUES) as drain:
+            spent = self._timed(
+                child, count, lambda: child.move(until_ms - child.status().now_ms), "dispatched", bar.reach
+            )
+        # The clock goes on, so a few more may have become due.
+        assert drain.removed >= count, f"{drain.removed} of {count} tasks have arrived"
+        return spent
+
+    def begin_forgetting(self, child: Child) -> None:
+        """Let the history pass its retention, and the thread that removes it wake up to that."""
+        child.move(RETENTION_S * 1_000 + 60_000)
+        with self._show.bar("until the history is too old", 1), Drain(self._server, QUEUES):
+            child.until("forgotten", 1)
+
+    def due_now(self, child: Child) -> Spent:
+        """Ingest and dispatch at once: messages that are due within half a second."""
+        count = min(50_000, self.due)
+        now_ms = child.status().now_ms
+        self._stage([now_ms + self._rng.randrange(500) for _ in range(count)], now_ms)
+        with self._show.bar("due now", count) as bar, Drain(self._server, QUEUES):
+            return self._timed(child, count, self._release, "dispatched", bar.reach)
+
+    # -- restart -----------------------------------------------------------------------------------
+
+    def restart(self, ahead_ms: int, *, cold: bool) -> float:
+        """Seconds from the start of a process to its first message in a worker's queue."""
+        self._client.delete(*QUEUES)
+        if cold:
+            _forget_pages(self._file.parent)
+        # An hour has passed since the last one died, so that something is due.
+        began = time.perf_counter()
+        with self.start(ahead_ms) as child:
+            arrived = self._client.blpop(list(QUEUES), timeout=30)
+            took = time.perf_counter() - began
+            assert arrived, "nothing was dispatched within 30 s of a restart"
+            child.kill()
+        return took
+
+    def pending(self) -> int:
+        store = open_store(self._store_url, create=False)
+        try:
+            return sum(store.pending(0).values())
+        finally:
+            store.close()
+
+    # -- timing ------------------------------------------------------------------------------------
+
+    def _timed(
+        self, child: Child, count: int, begin: Callable[[], object], what: str, seen: Callable[[int], None]
+    ) -> Spent:
+        """From ``begin`` until ``count`` more have been accepted or dispatched, and the wheel queue is empty."""
+        before = child.status()
+        counted = attrgetter(what)
+        began = time.perf_counter()
+        begin()
+        after = child.until(what, counted(before) + count, lambda status: seen(counted(status) - counted(before)))
+        while self._client.exists(WHEEL_QUEUE):
+            time.sleep(0.002)
+        wall_s = time.perf_counter() - began
+        done = counted(after) - counted(before)
+        return Spent(done, wall_s, after.cpu_s - before.cpu_s, after.forgotten - before.forgotten)
+
+
+def _forget_pages(folder: Path) -> None:
+    """Drop the files from the system's cache, as after a reboot."""
+    os.sync()
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    with RedisServer(folder / "redis") as server:
+        (folder / "store").mkdir()
+        spine = Spine(folder / "store", rows, server, show)
+        yardstick = spine.yardstick()
+        yield from yardstick.figures()
+        with spine.start() as child:
+            yield from _ingest(spine, child, yardstick)
+            yield from _dispatch(spine, child, yardstick)
+            last = child.status()
+            child.kill()
+        yield _against("RSS of the scheduler, peak", last.rss_peak / 2**20, "MB", rows, RSS_MB)
+        ahead_ms = child.ahead_ms
+        for cold, what in ((False, "restart to first dispatch"), (True, "the same, no page in memory")):
+            ahead_ms += DAY_MS // 24
+            yield _against(what, spine.restart(ahead_ms, cold=cold), "s", rows, RESTART_S)
+        size = sum(path.stat().st_size for path in (folder / "store").iterdir())
+        yield Figure("spine", "store on disk", size / (rows + spine.due), "bytes/row")
+
+
+def run_yardstick(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    with RedisServer(folder / "redis") as server:
+        yield from Spine(folder, rows, server, show).yardstick().figures()
+
+
+def _ingest(spine: Spine, child: Child, yardstick: kombu.Yardstick) -> Iterator[Figure]:
+    whole, last = spine.fill(child)
+    yield from _flow("ingest, the whole fill", whole, "kombu consume", yardstick.consume)
+    yield from _flow(f"ingest, the last {last.count:,}", last, "kombu consume", yardstick.consume, spine, INGEST_PER_S)
+
+
+def _dispatch(spine: Spine, child: Child, yardstick: kombu.Yardstick) -> Iterator[Figure]:
+    first = spine.dispatch(child, "dispatch, no history")
+    yield from _flow("dispatch, nothing to forget", first, "kombu batch(500)", yardstick.batch)
+    spine.begin_forgetting(child)
+    spent = spine.dispatch(child, "dispatch")
+    yield from _flow("dispatch", spent, "kombu publish", yardstick.publish, spine, DISPATCH_PER_S)
+    yield Figure("spine", "… history forgotten meanwhile", spent.forgotten / spent.wall_s, "rows/s")
+    both = spine.due_now(child)
+    yield from _flow("due now: ingest and dispatch", both, "kombu consume", yardstick.consume)
+
+
+def _flow(
+    what: str, spent: Spent, name: str, pace: Pace, spine: Spine | None = None, target: float = 0
+) -> Iterator[Figure]:
+    aimed = target if spine and spine.rows >= TARGET_ROWS else None
+    yield Figure("spine", what, spent.per_s, "rows/s", name, pace.per_s, aimed)
+    yield Figure("spine", "… CPU of the scheduler", spent.cpu_us, "µs/row", name, pace.cpu_us, less_is_better=True)
+
+
+def _against(what: str, value: float, unit: str, rows: int, target: float) -> Figure:
+    aimed = target if rows >= TARGET_ROWS else None
+    return Figure("spine", what, value, unit, target=aimed, less_is_better=True)

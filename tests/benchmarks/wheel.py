@@ -1,0 +1,178 @@
+"""The wheel against ``heapq`` and kombu's ``Timer``: one million timers, the load of delays that are mostly cut short.
+
+::
+
+    add        each due at a random instant of one hour
+    cancel     two of three, in random order: time-outs that were not needed
+    expire     one hour in 3,600 steps of a second; what is left leaves
+
+A process for each contestant, so that its memory is its own, and the order of contestants means nothing. Each does
+the same: refuse nothing, hand back id and payload in order of due time. A heap cancels lazily: what was cancelled
+stays where it is, and is thrown away when it comes to the top.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import kombu.asynchronous.timer
+import psutil
+
+from celery_wheel.timing import TimingWheel
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.show import Show
+
+SPAN_MS = 3_600_000
+STEP_MS = 1_000
+SEED = 7
+
+
+class Contestant(Protocol):
+    def add(self, dues: list[int]) -> None: ...
+
+    def cancel(self, timer_ids: list[int]) -> None: ...
+
+    def expire(self, now_ms: int) -> int:
+        """Take out what is due; returns how many."""
+
+
+class Wheel:
+    def __init__(self) -> None:
+        self._wheel = TimingWheel(tick_ms=1, wheel_size=512)
+
+    def add(self, dues: list[int]) -> None:
+        schedule = self._wheel.schedule
+        for timer_id, due_ms in enumerate(dues):
+            schedule(timer_id, due_ms)
+
+    def cancel(self, timer_ids: list[int]) -> None:
+        cancel = self._wheel.cancel
+        for timer_id in timer_ids:
+            cancel(timer_id)
+
+    def expire(self, now_ms: int) -> int:
+        return len(self._wheel.advance(now_ms))
+
+
+class Heap:
+    """The quickest way with a heap: plain tuples in it, and a dict of what is still wanted."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._pending: dict[int, Any] = {}
+
+    def add(self, dues: list[int]) -> None:
+        heap, pending, push = self._heap, self._pending, heapq.heappush
+        for timer_id, due_ms in enumerate(dues):
+            pending[timer_id] = None
+            push(heap, (due_ms, timer_id))
+
+    def cancel(self, timer_ids: list[int]) -> None:
+        take = self._pending.pop
+        for timer_id in timer_ids:
+            take(timer_id)
+
+    def expire(self, now_ms: int) -> int:
+        heap, pending, pop, left = self._heap, self._pending, heapq.heappop, []
+        while heap and heap[0][0] <= now_ms:
+            due_ms, timer_id = pop(heap)
+            if timer_id in pending:
+                left.append((due_ms, timer_id, pending.pop(timer_id)))
+        return len(left)
+
+
+class KombuTimer:
+    """kombu's, as a worker uses it for tasks with an eta: ``call_at``, ``cancel``, iterate. Its clock is held back."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._timer: Any = kombu.asynchronous.timer.Timer()  # type: ignore[no-untyped-call]
+        self._entries: dict[int, Any] = {}
+
+    def add(self, dues: list[int]) -> None:
+        entries, call_at = self._entries, self._timer.call_at
+        for timer_id, due_ms in enumerate(dues):
+            entries[timer_id] = call_at(due_ms / 1000, self._left, (timer_id,))
+
+    def cancel(self, timer_ids: list[int]) -> None:
+        entries, cancel = self._entries, self._timer.cancel
+        for timer_id in timer_ids:
+            cancel(entries.pop(timer_id))
+
+    def expire(self, now_ms: int) -> int:
+        before, self._now_s = len(self._entries), now_ms / 1000
+        for _, entry in self._timer.__iter__(nowfun=lambda: self._now_s):
+            if entry is None:
+                break
+            entry()
+        return before - len(self._entries)
+
+    def _left(self, timer_id: int) -> None:
+        del self._entries[timer_id]
+
+
+CONTESTANTS: dict[str, Callable[[], Contestant]] = {
+    "TimingWheel": Wheel,
+    "heapq": Heap,
+    "kombu Timer": KombuTimer,
+}
+
+
+def run(count: int, show: Show) -> Iterator[Figure]:
+    """Every contestant in a process of its own, one after the other."""
+    found: dict[str, dict[str, float]] = {}
+    for name in show.track(CONTESTANTS, "wheel"):
+        command = [sys.executable, "-m", "tests.benchmarks.wheel", name, str(count)]
+        found[name] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ours = found.pop("TimingWheel")
+    for what, value in ours.items():
+        memory = what == "memory"
+        for name, theirs in found.items():
+            yield Figure(
+                "wheel", what, value, "bytes/timer" if memory else "ops/s", name, theirs[what], less_is_better=memory
+            )
+
+
+def measure(contestant: str, count: int) -> dict[str, float]:
+    rng = random.Random(SEED)
+    dues = [rng.randrange(1, SPAN_MS) for _ in range(count)]
+    cancelled = rng.sample(range(count), count * 2 // 3)
+    process = psutil.Process()
+    gc.collect()
+    before = process.memory_info().rss
+    timers = CONTESTANTS[contestant]()
+    began = time.process_time()
+    found = {"add": count / _timed(lambda: timers.add(dues))}
+    gc.collect()
+    found["memory"] = (process.memory_info().rss - before) / count
+    found["cancel"] = len(cancelled) / _timed(lambda: timers.cancel(cancelled))
+    left = 0
+
+    def expire() -> None:
+        nonlocal left
+        for now_ms in range(STEP_MS, SPAN_MS + STEP_MS, STEP_MS):
+            left += timers.expire(now_ms)
+
+    found["expire"] = (count - len(cancelled)) / _timed(expire)
+    found["whole life"] = count / (time.process_time() - began)
+    assert left == count - len(cancelled), f"{left} left"
+    return found
+
+
+def _timed(work: Callable[[], None]) -> float:
+    """CPU seconds of this process: others share the machine."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

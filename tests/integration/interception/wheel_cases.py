@@ -1,0 +1,250 @@
+"""The matrix: every way of sending a delayed task, as a function that sends it.
+
+A case is sent twice: delayed, and at once by the same call without its delay. The two must arrive alike.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+import zoneinfo
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import celery
+from celery import chain, chord, group
+from celery.canvas import StampingVisitor
+from celery.result import GroupResult
+from wheel_project import TOPIC_QUEUES, make_app
+
+from celery_wheel import install
+
+NOTE = "proj.note"
+
+
+@dataclass
+class Sent:
+    """``due_ms``: before this, none of its notes may be written."""
+
+    due_ms: int = 0
+    result: Any = None
+    id: str = ""
+    state: str = ""
+    value: Any = None
+
+    def settle(self) -> None:
+        """Fetch the result, and let go of Celery's object."""
+        if self.result is None:
+            return
+        self.id = self.result.id
+        if isinstance(self.result, GroupResult):
+            self.value = [one.result for one in self.result.results]
+        else:
+            self.state, self.value = self.result.state, self.result.result
+        self.result = None
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def in_seconds(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+# ---- one message: the same call, with a delay and without
+
+
+def options(**options: Any) -> Callable[[Any, str, dict[str, Any]], Any]:
+    return lambda app, tag, delay: app.send_task(NOTE, (tag, "ü", 1), {"k": [None]}, **options, **delay)
+
+
+def with_own_producer(app: Any, tag: str, delay: dict[str, Any]) -> Any:
+    with app.connection_for_write() as connection:
+        return app.send_task(NOTE, (tag,), producer=app.amqp.Producer(connection), **delay)
+
+
+def with_own_connection(app: Any, tag: str, delay: dict[str, Any]) -> Any:
+    with app.connection_for_write() as connection:
+        return app.send_task(NOTE, (tag,), connection=connection, **delay)
+
+
+class Order(StampingVisitor):  # type: ignore[misc]
+    def on_signature(self, sig: Any, **headers: Any) -> dict[str, Any]:
+        return {"order": "42"}
+
+
+def stamped(app: Any, tag: str, delay: dict[str, Any]) -> Any:
+    signature = app.signature(NOTE, args=(tag,))
+    signature.stamp(Order())
+    return signature.apply_async(**delay)
+
+
+#: Two queues are bound to the topic exchange, and both match.
+TWICE = ("topic exchange", "topic queue")
+
+#: How a single message may be sent; each runs once delayed and once at once.
+CALLS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
+    "plain": options(),
+    "task": lambda app, tag, delay: app.tasks[NOTE].apply_async((tag, 1), **delay),
+    "signature": lambda app, tag, delay: app.tasks[NOTE].s(tag, 1).set(**delay).apply_async(),
+    "queue": options(queue="emails"),
+    "topic exchange": options(exchange="news", routing_key="news.world.eu", declare=TOPIC_QUEUES),
+    "topic queue": options(queue="world", routing_key="news.world.asia"),
+    "priority": options(priority=6),
+    "headers": options(headers={"tenant": "a", "deep": {"x": [1, 2.5, None, "é"]}}),
+    "a header called wheel": options(headers={"wheel": {"spokes": 32}}),
+    "compressed": options(compression="zlib"),
+    "expires": options(expires=600),
+    "limits": options(time_limit=60, soft_time_limit=50),
+    "no result": options(ignore_result=True),
+    "shadow": options(shadow="another name"),
+    "stamped": stamped,
+    "own producer": with_own_producer,
+    "own connection": with_own_connection,
+    "large": lambda app, tag, delay: app.send_task(NOTE, (tag, "x" * 1_000_000), **delay),
+    "keyed": lambda app, tag, delay: app.send_task(NOTE, (tag,), **delay, wheel={"key": "order:42"}),
+}
+
+#: Sent to a queue that nobody consumes: what lies there in the end is compared byte for byte.
+UNREAD = "unread"
+WIRES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 6},
+    "headers": {"headers": {"tenant": "é", "wheel": {"spokes": 32}, "n": float("nan")}},
+    "compressed": {"compression": "bzip2"},
+    "not persistent": {"delivery_mode": 1},
+    "no result": {"ignore_result": True, "time_limit": 5},
+    "properties": {"app_id": "billing", "reply_to": "elsewhere"},
+}
+
+#: Apps that send: they differ in settings, the worker does not.
+APPS: dict[str, Callable[[str], Any]] = {
+    "default": make_app,
+    "protocol 1": lambda broker: make_app(broker, task_protocol=1),
+    "Tokyo": lambda broker: make_app(broker, timezone="Asia/Tokyo"),
+    "no UTC": lambda broker: make_app(broker, timezone="America/New_York", enable_utc=False),
+    "installed": lambda broker: install(make_app(broker, kind=celery.Celery)),
+    "pickled": lambda broker: pickle.loads(pickle.dumps(make_app(broker))),  # noqa: S301  # our own bytes
+}
+
+
+def delays() -> dict[str, tuple[dict[str, Any], int]]:
+    """Ways to say when, each with the instant it means."""
+    at, tokyo = in_seconds(1), in_seconds(1).astimezone(zoneinfo.ZoneInfo("Asia/Tokyo"))
+    found = {
+        "aware eta": ({"eta": at}, ms(at)),
+        "eta elsewhere": ({"eta": tokyo}, ms(tokyo)),
+        "naive eta": ({"eta": at.replace(tzinfo=None)}, ms(at)),
+        "text eta": ({"eta": at.isoformat()}, ms(at)),
+    }
+    for countdown in (0.2, 0.5, 1, 1.5):
+        found[f"countdown {countdown}"] = ({"countdown": countdown}, now_ms() + int(countdown * 1000))
+    return found
+
+
+# ---- what ends in several messages, or in none
+
+
+def send_retried(app: Any) -> Sent:
+    return Sent(result=app.tasks["proj.retried"].apply_async(("retry", 2), queue="emails"))
+
+
+def send_backing_off(app: Any) -> Sent:
+    return Sent(result=app.tasks["proj.backing_off"].delay("autoretry"))
+
+
+def send_chain(app: Any) -> Sent:
+    add, due_ms = app.tasks["proj.add"], now_ms() + 500
+    steps = chain(
+        add.s(1, 2, "chain 1").set(countdown=0.5), add.s(10, "chain 2").set(countdown=0.6), add.s(100, "chain 3")
+    )
+    return Sent(due_ms, steps())
+
+
+def send_group(app: Any) -> Sent:
+    due_ms = now_ms() + 600
+    return Sent(due_ms, group(app.tasks["proj.add"].s(i, 1, "group") for i in range(5)).apply_async(countdown=0.6))
+
+
+def send_skewed(app: Any) -> Sent:
+    due_ms = now_ms() + 300
+    return Sent(due_ms, group(app.tasks["proj.add"].s(i, 1, "skew") for i in range(3)).skew(0.3, 2, 0.3)())
+
+
+def send_chord(app: Any) -> Sent:
+    due_ms, add = now_ms() + 500, app.tasks["proj.add"]
+    header = [add.s(i, 1, "chord") for i in range(4)]
+    return Sent(due_ms, chord(header)(app.tasks["proj.total"].s("chord body"), countdown=0.5))
+
+
+def send_linked(app: Any) -> Sent:
+    due_ms, note = now_ms() + 400, app.tasks[NOTE]
+    return Sent(due_ms, note.apply_async(("link",), countdown=0.4, link=note.si("linked").set(countdown=0.3)))
+
+
+def send_failing(app: Any) -> Sent:
+    due_ms = now_ms() + 400
+    return Sent(
+        due_ms,
+        app.tasks["proj.failing"].apply_async(("boom",), countdown=0.4, link_error=app.tasks["proj.failed"].s()),
+    )
+
+
+def send_expired(app: Any) -> Sent:
+    return Sent(result=app.send_task(NOTE, ("expired",), countdown=1, expires=0.2))
+
+
+def send_in_a_year(app: Any) -> Sent:
+    return Sent(result=app.send_task(NOTE, ("in a year",), countdown=365 * 86_400))
+
+
+def send_many(app: Any) -> Sent:
+    at = in_seconds(1.5)
+    with app.producer_pool.acquire() as producer:
+        for number in range(300):
+            app.send_task(NOTE, (f"many {number}",), eta=at, producer=producer)
+    return Sent(ms(at))
+
+
+def send_native(app: Any) -> Sent:
+    due_ms = now_ms() + 800
+    return Sent(due_ms, app.send_task(NOTE, ("native",), countdown=0.8, wheel=False))
+
+
+def send_immediate(app: Any) -> Sent:
+    app.send_task(NOTE, ("countdown 0",), countdown=0)
+    app.send_task(NOTE, ("past countdown",), countdown=-30)
+    app.send_task(NOTE, ("past eta",), eta=in_seconds(-30))
+    return Sent()
+
+
+#: name → (how it is sent, {tag: how often it is to run})
+SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
+    "retry": (send_retried, {"retry": 3}),
+    "autoretry": (send_backing_off, {"autoretry": 2}),
+    "chain": (send_chain, {"chain 1": 1, "chain 2": 1, "chain 3": 1}),
+    "group": (send_group, {"group": 5}),
+    "skew": (send_skewed, {"skew": 3}),
+    "chord": (send_chord, {"chord": 4, "chord body": 1}),
+    "link": (send_linked, {"link": 1, "linked": 1}),
+    "link_error": (send_failing, {"link_error": 1}),
+    "expired": (send_expired, {"expired": 0}),
+    "in a year": (send_in_a_year, {"in a year": 0}),
+    "many": (send_many, {f"many {number}": 1 for number in range(300)}),
+    "native": (send_native, {"native": 1}),
+    "immediate": (send_immediate, {"countdown 0": 1, "past countdown": 1, "past eta": 1}),
+}
+
+
+def comparable(note: dict[str, Any]) -> str:
+    """A note without what differs between any two runs."""
+    other = {name: value for name, value in note.items() if name not in ("tag", "at_ms", "id", "expires")}
+    return json.dumps({**other, "expires": note["expires"] is not None}, sort_keys=True)

@@ -1,0 +1,46 @@
+"""What was sent, what is expected of it, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import wheel_cases as cases
+from wheel_stack import Note, Stack
+
+
+@dataclass
+class Matrix:
+    stack: Stack
+    sent: dict[str, cases.Sent] = field(default_factory=dict)
+    expected: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, list[Note]] = field(default_factory=dict)
+    wires: list[bytes] = field(default_factory=list)  #: what lay in the queue that nobody consumes
+    waiting: int = -1  #: messages left in the wheel queue when all had run
+    unacked: int = -1  #: messages that workers held, unacknowledged
+
+
+def send_ways(found: Matrix, apps: dict[str, Any]) -> None:
+    """Every app in every way of saying when."""
+    for name, app in apps.items():
+        for way, (delay, due_ms) in cases.delays().items():
+            tag = f"{name}, {way}"
+            found.sent[tag] = cases.Sent(due_ms, app.send_task(cases.NOTE, (tag, 1), **delay))
+            found.expected[tag] = 1
+
+
+def send_wires(app: Any) -> None:
+    """Each twice, under the same task id."""
+    for wire, options in cases.WIRES.items():
+        for delay in ({"countdown": 1}, {}):
+            app.send_task(cases.NOTE, ("ü", 1), {"k": None}, queue=cases.UNREAD, task_id=wire, **options, **delay)
+
+
+def send_calls(found: Matrix, app: Any) -> None:
+    """Every call, with a delay and without."""
+    for call, send in cases.CALLS.items():
+        due_ms = cases.now_ms() + 1000
+        found.sent[call] = cases.Sent(due_ms, send(app, call, {"countdown": 1}))
+        send(app, f"native {call}", {})
+        times = 2 if call in cases.TWICE else 1
+        found.expected |= {call: times, f"native {call}": times}

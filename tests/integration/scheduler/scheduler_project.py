@@ -1,0 +1,25 @@
+"""The project whose schedulers the tests start, stop and kill."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from celery_wheel import Celery
+
+app = Celery("scheduler_project", broker=os.environ["SCHEDULER_BROKER"])
+app.conf.update(
+    beat_scheduler="wheel",
+    task_ignore_result=True,
+    beat_schedule={"tick": {"task": "tick", "schedule": 0.5}},
+    beat_schedule_filename=os.environ["SCHEDULER_FOLDER"] + "/celerybeat-schedule",
+    **json.loads(os.environ.get("SCHEDULER_SETTINGS", "{}")),
+)
+
+
+@app.task(name="noop")
+def noop(*args: object) -> None: ...
+
+
+@app.task(name="tick")
+def tick() -> None: ...

@@ -1,0 +1,78 @@
+"""Reads what landed in the queues of kombu's memory transport, and runs it as a worker would."""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from celery.app.trace import build_tracer
+from kombu.transport.memory import Channel
+from kombu.utils.json import dumps, loads
+
+from celery_wheel.broker.envelope import decode
+from celery_wheel.store.model import Message
+
+LIMIT = 8 * 2**20
+
+
+@dataclass
+class Broker:
+    """Reading takes the messages out."""
+
+    def raw(self, queue: str) -> list[bytes]:
+        """The bytes that a broker with a wire would have."""
+        waiting = Channel.queues.get(queue)
+        found = []
+        while waiting is not None and waiting.qsize():
+            found.append(dumps(waiting.get_nowait()).encode())
+        return found
+
+    def sent(self, queue: str = "celery") -> list[dict[str, Any]]:
+        """What lies in a task's own queue."""
+        return [json.loads(raw) for raw in self.raw(queue)]
+
+    def waiting(self, shard: int = 0, namespace: str = "wheel") -> list[Message]:
+        """What lies in the wheel queue."""
+        return [readable(raw) for raw in self.raw(f"{namespace}.{shard}")]
+
+    def one_waiting(self) -> Message:
+        assert not self.raw("celery"), "it went native"
+        (message,) = self.waiting()
+        return message
+
+    def one_sent(self, queue: str = "celery") -> dict[str, Any]:
+        assert not self.raw("wheel.0"), "it was diverted"
+        (message,) = self.sent(queue)
+        return message
+
+
+def readable(raw: bytes) -> Message:
+    message = decode(raw, LIMIT)
+    assert isinstance(message, Message), message.reason
+    return message
+
+
+def released(message: Message) -> dict[str, Any]:
+    """A Message as the task's own queue would hold it."""
+    properties = json.loads(message.properties)
+    return {
+        "body": base64.b64encode(message.body).decode(),
+        "content-encoding": properties.pop("content_encoding"),
+        "content-type": properties.pop("content_type"),
+        "headers": json.loads(message.headers),
+        "properties": {
+            **properties,
+            "delivery_info": {"exchange": message.exchange, "routing_key": message.routing_key},
+            "priority": message.priority or 0,
+        },
+    }
+
+
+def run(app: Any, wire: dict[str, Any]) -> Any:
+    """Run a message of protocol 2 as a worker's child would, and return what the task returned."""
+    args, kwargs, embed = loads(base64.b64decode(wire["body"]))
+    headers = wire["headers"]
+    task = app.tasks[headers["task"]]
+    request = {**headers, **embed, "delivery_info": wire["properties"]["delivery_info"], "is_eager": False}
+    request["reply_to"] = wire["properties"]["reply_to"]
+    return build_tracer(task.name, task, app=app)(headers["id"], args, kwargs, request)

@@ -1,0 +1,166 @@
+"""``celery_wheel.Celery`` and ``install``: which apps divert, before and after use, here and in another process."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+from celery.app.amqp import AMQP
+from landed import Broker
+
+import celery_wheel
+from celery_wheel import Celery, install
+
+
+class OwnApp(celery.Celery):  # type: ignore[misc]
+    """A project's own app class."""
+
+    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().send_task(*args, **kwargs)
+
+
+class OwnAMQP(AMQP):  # type: ignore[misc]
+    """A project's own AMQP class."""
+
+
+def diverts(app: Any, broker: Broker) -> bool:
+    app.send_task("proj.add", (1, 2), countdown=60)
+    waiting, sent = broker.waiting(), broker.sent()
+    assert len(waiting) + len(sent) == 1
+    return bool(waiting)
+
+
+def test_a_plain_app_does_not_divert(make_app: Callable[..., Any], broker: Broker) -> None:
+    assert not diverts(make_app(celery.Celery), broker)
+
+
+@pytest.mark.parametrize("kind", [celery.Celery, OwnApp])
+@pytest.mark.parametrize("used", ["never", "amqp", "sender", "sent"])
+def test_install_before_and_after_use(make_app: Callable[..., Any], broker: Broker, kind: Any, used: str) -> None:
+    app = make_app(kind)
+    if used == "amqp":
+        assert app.amqp.queues is not None
+    elif used == "sender":
+        assert app.amqp.send_task_message is not None
+    elif used == "sent":
+        app.send_task("proj.add", (1, 2))
+        broker.sent()
+    queues = app.amqp.queues if used != "never" else None
+    assert install(app) is app
+    assert isinstance(app, kind)
+    assert queues is None or app.amqp.queues is queues
+    assert diverts(app, broker)
+    app.tasks["proj.add"].apply_async((1, 2), countdown=60)
+    assert broker.waiting()
+
+
+def test_install_twice_is_once(make_app: Callable[..., Any], broker: Broker) -> None:
+    for app in (make_app(celery.Celery), make_app(OwnApp), make_app(Celery)):
+        kind = type(install(app))
+        assert type(install(app)) is kind
+        assert diverts(app, broker)
+
+
+def test_install_on_the_current_apps_proxy(make_app: Callable[..., Any], broker: Broker) -> None:
+    from celery import current_app
+    from celery._state import _set_current_app, get_current_app
+
+    before, app = get_current_app(), make_app(celery.Celery)
+    app.set_current()
+    try:
+        assert install(current_app) is app
+    finally:
+        _set_current_app(before)
+    assert diverts(app, broker)
+
+
+def test_the_own_class_of_a_project_is_kept(make_app: Callable[..., Any], broker: Broker) -> None:
+    app = install(make_app(OwnApp))
+    assert isinstance(app, OwnApp)
+    assert type(app).__name__ == "OwnApp"
+    assert diverts(app, broker)
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize("amqp", [OwnAMQP, "test_send_install:OwnAMQP"])
+def test_an_own_amqp_class_diverts_as_well(broker: Broker, amqp: Any) -> None:
+    with Celery("proj", broker="memory://", set_as_current=False, amqp=amqp) as app:
+        assert isinstance(app.amqp, OwnAMQP)
+        assert diverts(app, broker)
+
+
+def test_a_sender_that_is_set_by_hand_is_the_one_below(app: Any, broker: Broker) -> None:
+    original = AMQP(app).send_task_message
+    names: list[str] = []
+
+    def noting(producer: Any, name: str, message: Any, **options: Any) -> Any:
+        names.append(name)
+        return original(producer, name, message, **options)
+
+    app.amqp.send_task_message = noting
+    assert diverts(app, broker)
+    assert names == ["proj.add"]
+
+
+def test_queues_that_are_chosen_after_the_amqp_object_was_made(app: Any, broker: Broker) -> None:
+    assert app.amqp is not None
+    app.conf.task_default_queue = "later"
+    app.send_task("proj.add", (1, 2), countdown=60)
+    (message,) = broker.waiting()
+    assert message.queue == "later"
+
+
+@pytest.mark.parametrize("make", [Celery, lambda *a, **k: install(celery.Celery(*a, **k)), OwnApp])
+def test_a_pickled_app_still_diverts(broker: Broker, make: Any) -> None:
+    with make("proj", broker="memory://", set_as_current=False, namespace="CELERY") as app:
+        app.conf.wheel_namespace = "pickled"
+        install(app)
+        with pickle.loads(pickle.dumps(app)) as copy:  # noqa: S301  # our own bytes
+            assert type(copy) is type(app)
+            assert copy.conf.wheel_namespace == "pickled"
+            copy.send_task("proj.add", (1, 2), countdown=60)
+    assert len(broker.waiting(namespace="pickled")) == 1
+
+
+def test_an_app_with_the_old_way_of_pickling(broker: Broker) -> None:
+    with install(OldPickle("proj", set_as_current=False)) as app:
+        assert app.conf.task_serializer == "json"  # that way, only settings made after the first read are carried
+        app.conf.broker_url = "memory://"
+        with pickle.loads(pickle.dumps(app)) as copy:  # noqa: S301  # our own bytes
+            assert isinstance(copy, OldPickle)
+            assert diverts(copy, broker)
+
+
+class OldPickle(celery.Celery):  # type: ignore[misc]
+    def __reduce_args__(self) -> Any:
+        return super().__reduce_args__()
+
+
+def test_a_spawned_process_gets_an_app_that_diverts(app: Any, tmp_path: Path) -> None:
+    pickled = tmp_path / "app.pickle"
+    for number, kind in enumerate((Celery, celery.Celery)):
+        with kind("proj", broker="memory://", set_as_current=False) as one:
+            pickled.write_bytes(pickle.dumps(install(one)))
+        code = (
+            "import pickle, sys; from celery_wheel import reach; reach.SERVED = {'memory'}\n"
+            f"app = pickle.load(open({str(pickled)!r}, 'rb')); app.send_task('t', countdown=60)\n"
+            "from kombu.transport.memory import Channel; print([n for n, q in Channel.queues.items() if q.qsize()])"
+        )
+        root = Path(celery_wheel.__file__).parents[1]
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+        assert done.stdout.strip() == "['wheel.0']", number
+
+
+def test_a_celery_app_is_a_celery_app() -> None:
+    assert issubclass(Celery, celery.Celery)
+    assert celery_wheel.install is install
+
+
+def test_calling_by_position_is_as_in_celery(app: Any, broker: Broker) -> None:
+    app.send_task("proj.add", (1, 2), {}, 60, None, "an-id", None, None, None)
+    assert broker.one_waiting().task_id == "an-id"

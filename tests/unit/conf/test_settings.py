@@ -1,0 +1,263 @@
+"""Settings: defaults, rules, both ways of writing them, misspellings."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import celery
+import pytest
+
+from celery_wheel.conf import Conf, default_base_scheduler, settings
+from celery_wheel.errors import SettingError, WheelError
+
+MakeConf = Callable[..., Conf]
+
+
+@pytest.fixture
+def make_conf() -> MakeConf:
+    def make(namespace: str | None = None, source: Any = None, **values: Any) -> Conf:
+        app = celery.Celery("proj", set_as_current=False)
+        if source is not None:
+            app.config_from_object(source, namespace=namespace)
+        app.conf.update(values)
+        return Conf(app)
+
+    return make
+
+
+DEFAULTS = {
+    "store": "sqlite:///celery-wheel.sqlite3",
+    "namespace": "wheel",
+    "shards": 1,
+    "tick_ms": 1,
+    "size": 512,
+    "enabled": True,
+    "min_delay_ms": 0,
+    "window_ms": 300_000,
+    "window_count": 100_000,
+    "window_bytes": 67_108_864,
+    "chunk": 1000,
+    "durability": "disk",
+    "history_retention_ms": 604_800_000,
+    "history_max_bytes": 10_737_418_240,
+    "max_message_bytes": 8_388_608,
+    "max_clock_skew_ms": 5000,
+    "max_clock_step_ms": 60_000,
+    "lease_ms": 2000,
+    "poll_interval_ms": 50,
+    "on_broker_rollback": "replay",
+    "rollback_window_ms": 300_000,
+    "base_scheduler": "celery.beat:PersistentScheduler",
+    "keep_eta": False,
+}
+
+GOOD: list[tuple[str, Any, str, Any]] = [
+    ("wheel_store", "postgresql+psycopg://u:p@h/db", "store", "postgresql+psycopg://u:p@h/db"),
+    ("wheel_namespace", "Proj-1.eu_x", "namespace", "Proj-1.eu_x"),
+    ("wheel_shards", 256, "shards", 256),
+    ("wheel_tick", 1, "tick_ms", 1000),
+    ("wheel_tick", 0.029, "tick_ms", 29),
+    ("wheel_tick", timedelta(milliseconds=5), "tick_ms", 5),
+    ("wheel_size", 2, "size", 2),
+    ("wheel_enabled", False, "enabled", False),
+    ("wheel_min_delay", 0.0005, "min_delay_ms", 1),
+    ("wheel_min_delay", timedelta(minutes=2), "min_delay_ms", 120_000),
+    ("wheel_window", 1, "window_ms", 1000),
+    ("wheel_chunk", 1, "chunk", 1),
+    ("wheel_durability", "memory", "durability", "memory"),
+    ("wheel_history_retention", 3600, "history_retention_ms", 3_600_000),
+    ("wheel_lease", 0.7, "lease_ms", 700),
+    ("wheel_on_broker_rollback", "warn", "on_broker_rollback", "warn"),
+    ("wheel_rollback_window", 0, "rollback_window_ms", 0),
+    ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
+    ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
+    ("wheel_keep_eta", True, "keep_eta", True),
+]
+
+BAD: list[tuple[str, Any, str]] = [
+    ("wheel_store", "", "a database URL"),
+    ("wheel_store", 5, "a database URL"),
+    ("wheel_namespace", "", "1 to 100 letters, digits, '.', '_' or '-'"),
+    ("wheel_namespace", "a b", "1 to 100 letters"),
+    ("wheel_namespace", "é", "1 to 100 letters"),
+    ("wheel_namespace", "a\n", "1 to 100 letters"),
+    ("wheel_shards", 0, "a whole number of at least 1 and at most 256, got 0"),
+    ("wheel_shards", 257, "a whole number of at least 1 and at most 256, got 257"),
+    ("wheel_shards", True, "a whole number"),
+    ("wheel_shards", 1.0, "a whole number"),
+    ("wheel_shards", "1", "a whole number"),
+    ("wheel_tick", 0.0005, "a time of at least 0.001 s, in whole milliseconds, got 0.0005"),
+    ("wheel_tick", 0.0015, "in whole milliseconds"),
+    ("wheel_tick", 0, "in whole milliseconds"),
+    ("wheel_tick", True, "in whole milliseconds"),
+    ("wheel_size", 1, "a whole number of at least 2, got 1"),
+    ("wheel_enabled", 1, "True or False, got 1"),
+    ("wheel_enabled", "no", "True or False, got 'no'"),
+    ("wheel_min_delay", -1, "a time of 0 s or more, got -1"),
+    ("wheel_min_delay", float("nan"), "a time of 0 s or more, got nan"),
+    ("wheel_min_delay", float("inf"), "a time of 0 s or more, got inf"),
+    ("wheel_min_delay", "5", "a time of 0 s or more, got '5'"),
+    ("wheel_min_delay", None, "a time of 0 s or more, got None"),
+    ("wheel_min_delay", timedelta(seconds=-1), "a time of 0 s or more"),
+    ("wheel_window", 0.5, "a time of at least 1 s"),
+    ("wheel_window_count", 0, "a whole number of at least 1"),
+    ("wheel_chunk", 1001, "a whole number of at least 1 and at most 1,000, got 1001"),
+    ("wheel_durability", "none", "'disk' or 'memory', got 'none'"),
+    ("wheel_durability", 1, "'disk' or 'memory'"),
+    ("wheel_history_retention", 3599, "a time of at least 3600 s, got 3599"),
+    ("wheel_lease", 0, "a time of at least 0.1 s, got 0"),
+    ("wheel_on_broker_rollback", "ignore", "'replay' or 'warn'"),
+    ("wheel_base_scheduler", " ", "a scheduler class or its import path"),
+    ("wheel_base_scheduler", 3, "a scheduler class or its import path"),
+    ("wheel_keep_eta", None, "True or False, got None"),
+]
+
+
+def test_the_defaults(make_conf: MakeConf) -> None:
+    conf = make_conf()
+    assert {name: getattr(conf, name) for name in DEFAULTS} == DEFAULTS
+    assert len(DEFAULTS) == len(list(settings()))
+    conf.check()
+
+
+@pytest.mark.parametrize(("name", "value", "attribute", "read"), GOOD)
+def test_a_good_value(make_conf: MakeConf, name: str, value: Any, attribute: str, read: Any) -> None:
+    conf = make_conf(**{name: value})
+    assert getattr(conf, attribute) == read
+    assert type(getattr(conf, attribute)) is type(read)
+    conf.check()
+
+
+@pytest.mark.parametrize(("name", "value", "says"), BAD)
+def test_a_bad_value(make_conf: MakeConf, name: str, value: Any, says: str) -> None:
+    conf = make_conf(**{name: value})
+    with pytest.raises(SettingError) as caught:
+        conf.check()
+    assert str(caught.value).startswith(f"{name} must be ")
+    assert says in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, WheelError)
+
+
+def test_a_value_is_checked_when_it_is_read_and_only_then(make_conf: MakeConf) -> None:
+    conf = make_conf(wheel_shards=0)
+    assert conf.namespace == "wheel"
+    with pytest.raises(SettingError, match="wheel_shards"):
+        _ = conf.shards
+
+
+def test_check_names_everything_that_is_wrong(make_conf: MakeConf) -> None:
+    with pytest.raises(SettingError) as caught:
+        make_conf(wheel_shards=0, wheel_size=1, wheel_tik=3).check()
+    lines = str(caught.value).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["wheel_shards", "wheel_size", "wheel_tik"]
+
+
+def test_a_password_is_not_quoted(make_conf: MakeConf) -> None:
+    with pytest.raises(SettingError) as caught:
+        make_conf(wheel_store="user:hunter2@host", wheel_stroe="postgresql://user:hunter2@host/db").check()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_values_are_read_late(make_conf: MakeConf) -> None:
+    conf = make_conf()
+    assert conf.shards == 1
+    conf.app.conf.wheel_shards = 4
+    assert conf.shards == 4
+
+
+# ---- namespaces: as in Django's settings
+
+
+def test_settings_under_a_namespace(make_conf: MakeConf) -> None:
+    source = SimpleNamespace(CELERY_WHEEL_LEASE=7, CELERY_TIMEZONE="UTC", WHEEL_SHARDS=9)
+    conf = make_conf("CELERY", source)
+    assert (conf.lease_ms, conf.shards) == (7000, 1)
+    conf.check()
+
+
+def test_settings_of_a_module(make_conf: MakeConf, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("wheel_test_config")
+    module.wheel_lease = 7  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    conf = make_conf(None, module.__name__)
+    assert conf.lease_ms == 7000
+    conf.check()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spelling", "meant"),
+    [
+        (None, "wheel_tik", "wheel_tick"),
+        (None, "wheel_shard", "wheel_shards"),
+        (None, "WHEEL_LEASE", "wheel_lease"),
+        (None, "wheel_", "wheel_"),
+        ("CELERY", "CELERY_WHEEL_NAMESPCAE", "CELERY_WHEEL_NAMESPACE"),
+        ("CELERY", "CELERY_WHEEL_TICK_MS", "CELERY_WHEEL_TICK"),
+        ("CELERY", "wheel_windw", "CELERY_WHEEL_WINDOW"),
+    ],
+)
+def test_a_name_that_nobody_reads_is_reported(
+    make_conf: MakeConf, namespace: str | None, spelling: str, meant: str
+) -> None:
+    conf = make_conf(namespace, SimpleNamespace(**{spelling: 1}))
+    with pytest.raises(SettingError, match=rf"^{spelling} must be .* is it {meant}") as caught:
+        conf.check()
+    assert "\n" not in str(caught.value)
+
+
+# ---- the base scheduler
+
+
+@pytest.mark.parametrize(
+    ("installed", "scheduler"),
+    [
+        (["django_celery_beat"], "django_celery_beat.schedulers:DatabaseScheduler"),
+        (["a", "django_celery_beat.apps.BeatConfig"], "django_celery_beat.schedulers:DatabaseScheduler"),
+        (["django_celery_beats", "b"], "celery.beat:PersistentScheduler"),
+        ([], "celery.beat:PersistentScheduler"),
+    ],
+)
+def test_the_base_scheduler_in_django(
+    make_conf: MakeConf, monkeypatch: pytest.MonkeyPatch, installed: list[str], scheduler: str
+) -> None:
+    django = SimpleNamespace(settings=SimpleNamespace(configured=True, INSTALLED_APPS=installed))
+    monkeypatch.setitem(sys.modules, "django.conf", django)  # type: ignore[arg-type]
+    assert default_base_scheduler() == make_conf().base_scheduler == scheduler
+    assert make_conf(wheel_base_scheduler="mine:Own").base_scheduler == "mine:Own"
+
+
+def test_a_django_without_settings_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    django = SimpleNamespace(settings=SimpleNamespace(configured=False))
+    monkeypatch.setitem(sys.modules, "django.conf", django)  # type: ignore[arg-type]
+    assert default_base_scheduler() == "celery.beat:PersistentScheduler"
+
+
+# ---- the README's table
+
+
+def test_every_setting_has_a_sentence() -> None:
+    for name, _, sentence in settings():
+        assert name.startswith("wheel_")
+        assert sentence.endswith("."), name
+        assert "\n" not in sentence
+
+
+def test_the_table_shows_values(make_conf: MakeConf) -> None:
+    conf = make_conf(**{name: default for name, default, _ in settings()})
+    assert {name: getattr(conf, name) for name in DEFAULTS} == DEFAULTS
+
+
+def test_a_setting_knows_its_name_and_default() -> None:
+    assert Conf.tick_ms.name == "wheel_tick"
+    assert Conf.tick_ms.default == 0.001
+    assert Conf.tick_ms.__doc__ == {name: doc for name, _, doc in settings()}["wheel_tick"]
+
+
+def test_importing_the_settings_imports_no_celery() -> None:
+    code = "import sys, celery_wheel.conf; print([m for m in ('celery', 'kombu', 'django') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

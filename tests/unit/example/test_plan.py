@@ -1,0 +1,35 @@
+from datetime import date
+
+import pytest
+from flights.plan import LEAD_MS, Plan
+from flights.timetable import Flight, TimetableError, day_start_ms
+
+DAY = date(2013, 7, 10)
+START = 1_700_000_000_000
+
+
+def flight(into_day_ms: int) -> Flight:
+    return Flight("UA", "1", "EWR", "IAH", day_start_ms(DAY) + into_day_ms)
+
+
+@pytest.mark.parametrize(
+    ("into_day_ms", "speed", "after_ms"),
+    [
+        (LEAD_MS, 600, 0),
+        (LEAD_MS + 600_000, 600, 1_000),
+        (LEAD_MS + 1, 600, 1),  # rounded up: 1 ms of the day is less than 1 ms of the replay
+        (LEAD_MS + 86_400_000, 600, 144_000),
+        (LEAD_MS + 1_000, 1, 1_000),
+        (0, 600, -4_500),  # before the day began: due at once
+    ],
+)
+def test_a_reminder_is_due_45_minutes_before_departure_in_compressed_time(
+    into_day_ms: int, speed: float, after_ms: int
+) -> None:
+    assert Plan(DAY, speed, START).due_at_ms(flight(into_day_ms)) == START + after_ms
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
+def test_a_speed_that_makes_no_sense_is_refused(speed: float) -> None:
+    with pytest.raises(TimetableError, match="speed must be greater than 0"):
+        Plan(DAY, speed, START)
