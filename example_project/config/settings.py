@@ -1,0 +1,55 @@
+"""Settings of the example project; every default suits ``make demo``.
+
+From the environment: ``RUN_DIR`` (all files of a run), ``BROKER_URL``, ``DATABASE_PATH``, ``SECRET_KEY``.
+"""
+
+import os
+from pathlib import Path
+
+from django.core.management.utils import get_random_secret_key
+
+PROJECT = Path(__file__).resolve().parent.parent
+RUN_DIR = Path(os.environ.get("RUN_DIR") or PROJECT.parent / ".run" / "demo").resolve()
+RUN_DIR.mkdir(parents=True, exist_ok=True)
+
+
+def _broker_url() -> str:
+    """The demo leaves the address of its own Redis in the run folder, so that a second terminal finds it."""
+    left_by_demo = RUN_DIR / "broker-url"
+    return os.environ.get("BROKER_URL") or (
+        left_by_demo.read_text().strip() if left_by_demo.exists() else "redis://127.0.0.1:6379/0"
+    )
+
+
+SECRET_KEY = os.environ.get("SECRET_KEY") or get_random_secret_key()
+DEBUG = False
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+ROOT_URLCONF = "config.urls"
+INSTALLED_APPS = ["flights"]
+MIDDLEWARE = ["django.middleware.security.SecurityMiddleware", "django.middleware.common.CommonMiddleware"]
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("DATABASE_PATH") or RUN_DIR / "flights.sqlite3",
+        "CONN_MAX_AGE": None,  # a worker keeps its connection instead of opening one a task
+        "OPTIONS": {
+            # Several worker processes write here: a writer waits for its turn instead of failing.
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+        },
+    }
+}
+
+CELERY_BROKER_URL = _broker_url()
+CELERY_BEAT_SCHEDULER = "wheel"  # the other line that differs
+CELERY_WHEEL_STORE = f"sqlite:///{RUN_DIR / 'wheel.sqlite3'}"
+CELERY_WHEEL_NAMESPACE = "flights"  # so that another wheel on a shared broker is left alone
+CELERY_BEAT_SCHEDULE_FILENAME = str(RUN_DIR / "celerybeat-schedule")
+CELERY_TASK_DEFAULT_QUEUE = "flights"  # so that no other worker of a shared broker takes these tasks
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True

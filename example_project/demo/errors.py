@@ -1,0 +1,2 @@
+class DemoError(Exception):
+    """Something a person has to put right; the message says what."""

@@ -1,0 +1,77 @@
+"""The processes of a project with the wheel, as an operator would start them.
+
+::
+
+    redis ─── worker  (runs the tasks)
+          └── beat    (CELERY_BEAT_SCHEDULER = "wheel": holds what is not due yet)
+    web               (the board)
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from demo import broker
+from demo.errors import DemoError
+from demo.processes import Child, Processes
+
+PROJECT = Path(__file__).resolve().parent.parent
+START_S = 30.0
+
+Until = Callable[[Callable[[], bool], str, float], None]  #: wait until true; what is waited for; at most so long
+
+
+class Stack:
+    """Starts the parts in one run folder. ``until`` waits, and gives up when a part has crashed."""
+
+    def __init__(self, folder: Path, broker_url: str | None, until: Until) -> None:
+        self.folder = folder
+        self.own_broker = broker_url is None
+        self._port = broker.free_port() if self.own_broker else 0
+        self.broker_url = broker_url or f"redis://127.0.0.1:{self._port}/0"
+        self._until = until
+        env = {**os.environ, "RUN_DIR": str(folder), "BROKER_URL": self.broker_url, "PYTHONUNBUFFERED": "1"}
+        self.processes = Processes(folder, PROJECT, env)
+
+    def start_broker(self) -> None:
+        """Start the private Redis, or see that the given broker answers."""
+        if self.own_broker:
+            argv = broker.redis_argv(broker.redis_server(), self._port, self.folder / "redis")
+            self.processes.start("redis", argv)
+            self._until(lambda: broker.answers(self._port), "redis", START_S)
+        broker.check(self.broker_url)
+        (self.folder / "broker-url").write_text(self.broker_url)
+
+    def migrate(self) -> None:
+        child = self.manage("migrate", "migrate", "--verbosity=0")
+        self._until(lambda: child.popen.poll() is not None, "migrate", START_S)
+        self.processes.stop("migrate")
+        if child.popen.returncode:
+            raise DemoError(f"the database could not be migrated:\n{child.tail()}")
+
+    def start_worker(self) -> Child:
+        return self._celery("worker", "worker", "--concurrency=2", "--hostname=flights@%h", "--loglevel=INFO")
+
+    def start_beat(self) -> Child:
+        return self._celery("beat", "beat", "--loglevel=INFO", "--pidfile=")
+
+    def start_web(self, port: int) -> Child:
+        return self.manage("web", "runserver", "--noreload", f"127.0.0.1:{port}")
+
+    def stop(self) -> None:
+        """Stop everything; the broker last, so that the others can say goodbye to it."""
+        self.processes.stop(*(name for name in self.processes.names if name != "redis"))
+        self.processes.stop(*self.processes.names)
+
+    def wait_for_worker(self, worker: Child) -> None:
+        self._until(lambda: " ready." in worker.log.read_text(), "worker", START_S)
+
+    def wait_for_web(self, port: int) -> None:
+        self._until(lambda: broker.answers(port), "web", START_S)
+
+    def manage(self, name: str, *arguments: str, to_log: bool = True) -> Child:
+        return self.processes.start(name, [sys.executable, "manage.py", *arguments], to_log=to_log)
+
+    def _celery(self, name: str, *arguments: str) -> Child:
+        return self.processes.start(name, [sys.executable, "-m", "celery", "-A", "config", *arguments])

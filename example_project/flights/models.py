@@ -1,0 +1,42 @@
+"""What was asked and what was done, kept apart so that each can be checked against the other."""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class Replay(models.Model):
+    """One run through a day in compressed time."""
+
+    date = models.DateField()
+    speed = models.FloatField(help_text="seconds of the day in one second of the replay")
+    started_at_ms = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.date} at {self.speed:g} times its speed"
+
+
+class Reminder(models.Model):
+    """A passenger wants to be told before this flight leaves."""
+
+    replay = models.ForeignKey(Replay, models.CASCADE)
+    task_id = models.CharField(max_length=36, unique=True)
+    flight = models.CharField(max_length=24)
+    departs_at_ms = models.BigIntegerField(help_text="real departure, in 2013")
+    due_at_ms = models.BigIntegerField(help_text="in compressed time: when the task was asked to run")
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["replay", "due_at_ms"])]
+
+    def __str__(self) -> str:
+        return self.flight
+
+
+class Execution(models.Model):
+    """The task ran. One row a run, so that a task that runs twice has two."""
+
+    task_id = models.CharField(max_length=36, db_index=True)
+    executed_at_ms = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return self.task_id

@@ -1,0 +1,83 @@
+"""Runs through a plan: schedules every reminder, then counts what became of it."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import QuerySet
+
+from flights import wheel
+from flights.models import Execution, Reminder, Replay
+from flights.plan import Plan
+from flights.summary import Summary, summarise
+from flights.tasks import remind
+from flights.timetable import Flight
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CHUNK = 50  #: reminders in one insert
+POLL_S = 0.2
+SETTLE_S = 1.0  #: how long to look for duplicates after the last reminder has run
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Run:
+    """One replay. ``stopped`` tells it from outside to end early; the summary is then that of the moment."""
+
+    def __init__(self, plan: Plan, grace_ms: int, stopped: Callable[[], bool]) -> None:
+        self.plan = plan
+        self.grace_ms = grace_ms
+        self.stopped = stopped
+        self._replay = Replay.objects.create(date=plan.day, speed=plan.speed, started_at_ms=now_ms())
+
+    def schedule(self, flights: Iterable[Flight]) -> Iterator[None]:
+        """Send each reminder with its eta; yields once a reminder."""
+        chunk: list[Reminder] = []
+        for flight in flights:
+            if self.stopped():
+                break
+            chunk.append(self._send(flight))
+            if len(chunk) == CHUNK:
+                Reminder.objects.bulk_create(chunk)
+                chunk.clear()
+            yield
+        Reminder.objects.bulk_create(chunk)
+
+    def wait(self) -> Iterator[int]:
+        """Wait until all have run, or the last is due for longer than the grace; yields how many have run."""
+        total = self._reminders().count()
+        deadline_ms = max(self._due().values(), default=0) + self.grace_ms
+        executed = 0
+        while executed < total and now_ms() < deadline_ms and not self.stopped():
+            time.sleep(POLL_S)
+            executed = self._executions().values("task_id").distinct().count()
+            yield executed
+        if executed == total and not self.stopped():
+            time.sleep(SETTLE_S)
+
+    def summary(self) -> Summary:
+        executions = self._executions().values_list("task_id", "executed_at_ms")
+        dispatched = wheel.dispatched_since(self._replay.started_at_ms)
+        return summarise(self._due(), executions, now_ms(), self.grace_ms, dispatched)
+
+    def _send(self, flight: Flight) -> Reminder:
+        due_at_ms = self.plan.due_at_ms(flight)
+        sent = remind.apply_async([str(flight)], eta=EPOCH + timedelta(milliseconds=due_at_ms))
+        return Reminder(
+            replay=self._replay,
+            task_id=sent.id,
+            flight=str(flight),
+            departs_at_ms=flight.departs_at_ms,
+            due_at_ms=due_at_ms,
+        )
+
+    def _reminders(self) -> QuerySet[Reminder]:
+        return Reminder.objects.filter(replay=self._replay)
+
+    def _executions(self) -> QuerySet[Execution]:
+        return Execution.objects.filter(task_id__in=self._reminders().values("task_id"))
+
+    def _due(self) -> dict[str, int]:
+        return dict(self._reminders().values_list("task_id", "due_at_ms"))

