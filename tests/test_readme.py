@@ -26,8 +26,6 @@ def settings_table() -> str:
 
 
 def shown(default: Any) -> str:
-    if callable(default):
-        return "chosen"
     return f"`{default:_}`" if type(default) is int else f"`{default!r}`"
 
 
