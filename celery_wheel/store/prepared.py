@@ -1,7 +1,8 @@
 """A Core statement that is compiled once for a dialect and then run with plain tuples.
 
-Core's own ``execute`` costs about 40 µs a call and 3 µs a row of an ``executemany``; this about 15 µs and nothing.
-The SQL stays Core's: written in ``statements``, rendered by the dialect.
+Against Core's own ``execute``: inserting a row 10 µs instead of 20, a call that answers one row 50 µs instead of 140
+(on two busy cores; it is the proportion that counts). The SQL stays Core's: written in ``statements``, rendered by
+the dialect.
 """
 
 from __future__ import annotations

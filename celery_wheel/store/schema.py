@@ -21,6 +21,10 @@ come at its end. Two do, because their ids are UUIDv7. The third cannot, the due
     envelope    (shard, envelope_id), unique        accepting is idempotent
     task        (shard, task_id)                    cancel and show
 
+Bytes in a table of their own, against one table for all: 1.7 instead of 2.2 GB a million messages of 1.2 kB (two of
+them hardly fill a page of 4 kB), 17 % less work to accept, and a move or a summary touches no payload. It costs a
+third of the rate of ``slice`` (125,000 instead of 160,000 rows/s warm), of which there is enough.
+
 No foreign keys and no composite primary keys: the first cost a lookup a row for what the holder alone writes
 in order, the second Django cannot map before 5.2.
 

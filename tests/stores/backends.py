@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +11,9 @@ import pytest
 from celery_wheel.store import open_store
 from celery_wheel.store.port import Store
 from celery_wheel.store.sql import SqlStore
+from tests.simulation.model_store import Disk, ModelStore
 
-ROOT = Path(__file__).parents[2]
 SHARDS = 2
-
-sys.path.insert(0, str(ROOT))  # for tests.simulation, however pytest was started
-
-#: The simulation's store in memory passes the suite too, so that what is proved on it holds for the others.
-HAS_MODEL = (ROOT / "tests/simulation/model_store.py").exists()
 
 
 @dataclass(frozen=True)
@@ -43,10 +36,10 @@ def sqlite_memory(folder: Path) -> SqlBackend:
 
 
 def model(_folder: Path | None = None) -> Callable[[], Store]:
-    module = importlib.import_module("tests.simulation.model_store")
-    disk = module.Disk()
-    return lambda: module.ModelStore(disk)
+    """The simulation's store in memory passes the suite too, so that what is proved on it holds for the others."""
+    disk = Disk()
+    return lambda: ModelStore(disk)
 
 
 SQL = [pytest.param(sqlite, id="sqlite"), pytest.param(sqlite_memory, id="sqlite-memory")]
-ALL = [*SQL, *([pytest.param(model, id="model")] if HAS_MODEL else [])]
+ALL = [*SQL, pytest.param(model, id="model")]

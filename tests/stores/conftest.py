@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from backends import ALL, SQL, SqlBackend
-from samples import Holder
 
 from celery_wheel.store.port import Store
 from celery_wheel.store.sql import SqlStore
+from tests.stores.backends import ALL, SQL, SqlBackend
+from tests.stores.samples import Holder
 
 MakeStore = Callable[[], Store]
 MakeSqlStore = Callable[[], SqlStore]

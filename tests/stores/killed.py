@@ -1,4 +1,7 @@
-"""A scheduler that is killed: run as ``killed.py <url> <durability> <where>`` by test_kill, which reads its lines."""
+"""A scheduler that is killed. test_kill runs it and reads its lines::
+
+    python -m tests.stores.killed <url> <durability> <where>
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import signal
 import sys
 from typing import Any
 
-from samples import NOW, Holder
-
 from celery_wheel.store import changes, open_store
 from celery_wheel.store.model import TallyKey
+from tests.stores.samples import NOW, Holder
 
 GROUP = 50
 KEY = TallyKey(1, "q", "t")

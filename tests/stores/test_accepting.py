@@ -8,11 +8,11 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, NOW, Holder, hour_of, ids, message
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import ORIGIN, REST, Change, LaneState, Row, TallyKey
 from celery_wheel.store.port import Store
+from tests.stores.samples import EVERYTHING, NOW, Holder, hour_of, ids, message
 
 UNICODE = "Größe-漢字-🎡-\u200f-'\"%s;--"
 

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import astuple
 
 import pytest
-from backends import HAS_MODEL, model
-from samples import END, EVERYTHING, NOW, Holder
 
 from celery_wheel.store.model import ORIGIN, REST, Batch, Change, LaneState, Move, NewRow, Outcome, Position, TallyKey
 from celery_wheel.store.port import Store
 from celery_wheel.store.sql import SqlStore
-
-pytestmark = pytest.mark.skipif(not HAS_MODEL, reason="the simulation's store is not there")
+from tests.stores.backends import model
+from tests.stores.samples import END, EVERYTHING, NOW, Holder
 
 LANES = (REST, 0, 1, 2)
 SPAN = 60

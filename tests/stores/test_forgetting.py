@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from samples import EVERYTHING, NO_LIMIT, NOW, Holder, place
 
 from celery_wheel.store.model import ORIGIN, REST, NewRow, Position
 from celery_wheel.store.port import Store
+from tests.stores.samples import EVERYTHING, NO_LIMIT, NOW, Holder, place
 
 LATER = NOW + 1_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from samples import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
 from celery_wheel.store.port import Store
+from tests.stores.samples import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder
 
 AFTER_THE_LEASE = NOW + LEASE + 1
 

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from samples import NOW, Holder
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import Change
 from celery_wheel.store.port import Store
+from tests.stores.samples import NOW, Holder
 
 
 def contents(store: Store, limit: int = 1000, shard: int = 0) -> list[tuple[str, bytes]]:

@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from backends import SqlBackend
-from killed import GROUP, KEY
-from samples import EVERYTHING, LEASE, NOW, Holder
 
 from celery_wheel.store.sql import SqlStore
+from tests.stores.backends import SqlBackend
+from tests.stores.killed import GROUP, KEY
+from tests.stores.samples import EVERYTHING, LEASE, NOW, Holder
 
-PROGRAM = str(Path(__file__).with_name("killed.py"))
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def start(sql_backend: SqlBackend) -> Callable[[str], subprocess.Popen[str]]:
     def start_one(where: str) -> subprocess.Popen[str]:
-        command = [sys.executable, PROGRAM, sql_backend.url, sql_backend.durability, where]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        program = [sys.executable, "-m", "tests.stores.killed"]
+        command = [*program, sql_backend.url, sql_backend.durability, where]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     return start_one
 

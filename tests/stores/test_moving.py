@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from samples import EVERYTHING, NOW, Holder, place
-
 from celery_wheel.store.model import ORIGIN, REST, LaneState, Position
+from tests.stores.samples import EVERYTHING, NOW, Holder, place
 
 
 def test_a_moved_row_stands_at_its_new_place_only(holder: Holder) -> None:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from samples import END, EVERYTHING, NO_LIMIT, NOW, Holder, ids, place
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, RangeSummary, TallyKey
 from celery_wheel.store.port import Store
+from tests.stores.samples import END, EVERYTHING, NO_LIMIT, NOW, Holder, ids, place
 
 
 def test_rows_come_in_order_of_due_time_and_then_of_arrival(holder: Holder) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from samples import EVERYTHING, LEASE, NOW, Holder
-
 from celery_wheel.store.model import Batch, Change, LaneState, NewRow, Position, TallyKey
 from celery_wheel.store.port import Store
+from tests.stores.samples import EVERYTHING, LEASE, NOW, Holder
 
 GROUP = 20
 GROUPS = 60

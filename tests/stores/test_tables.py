@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from samples import LEASE, NO_LIMIT, NOW, Holder, place
 from sqlalchemy import Table, func, select
 
 from celery_wheel.store import schema
 from celery_wheel.store.model import ORIGIN, REST, LaneState, Outcome, Position, TallyKey
 from celery_wheel.store.sql import SqlStore
+from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, place
 
 
 def rows_of(store: SqlStore, table: Table) -> list[dict[str, Any]]:

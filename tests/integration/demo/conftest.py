@@ -1,14 +1,9 @@
 """Real processes of the example project, each test in a run folder of its own."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.servers, however pytest was started
-sys.path.insert(0, str(Path(__file__).parents[3] / "example_project"))  # it is not installed
-
 from demo.stack import Stack
 
 from tests.integration.demo.runs import processes_of

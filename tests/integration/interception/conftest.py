@@ -1,18 +1,13 @@
 """The matrix is sent once, to one stack; each test looks at its own part of what came of it."""
 
 import gc
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.servers, however pytest was started
-
-import wheel_cases as cases
-from wheel_matrix import Matrix, send_calls, send_ways, send_wires
-from wheel_stack import Stack
-
+from tests.integration.interception import wheel_cases as cases
+from tests.integration.interception.wheel_matrix import Matrix, send_calls, send_ways, send_wires
+from tests.integration.interception.wheel_stack import Stack
 from tests.servers import RedisServer
 
 #: Seconds for all tasks to have run. They are due within about 3 s; the rest is for starting on a busy machine.

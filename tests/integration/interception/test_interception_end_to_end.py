@@ -5,8 +5,9 @@ import json
 import re
 
 import pytest
-import wheel_cases as cases
-from wheel_matrix import Matrix
+
+from tests.integration.interception import wheel_cases as cases
+from tests.integration.interception.wheel_matrix import Matrix
 
 WAYS = [f"{app}, {way}" for app in cases.APPS for way in cases.delays()]
 pytestmark = pytest.mark.timeout(180)

@@ -18,9 +18,9 @@ import celery
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor
 from celery.result import GroupResult
-from wheel_project import TOPIC_QUEUES, make_app
 
 from celery_wheel import install
+from tests.integration.interception.wheel_project import TOPIC_QUEUES, make_app
 
 NOTE = "proj.note"
 

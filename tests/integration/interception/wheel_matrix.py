@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import wheel_cases as cases
-from wheel_stack import Note, Stack
+from tests.integration.interception import wheel_cases as cases
+from tests.integration.interception.wheel_stack import Note, Stack
 
 
 @dataclass

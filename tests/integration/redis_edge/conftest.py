@@ -1,14 +1,11 @@
 """A private server of each kind for the session, empty at the start of each test; own ones for the faults."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-
-sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.servers, however pytest was started
 
 from celery_wheel.broker.redis import RedisBroker
 from tests.integration.redis_edge.rows import STORE, adopted

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from kombu import pools
 from kombu.transport.memory import Channel, Transport
-from landed import Broker
 
 from celery_wheel import Celery, reach
+from tests.unit.app.landed import Broker
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 from freezegun import freeze_time
-from landed import Broker, released, run
+
+from tests.unit.app.landed import Broker, released, run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

@@ -7,9 +7,9 @@ import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
 from kombu.transport.memory import Transport
-from landed import Broker
 
 from celery_wheel.store.model import Message
+from tests.unit.app.landed import Broker
 
 NEWS = Exchange("news", "topic")
 QUEUES = (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from freezegun import freeze_time
-from landed import Broker
 
 from celery_wheel import Celery
+from tests.unit.app.landed import Broker
 
 NOW = datetime(2026, 3, 28, 12, 0, 0, 123456, tzinfo=UTC)
 END_OF_TIME = datetime.max  # noqa: DTZ901  # people say "never" by it

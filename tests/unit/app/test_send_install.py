@@ -10,10 +10,10 @@ from typing import Any
 import celery
 import pytest
 from celery.app.amqp import AMQP
-from landed import Broker
 
 import celery_wheel
 from celery_wheel import Celery, install
+from tests.unit.app.landed import Broker
 
 
 class OwnApp(celery.Celery):  # type: ignore[misc]
@@ -87,7 +87,7 @@ def test_the_own_class_of_a_project_is_kept(make_app: Callable[..., Any], broker
     assert app.calls == 1
 
 
-@pytest.mark.parametrize("amqp", [OwnAMQP, "test_send_install:OwnAMQP"])
+@pytest.mark.parametrize("amqp", [OwnAMQP, "tests.unit.app.test_send_install:OwnAMQP"])
 def test_an_own_amqp_class_diverts_as_well(broker: Broker, amqp: Any) -> None:
     with Celery("proj", broker="memory://", set_as_current=False, amqp=amqp) as app:
         assert isinstance(app.amqp, OwnAMQP)

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 from kombu.utils.json import dumps
-from landed import Broker, readable, released, run
+
+from tests.unit.app.landed import Broker, readable, released, run
 
 NEVER = datetime.max  # noqa: DTZ901  # people say it so
 

@@ -10,9 +10,9 @@ from celery.exceptions import AlwaysEagerIgnored
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel
-from landed import Broker
 
 from celery_wheel import reach
+from tests.unit.app.landed import Broker
 
 
 def test_a_disabled_wheel_leaves_everything_to_celery(make_app: Callable[..., Any], broker: Broker) -> None:

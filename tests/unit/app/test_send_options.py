@@ -6,7 +6,8 @@ from zlib import crc32
 
 import pytest
 from celery import chain, chord, group
-from landed import Broker, released, run
+
+from tests.unit.app.landed import Broker, released, run
 
 
 def test_false_leaves_the_delay_to_celery(add: Any, broker: Broker) -> None:

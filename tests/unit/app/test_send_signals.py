@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from celery import signals
 from kombu import Connection, Exchange, Queue
-from landed import Broker
+
+from tests.unit.app.landed import Broker
 
 ETA = datetime(2099, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from test_envelope import MAX, envelope, raw, wire
 
 from celery_wheel.broker.envelope import Envelope, decode, encode
 from celery_wheel.store.model import Message, Unreadable
+from tests.unit.envelope.test_envelope import MAX, envelope, raw, wire
 
 GOOD = raw()
 SCALARS = st.one_of(

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from watched_clock import WatchedClock
 
 from celery_wheel.timing import Clock, ManualClock, SystemClock
+from tests.unit.timing.watched_clock import WatchedClock
 
 
 class RecordingCondition(threading.Condition):

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from watched_clock import WatchedClock
 
 from celery_wheel.timing import Reaper, SystemTimer
 from celery_wheel.timing import reaper as reaper_module
+from tests.unit.timing.watched_clock import WatchedClock
 
 START = 1_767_225_600_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from reference_wheel import ReferenceWheel
 
 from celery_wheel.timing import TimingWheel
+from tests.unit.timing.reference_wheel import ReferenceWheel
 
 
 def picture(wheel: TimingWheel) -> list[object]:

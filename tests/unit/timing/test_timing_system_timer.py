@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from watched_clock import WatchedClock
 
 from celery_wheel.timing import ManualClock, SystemClock, SystemTimer
+from tests.unit.timing.watched_clock import WatchedClock
 
 START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 begin here
 DAY_MS = 86_400_000
