@@ -1,7 +1,5 @@
-"""A scheduler that is killed. test_kill runs it and reads its lines::
-
-    python -m tests.stores.killed <url> <durability> <where>
-"""
+"""A scheduler that is killed: test_kill runs it by ``python -m tests.stores.killed <url> <durability> <where>`` and
+reads its lines."""
 
 from __future__ import annotations
 

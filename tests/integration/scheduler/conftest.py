@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ class Process:
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self._log = log
         with log.open("wb") as out:
-            self._popen = subprocess.Popen(command, env=environment, cwd=log.parent, stdout=out, stderr=out)
+            self._popen = subprocess.Popen(
+                command, env=environment, cwd=log.parent, stdout=out, stderr=out, start_new_session=True
+            )
 
     @property
     def pid(self) -> int:
@@ -36,6 +39,12 @@ class Process:
 
     def kill(self) -> None:
         self._popen.kill()
+        self._popen.wait(PATIENCE_S)
+
+    def kill_all(self) -> None:
+        """Kill it and what it started: an embedded scheduler outlives its worker."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait(PATIENCE_S)
 
     def is_alive(self) -> bool:
@@ -106,9 +115,7 @@ class Bench:
 
     def close(self) -> None:
         for process in self._processes:
-            if process.is_alive():
-                process.signal(signal.SIGCONT)
-                process.kill()
+            process.kill_all()
         self.app.close()
 
 
