@@ -67,7 +67,7 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     with term.active():
         term.place(intake)
     ctx.wake.set()
-    ctx.stats.accepted += len(intake.rows)
+    ctx.stats.accepted += len(intake.change.rows)
     ctx.stats.rejected += len(intake.change.rejects)
     yield "placed"
 

@@ -35,6 +35,7 @@ class Chunk:
     from_: Position
     to: Position
     rows: list[Row]
+    bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +102,7 @@ class Lane:
             weight += row.size
         if not taken:
             return None
-        chunk = Chunk(self.number, self.cut, taken[-1].position, taken)
+        chunk = Chunk(self.number, self.cut, taken[-1].position, taken, weight)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk
@@ -126,8 +127,8 @@ class Lane:
         done.published_ms = published_ms
         done.count += len(chunk.rows) - len(failed)
         done.failed.update(failed)
+        done.bytes += chunk.bytes
         tally = done.tally
         for row in chunk.rows:
-            done.bytes += row.size
             key = row.tally_key
             tally[key] = tally.get(key, 0) - 1

@@ -51,10 +51,9 @@ from celery_wheel.store.model import (
 
 @dataclass(slots=True, eq=False)
 class Intake:
-    """Messages at their positions: a change to commit, the rows to place then, what is reserved meanwhile."""
+    """Messages at their positions: a change to commit, and what is reserved meanwhile."""
 
     change: Change
-    rows: list[Row] = field(default_factory=list)
     tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
 
 
@@ -125,7 +124,6 @@ class Term:
             lane = self._lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
             change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
-            intake.rows.append(_row(seq, lane.number, due_ms, arrival))
             key = TallyKey(due_ms // HOUR_MS, arrival.queue or arrival.routing_key, arrival.task)
             tally[key] = tally.get(key, 0) + 1
             position = Position(due_ms, seq)
@@ -144,8 +142,10 @@ class Term:
         """The intake is committed: let its rows wait, and give the reservations back."""
         for state in intake.change.lanes:
             self.lanes[state.lane].in_store = True
-        for row in intake.rows:
-            self.window.place(self.lanes[row.lane], row)
+        for new in intake.change.rows:
+            lane = self.lanes[new.lane]
+            if (new.due_ms, new.seq) <= lane.edge:  # most are far, and need no Row yet
+                self.window.place(lane, _row(new))
         for number, token in intake.tokens.items():
             self.lanes[number].release(token)
         self.window.evict(self.lanes)
@@ -158,7 +158,7 @@ class Term:
             return lane.in_flight
         chunk = lane.take(self.window.rows, now_ms, max_count, max_bytes)
         if chunk is not None:
-            self.window.left(chunk.rows)
+            self.window.left(chunk.bytes)
         return chunk
 
     def in_order(self) -> list[Lane]:
@@ -232,12 +232,13 @@ class Term:
         change.outcomes.append(Outcome(self._next_seq(), row_id, kind, reason, actor, at_ms))
 
 
-def _row(seq: int, lane: int, due_ms: int, message: Message) -> Row:
+def _row(new: NewRow) -> Row:
+    message = new.message
     return Row(
-        id=seq,
-        lane=lane,
-        due_ms=due_ms,
-        seq=seq,
+        id=new.id,
+        lane=new.lane,
+        due_ms=new.due_ms,
+        seq=new.seq,
         eta_ms=message.eta_ms,
         task=message.task,
         exchange=message.exchange,

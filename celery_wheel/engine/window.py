@@ -59,7 +59,7 @@ class Window:
 
     def place(self, lane: Lane, row: Row) -> None:
         """Let a committed row wait; one beyond the edge stays in the store, one that is here stays as it is."""
-        if row.position > lane.edge or row.id in self.rows:
+        if (row.due_ms, row.seq) > lane.edge or row.id in self.rows:
             return
         self.rows[row.id] = row
         self.bytes += row.size
@@ -80,9 +80,9 @@ class Window:
         """The store knows now: a slice that is begun from here on reads what became of the rows."""
         self._withdrawn.difference_update(row_ids)
 
-    def left(self, rows: Iterable[Row]) -> None:
-        """Account for rows that a chunk has taken."""
-        self.bytes -= sum(row.size for row in rows)
+    def left(self, weight: int) -> None:
+        """Account for the bytes of rows that a chunk has taken."""
+        self.bytes -= weight
 
     def reap(self, lanes: dict[int, Lane], now_ms: int) -> None:
         """Take what expired off the wheel and make it ready in its lane."""

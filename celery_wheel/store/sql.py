@@ -131,7 +131,7 @@ class SqlStore:
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
         found: set[str] = set()
         wanted = {id_: changes.digits(id_) for id_ in envelope_ids}
-        digits = list(wanted.values())
+        digits = sorted(wanted.values())  # neighbours share a page of the index
         with self._database.reading() as connection:
             for start in range(0, len(digits), IN_PLACES):
                 part = digits[start : start + IN_PLACES]
