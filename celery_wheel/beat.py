@@ -15,15 +15,19 @@ process that forks before has none to lose. ``close`` may come at any moment, tw
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import click
 from celery.utils.imports import symbol_by_name
 from sqlalchemy import make_url
 
+from celery_wheel.app import WheelApp
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.service import WheelService
+
+logger = logging.getLogger(__name__)
 
 #: A tick returns at least this often, so that an engine's failure and a takeover are seen soon.
 MAX_TICK_S = 0.5
@@ -58,6 +62,12 @@ class WheelMixin(_Base):
         self._service = WheelService(app)
         self._periodic = False  #: the base scheduler is set up
         self._closing = False
+        if not isinstance(app, WheelApp):
+            logger.warning(
+                "this app is a plain Celery: its delayed tasks wait in workers; use celery_wheel.Celery or "
+                "celery_wheel.install(app)",
+                extra={"action": "not_installed"},
+            )
         try:
             self._service.check()
         except WheelError as error:
@@ -109,7 +119,10 @@ class WheelScheduler:
 
     def __new__(cls, app: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            base = symbol_by_name(Conf(app).base_scheduler)
+            name = Conf(app).base_scheduler
+            base = symbol_by_name(name)
         except WheelError as error:
             raise StartRefused(str(error)) from error
+        except (ImportError, AttributeError) as error:
+            raise StartRefused(f"wheel_base_scheduler must be the path of a class, got {name!r} ({error})") from error
         return type("WheelScheduler", (WheelMixin, base), {"__module__": __name__})(app, *args, **kwargs)

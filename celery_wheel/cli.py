@@ -94,10 +94,10 @@ def _print_shard(shard: dict[str, Any]) -> None:
     age_ms = shard["snapshot_age_ms"]
     heard = "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
     facts.add_row("holder", f"{shard['holder'] or 'none'} (epoch {shard['epoch']}, heard of {heard})")
-    facts.add_row("pending", f"{shard['pending']:,}")
+    facts.add_row("pending", f"{shard['pending']:,} that a scheduler has taken in")
     for lane in shard["lanes"]:
         facts.add_row(f"hand of lane {lane['lane']}", f"{_instant(lane['hand'][0])} (seq {lane['hand'][1]})")
-    snapshot = shard["snapshot"]
+    snapshot = shard["snapshot"] if shard["live"] else None
     if snapshot:
         facts.add_row("in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes")
         facts.add_row("next due", "nothing" if snapshot["next_due_ms"] is None else _instant(snapshot["next_due_ms"]))

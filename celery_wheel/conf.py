@@ -39,7 +39,7 @@ class Conf:
 
     store = Setting(
         "sqlite:///celery-wheel.sqlite3",
-        matching(r"\S+://.*", "a database URL"),
+        matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
         "Where waiting messages are kept: the SQLAlchemy URL of a SQLite file.",
         secret=True,
     )
@@ -80,14 +80,18 @@ class Conf:
     max_clock_skew_ms = Setting(
         5,
         seconds(1),
-        "A scheduler whose clock is more seconds than this away from the database's or the broker's holds no shard.",
+        "A scheduler whose clock is more seconds than this away from the broker's holds no shard.",
     )
     max_clock_step_ms = Setting(
         60,
         seconds(1),
         "A forward step of the wall clock by more seconds than this stops dispatch until a second clock agrees.",
     )
-    lease_ms = Setting(2.0, seconds(100), "Seconds for which a scheduler holds a shard without renewing it.")
+    lease_ms = Setting(
+        2.0,
+        seconds(100),
+        "A scheduler renews its hold on a shard each quarter of so many seconds, and at least twice a second.",
+    )
     poll_interval_ms = Setting(0.05, seconds(1), "Seconds between two looks into an empty wheel queue.")
     on_broker_rollback = Setting(
         "replay",

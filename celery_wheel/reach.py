@@ -10,14 +10,13 @@ called by two names counts as two, and its message goes native.
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_wheel.broker import SERVED
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def reaches(app: Any, connection: Any, producer: Any) -> bool:

@@ -41,7 +41,7 @@ class ClockWatch:
                 "the wall clock was stepped forward by %d ms; nothing is dispatched until a second clock agrees; "
                 "check this host's time service",
                 step_ms,
-                extra={"action": "clock-step", "step_ms": step_ms},
+                extra={"action": "clock_step", "step_ms": step_ms},
             )
         return not self.halted
 
@@ -55,10 +55,10 @@ class ClockWatch:
                 "this host's clock differs by %d ms from the broker's; it holds no shard while that is so; "
                 "check the time service of both hosts",
                 self.skew_ms,
-                extra={"action": "clock-skew", "skew_ms": self.skew_ms},
+                extra={"action": "clock_skew", "skew_ms": self.skew_ms},
             )
             return False
         if self.halted:
             self.halted = False
-            logger.warning("the clocks agree again; dispatch goes on", extra={"action": "clock-agreed"})
+            logger.warning("the clocks agree again; dispatch goes on", extra={"action": "clock_agreed"})
         return True

@@ -43,6 +43,9 @@ from celery_wheel.timing import Clock
 
 logger = logging.getLogger(__name__)
 
+#: A broker that stays away is mentioned this often.
+SAY_AGAIN_MS = 60_000
+
 
 class Engine:
     def __init__(
@@ -53,6 +56,8 @@ class Engine:
         self.term: Term | None = None
         #: Whether this engine is the shard's holder as far as it knows; a term that ended in doubt leaves it so.
         self.held = False
+        self._stands_by = False
+        self._quiet_until_ms = clock.monotonic_ms()
         self._ctx = Context(shard, store, broker, clock, limits)
         self._watch = ClockWatch(clock, max_skew_ms=limits.max_clock_skew_ms, max_step_ms=limits.max_clock_step_ms)
         self._dispatcher = Dispatcher(self._ctx, self._watch)
@@ -106,8 +111,7 @@ class Engine:
         try:
             yield from steps
         except BrokerError as error:
-            self.stats.broker_errors += 1
-            logger.warning("%s", error, extra={"action": "broker-error", "shard": self.shard})
+            self._say_broker_error(error)
             yield Round.FAILED
         except TermEnded:
             yield Round.FAILED
@@ -116,13 +120,22 @@ class Engine:
             self._end(term, str(error))
             yield Round.FAILED
 
+    def _say_broker_error(self, error: BrokerError) -> None:
+        """The first of a row is a warning, and then one a minute; the others are for those who look closely."""
+        self.stats.broker_errors += 1
+        now_ms = self._ctx.clock.monotonic_ms()
+        level = logging.DEBUG if now_ms < self._quiet_until_ms else logging.WARNING
+        if level == logging.WARNING:
+            self._quiet_until_ms = now_ms + SAY_AGAIN_MS
+        logger.log(level, "%s", error, extra={"action": "broker_error", "shard": self.shard})
+
     def _end(self, term: Term | None, reason: str) -> None:
         """Drop what is in memory because it is in doubt."""
         logger.error(
             "shard %d: %s; what is in memory is dropped and the shard is adopted anew",
             self.shard,
             reason,
-            extra={"action": "term-ended", "shard": self.shard, "epoch": term.epoch if term else None},
+            extra={"action": "term_ended", "shard": self.shard, "epoch": term.epoch if term else None},
         )
         if term is not None:
             self._drop(term, reason)
@@ -153,6 +166,16 @@ class Engine:
             ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
             yield Round.IDLE
 
+    def _stand_by(self) -> None:
+        self.held = False
+        if not self._stands_by:
+            self._stands_by = True
+            logger.info(
+                "shard %d is held by another scheduler; this one stands by",
+                self.shard,
+                extra={"action": "stand_by", "shard": self.shard},
+            )
+
     def _second_clock_ms(self) -> int | None:
         try:
             return self._ctx.broker.now_ms()
@@ -177,7 +200,7 @@ class Engine:
         epoch = ctx.store.acquire(ctx.shard, self.holder, now_ms, ctx.limits.lease_ms)
         yield "acquired"
         if epoch is None:
-            self.held = False
+            self._stand_by()
             yield Round.IDLE
             return
         adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms)
@@ -193,6 +216,7 @@ class Engine:
         self.stats.rollbacks += adoption.rollbacks
         self.term = term
         self.held = True
+        self._stands_by = False
         ctx.wake.set()
         logger.info(
             "shard %d is held by %s at epoch %d",

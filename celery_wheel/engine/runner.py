@@ -77,7 +77,7 @@ class Runner:
                 else:
                     pause(result)
         except BaseException as error:  # reported by ``failure``; the process that runs beat ends with it
-            logger.exception("the %s thread died", name, extra={"action": "thread-died", "activity": name})
+            logger.exception("the %s thread died", name, extra={"action": "thread_died", "activity": name})
             self.failure = error
             self._stop.set()
 

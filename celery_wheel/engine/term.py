@@ -145,7 +145,7 @@ class Term:
         for new in intake.change.rows:
             lane = self.lanes[new.lane]
             if (new.due_ms, new.seq) <= lane.edge:  # most are far, and need no Row yet
-                self.window.place(lane, _row(new))
+                self.window.place(lane, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
         for number, token in intake.tokens.items():
             self.lanes[number].release(token)
         self.window.evict(self.lanes)
@@ -230,25 +230,3 @@ class Term:
     def _lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
         change.moves.append(Move(row_id, REST, at_ms, self._next_seq()))
         change.outcomes.append(Outcome(self._next_seq(), row_id, kind, reason, actor, at_ms))
-
-
-def _row(new: NewRow) -> Row:
-    message = new.message
-    return Row(
-        id=new.id,
-        lane=new.lane,
-        due_ms=new.due_ms,
-        seq=new.seq,
-        eta_ms=message.eta_ms,
-        task=message.task,
-        exchange=message.exchange,
-        exchange_type=message.exchange_type,
-        routing_key=message.routing_key,
-        queue=message.queue,
-        priority=message.priority,
-        expires_ms=message.expires_ms,
-        queue_expires_ms=message.queue_expires_ms,
-        headers=message.headers,
-        properties=message.properties,
-        body=message.body,
-    )

@@ -116,6 +116,28 @@ class Row:
     properties: bytes
     body: bytes
 
+    @classmethod
+    def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:
+        """A message at its position."""
+        return cls(
+            id=row_id,
+            lane=lane,
+            due_ms=due_ms,
+            seq=seq,
+            eta_ms=message.eta_ms,
+            task=message.task,
+            exchange=message.exchange,
+            exchange_type=message.exchange_type,
+            routing_key=message.routing_key,
+            queue=message.queue,
+            priority=message.priority,
+            expires_ms=message.expires_ms,
+            queue_expires_ms=message.queue_expires_ms,
+            headers=message.headers,
+            properties=message.properties,
+            body=message.body,
+        )
+
     @property
     def position(self) -> Position:
         return Position(self.due_ms, self.seq)

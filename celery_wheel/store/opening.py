@@ -80,9 +80,17 @@ def _check_place(path: Path, create: bool) -> None:
     if path.is_dir():
         raise StoreUnusable(f"the store {path} is a folder; name a file in it in wheel_store")
     if path.exists():
+        if create and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+            raise StoreUnusable(
+                f"the store {path} may not be written to by this user; make the file and its folder writable, or set "
+                "wheel_store to another"
+            )
         return
     if not create:
-        raise StoreUnusable(f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel")
+        raise StoreUnusable(
+            f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel. If one runs, it "
+            "runs in another folder or on another machine: give wheel_store an absolute path"
+        )
     folder = path.parent
     if not folder.is_dir():
         raise StoreUnusable(f"the folder {folder} for the store is not there; make it, or set wheel_store to another")

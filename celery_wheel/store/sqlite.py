@@ -2,7 +2,7 @@
 
 ::
 
-    writer    1 connection, BEGIN IMMEDIATE, threads take turns in the order they came
+    writer    1 connection, BEGIN IMMEDIATE, one thread at a time
     readers   a pool; each statement sees what was committed before it began, and waits for nobody
     -wal      commits append to it; ``tidy`` copies it back, so that no commit has to
 
@@ -16,8 +16,8 @@ What a commit survives
 Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due times over 30 days, 600 B bodies and
 620 B of headers and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
     page_size       4096 wrote 7.2 kB a row, 8192 8.8 kB, 16384 10.1 kB: a row dirties one page of the position index
-    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000; beside the commits
-                    (``tidy``) 30,000, and the longest commit took 190 ms instead of 380
+    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it still took 22
+                    of 76 s; ``tidy`` takes those out of the committing thread
     cache_size      8, 16, 32, 64 MiB: no difference beyond noise. The position index is larger (90 MB) than what the
                     process may spend on it; what the operating system caches is one system call away
     uuids           16 bytes instead of 32 digits: 1 % less to write, so they stay as Django keeps them
@@ -31,6 +31,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -71,7 +72,7 @@ class SqliteDatabase:
         self._synchronous = SYNCHRONOUS_FULL if durability == "disk" else SYNCHRONOUS_NORMAL
         self._reader = _engine(path, READERS, READER_CACHE_KIB)
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
-        self.statements = Statements(self._reader.dialect, dialect.insert)
+        self.statements = _statements()
         self._lease = FileLease(path)
         self._turn = threading.Lock()
         self._untidy_rows = 0
@@ -182,6 +183,12 @@ class SqliteDatabase:
             self._writer.dispose()
         self._reader.dispose()
         self._lease.close()
+
+
+@cache
+def _statements() -> Statements:
+    """Compiled once a process: 10 ms, which every command of the CLI and every test would notice."""
+    return Statements(dialect.dialect(paramstyle="qmark"), dialect.insert)
 
 
 def _engine(path: str, connections: int, cache_kib: int) -> Engine:

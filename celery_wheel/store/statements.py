@@ -1,7 +1,7 @@
 """Every statement of the store, by name, for one dialect.
 
 A range is always (after, upto] in one lane of one shard; as a comparison of pairs it is a range of the position
-index on both dialects, which tests/unit/store/test_plans.py watches on SQLite.
+index on both dialects, which tests/unit/store/test_schema.py watches on SQLite.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ class Status(NamedTuple):
     forgotten: int
     defects: int
     cpu_s: float
+    core_wait_s: dict[str, float]  #: by thread: ready to run, and others had the cores
     rss: int
     rss_peak: int
 

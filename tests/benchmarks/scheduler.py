@@ -19,6 +19,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,9 +82,19 @@ def status(runner: Runner, clock: MovedClock) -> dict[str, Any]:
         "held": int(runner.engine.held),
         "now_ms": clock.now_ms(),
         "cpu_s": time.process_time(),
+        "core_wait_s": core_wait_s(),
         "rss": rss,
         "rss_peak": peak,
     }
+
+
+def core_wait_s() -> dict[str, float]:
+    """How long each thread has stood ready to run while others had the cores."""
+    waits = {}
+    for thread in threading.enumerate():
+        said = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
+        waits[thread.name.rpartition("-")[2]] = int(said.split()[1]) / 1e9
+    return waits
 
 
 def counts(runner: Runner) -> Callable[[str], int]:

@@ -40,11 +40,13 @@ from tests.servers import RedisServer
 
 DAY_MS = 86_400_000
 PENDING_DAYS, DUE_DAYS = 30, 3
+#: Which thread counts what.
+THREADS = {"accepted": "ingest", "dispatched": "dispatch"}
 STAGED = "bench.staged"
 PORTION = 100_000  #: messages in Redis at a time, about 200 MB
 SEED = 11
 
-#: The issue's, for this many rows.
+#: Targets, for this many rows.
 TARGET_ROWS = 2_000_000
 INGEST_PER_S, DISPATCH_PER_S, RSS_MB, RESTART_S = 10_000, 20_000, 300, 3
 
@@ -56,12 +58,14 @@ class Spent:
     count: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    waited_s: float = 0.0  #: the thread in question or Redis stood ready to run, and others had the cores
     forgotten: int = 0
 
     def add(self, other: Spent) -> None:
         self.count += other.count
         self.wall_s += other.wall_s
         self.cpu_s += other.cpu_s
+        self.waited_s += other.waited_s
         self.forgotten += other.forgotten
 
     @property
@@ -189,8 +193,8 @@ class Spine:
         self, child: Child, count: int, begin: Callable[[], object], what: str, seen: Callable[[int], None]
     ) -> Spent:
         """From ``begin`` until ``count`` more have been accepted or dispatched, and the wheel queue is empty."""
-        before = child.status()
-        counted = attrgetter(what)
+        before, redis_before_s = child.status(), self._server_waited_s()
+        counted, thread = attrgetter(what), THREADS[what]
         began = time.perf_counter()
         begin()
         after = child.until(what, counted(before) + count, lambda status: seen(counted(status) - counted(before)))
@@ -198,7 +202,11 @@ class Spine:
             time.sleep(0.002)
         wall_s = time.perf_counter() - began
         done = counted(after) - counted(before)
-        return Spent(done, wall_s, after.cpu_s - before.cpu_s, after.forgotten - before.forgotten)
+        waited_s = after.core_wait_s[thread] - before.core_wait_s[thread] + self._server_waited_s() - redis_before_s
+        return Spent(done, wall_s, after.cpu_s - before.cpu_s, waited_s, after.forgotten - before.forgotten)
+
+    def _server_waited_s(self) -> float:
+        return int(Path(f"/proc/{self._server.pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _forget_pages(folder: Path) -> None:
@@ -258,6 +266,7 @@ def _flow(
     aimed = target if spine and spine.rows >= TARGET_ROWS else None
     yield Figure("spine", what, spent.per_s, "rows/s", name, pace.per_s, aimed)
     yield Figure("spine", "… CPU of the scheduler", spent.cpu_us, "µs/row", name, pace.cpu_us, less_is_better=True)
+    yield Figure("spine", "… time in which others had the cores", 100 * spent.waited_s / spent.wall_s, "%")
 
 
 def _against(what: str, value: float, unit: str, rows: int, target: float) -> Figure:

@@ -22,7 +22,6 @@ from celery_wheel.store.model import (
     InboxItem,
     LaneState,
     Message,
-    NewRow,
     Outcome,
     Position,
     RangeSummary,
@@ -131,7 +130,9 @@ class ModelStore:
             self.fault("before commit")
             data = self._held(shard, epoch)
             for new in change.rows:
-                self._insert(data, row_of(new), new.accepted_ms, new.message)
+                self._insert(
+                    data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
+                )
             for reject in change.rejects:
                 self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
             for move in change.moves:
@@ -268,28 +269,6 @@ class ModelStore:
             for number, data in self.disk.shards.items():
                 if data.owner is self:
                     self.release(number, data.epoch)
-
-
-def row_of(new: NewRow) -> Row:
-    message = new.message
-    return Row(
-        id=new.id,
-        lane=new.lane,
-        due_ms=new.due_ms,
-        seq=new.seq,
-        eta_ms=message.eta_ms,
-        task=message.task,
-        exchange=message.exchange,
-        exchange_type=message.exchange_type,
-        routing_key=message.routing_key,
-        queue=message.queue,
-        priority=message.priority,
-        expires_ms=message.expires_ms,
-        queue_expires_ms=message.queue_expires_ms,
-        headers=message.headers,
-        properties=message.properties,
-        body=message.body,
-    )
 
 
 def resting(row_id: int, accepted_ms: int) -> Row:

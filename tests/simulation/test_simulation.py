@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(60 if SEEDS <= 1000 else 0)
+@pytest.mark.timeout(180 if SEEDS <= 1000 else 0)  # 10 s on a quiet machine
 def test_no_seed_breaks_a_promise() -> None:
     happened: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from typing import Any
 
@@ -32,7 +33,8 @@ END = Position(2**62, 2**62)
 EVERYTHING = (ORIGIN, END)
 NO_LIMIT = 2**62
 
-_numbers = itertools.count(1)
+#: Two processes write to one store in test_kill; what they send differs.
+_numbers = itertools.count(os.getpid() << 24 | 1)
 
 
 def message(**parts: Any) -> Message:

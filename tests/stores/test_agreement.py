@@ -88,9 +88,9 @@ class Pair:
         self.same(lambda store: store.known(0, envelopes))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_history_reads_the_same(make_sql_store: Callable[[], SqlStore], seed: int) -> None:
     pair = Pair(make_sql_store(), model()(), seed)
-    for _ in range(80):
+    for _ in range(60):
         pair.step()
         pair.compare()

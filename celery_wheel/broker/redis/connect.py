@@ -94,8 +94,8 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if "://" in parameters["host"]:
         _be_unix_socket(parameters)
     parameters["db"] = _database(parameters.pop("virtual_host"))
-    if info.credential_provider:
-        _use_provider(parameters, info.credential_provider)
+    if provider := getattr(info, "credential_provider", None):  # kombu 5.4 has none
+        _use_provider(parameters, provider)
     return parameters
 
 

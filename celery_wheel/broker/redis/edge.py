@@ -39,13 +39,16 @@ from celery_wheel.broker.redis.faults import answering
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.routing import Router
 from celery_wheel.engine.port import BrokerHand, Peeked, Published, Verdict
-from celery_wheel.errors import Fenced, HandLost
+from celery_wheel.errors import BrokerError, Fenced, HandLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 logger = logging.getLogger(__name__)
 
 #: Larger than any sane task; what is larger is kept as rejected instead of being parsed.
 MAX_MESSAGE_BYTES = 64 * 2**20
+
+#: A holder is heard of twice a second; another store's that was silent for so long is gone.
+OCCUPIED_MS = 5_000
 
 _VERDICTS = {
     "published": Verdict.PUBLISHED,
@@ -108,15 +111,21 @@ class RedisBroker:
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
         with answering(self._server, f"adopting shard {shard}"):
-            word, rest = scripts.ADOPT(self._client, [self._hand_key(shard)], self._holder(epoch))
+            arguments = [*self._holder(epoch), str(OCCUPIED_MS)]
+            word, rest = scripts.ADOPT(self._client, [self._hand_key(shard)], arguments)
         if word == "fenced":
             raise self._fenced(shard, epoch, f"epoch {int(rest)} holds it")
+        if word == "occupied":
+            raise BrokerError(
+                f"shard {shard} in {self._server} is in use by another store ({rest.decode('utf-8', 'replace')}); "
+                "nothing was changed, and nothing leaves from here; schedulers on one broker must share one store "
+                "(is wheel_store a relative path, and this another folder?), or each have its own wheel_namespace"
+            )
         if word == "adopted":
             return hands.read_lanes(rest)
         if rest:
             logger.warning(
-                "the hand of shard %d in %s belonged to store %s and now belongs to %s; if both are in use, "
-                "give each its own wheel_namespace",
+                "the hand of shard %d in %s belonged to store %s, which is silent, and now belongs to %s",
                 shard,
                 self._server,
                 rest.decode("utf-8", "replace"),

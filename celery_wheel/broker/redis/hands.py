@@ -5,6 +5,7 @@
     wheel.hand.3                          one hash a namespace and shard, behind the global key prefix
       uuid      0192f…                    the store these positions belong to
       epoch     0000000000000000012       the holder; only it publishes, trims and sets
+      seen      1700000000000             when it last adopted, by Redis's clock: twice a second
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
       set:0     0000000004213374422       serial of the last set_hand, see ``set_hand.lua``
@@ -61,10 +62,6 @@ def encode_position(position: Position) -> str:
 def decode_position(raw: bytes) -> Position:
     due_ms, _, seq = raw.partition(b":")
     return Position(int(due_ms), int(seq))
-
-
-def encode_failed(failed: dict[int, str]) -> str:
-    return json.dumps({str(row_id): reason for row_id, reason in failed.items()})
 
 
 def decode_failed(raw: bytes) -> dict[int, str]:

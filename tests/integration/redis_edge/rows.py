@@ -42,20 +42,7 @@ def make_row(number: int, **changes: Any) -> Row:
 
 def row_of(message: Message, number: int = 1) -> Row:
     """A message as the engine would store it."""
-    return make_row(
-        number,
-        task=message.task,
-        exchange=message.exchange,
-        exchange_type=message.exchange_type,
-        routing_key=message.routing_key,
-        queue=message.queue,
-        priority=message.priority,
-        expires_ms=message.expires_ms,
-        queue_expires_ms=message.queue_expires_ms,
-        headers=message.headers,
-        properties=message.properties,
-        body=message.body,
-    )
+    return Row.of(message, number, 0, number, number)
 
 
 def at(number: int) -> Position:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.broker.redis.edge import OCCUPIED_MS
 from celery_wheel.engine.port import BrokerHand, Published, Verdict
 from celery_wheel.errors import BrokerError, Fenced, HandLost
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
@@ -106,7 +107,18 @@ def test_an_epoch_that_was_never_adopted_publishes_nothing(broker: RedisBroker, 
     assert pushed(client) == []
 
 
-def test_another_store_takes_the_shard_over_without_the_lanes(
+def test_a_shard_that_another_store_uses_is_left_alone(
+    broker: RedisBroker, server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+) -> None:
+    publish(broker, ORIGIN, at(1), 1)
+    with pytest.raises(BrokerError, match="in use by another store") as refused:
+        connect(server, store_uuid="another").adopt(SHARD, 9)
+    assert "wheel_store" in str(refused.value)
+    assert publish(broker, at(1), at(2), 2).verdict is Verdict.PUBLISHED
+    assert pushed(client) == [1, 2]
+
+
+def test_another_store_takes_a_silent_shard_over_without_the_lanes(
     broker: RedisBroker,
     server: RedisServer,
     client: redis.Redis,
@@ -116,9 +128,10 @@ def test_another_store_takes_the_shard_over_without_the_lanes(
     publish(broker, ORIGIN, at(1), 1)
     other = connect(server, store_uuid="another")
     assert publish(other, at(1), at(2), 2).verdict is Verdict.MISSING
+    client.hincrby(HAND, "seen", -OCCUPIED_MS)
     with caplog.at_level(logging.WARNING):
         assert other.adopt(SHARD, 1) == {}  # its epochs are its own, so a smaller one is no older one
-    assert "wheel_namespace" in caplog.text
+    assert "belonged to store" in caplog.text
     assert other.adopt(SHARD, 2) == {}
     assert publish(broker, at(1), at(2), 2).verdict is Verdict.MISSING
     assert pushed(client) == [1]
@@ -196,7 +209,7 @@ def test_a_key_of_the_same_name_that_is_no_hand_is_left_alone(
 def test_many_chunks_after_each_other_leave_one_hash_of_constant_size(broker: RedisBroker, client: redis.Redis) -> None:
     for n in range(50):
         publish(broker, at(n) if n else ORIGIN, at(n + 1), n + 1)
-    assert client.hlen(HAND) == len({"uuid", "epoch", "lane:0", "failed:0", "set:0"})
+    assert client.hlen(HAND) == len({"uuid", "epoch", "seen", "lane:0", "failed:0", "set:0"})
     assert pushed(client) == list(range(1, 51))
 
 

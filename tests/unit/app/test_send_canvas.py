@@ -17,7 +17,7 @@ NOW_MS = int(NOW.timestamp() * 1000)
 
 @pytest.fixture(autouse=True)
 def _frozen() -> Any:
-    with freeze_time(NOW):
+    with freeze_time(NOW, ignore=["_pytest"]):
         yield
 
 

@@ -24,7 +24,7 @@ def ms(moment: datetime) -> int:
 
 @pytest.fixture(autouse=True)
 def _frozen() -> Any:
-    with freeze_time(NOW):
+    with freeze_time(NOW, ignore=["_pytest"]):
         yield
 
 

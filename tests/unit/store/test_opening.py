@@ -190,7 +190,7 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
 
 def test_looking_makes_nothing(path: Path) -> None:
     said = refusal(f"sqlite:///{path}", create=False)
-    assert said == f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel"
+    assert said.startswith(f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel")
     assert not path.exists()
 
 
