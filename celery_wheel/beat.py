@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
         app: Any
         info: str
+        _heap: Any
 
         def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None: ...
         def setup_schedule(self) -> None: ...
@@ -91,6 +92,7 @@ class WheelMixin(_Base):
     def _set_periodic(self, on: bool) -> None:
         self._periodic = on
         if on:
+            self._heap = None  # another holder may have run entries since: their times are in the schedule anew
             self.setup_schedule()
         else:
             super().close()

@@ -23,8 +23,8 @@ def reaches(app: Any, connection: Any, producer: Any) -> bool:
     """Can the wheel take what this call sends?"""
     own = app.amqp.producer_pool.connections.connection  # a template: nothing is connected
     transport = str(own.transport.driver_type)
-    if transport not in SERVED:
-        _say_unserved(transport)
+    if transport not in SERVED or not _is_one_server(own):
+        _say_unserved(transport if transport not in SERVED else f"{transport} with several servers")
         return False
     other = _connection_of(connection) if connection else producer.connection if producer else None
     return other is None or _same(own, other)
@@ -38,6 +38,13 @@ def _say_unserved(transport: str) -> None:
         transport,
         extra={"action": "not_diverted", "transport": transport},
     )
+
+
+def _is_one_server(own: Any) -> bool:
+    """A hand that is kept on one of several servers says nothing about the others; Sentinel names one of them."""
+    if own.transport_cls == "sentinel":
+        return bool((own.transport_options or {}).get("master_name"))
+    return len(own.alt or ()) <= 1
 
 
 def _connection_of(connection: Any) -> Any:

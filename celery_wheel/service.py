@@ -10,7 +10,7 @@ import os
 import socket
 from typing import Any
 
-from celery_wheel.broker import broker_for, check_transport
+from celery_wheel.broker import broker_for
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
@@ -33,7 +33,7 @@ class WheelService:
     def check(self) -> None:
         """Raise what would keep the service from starting: a setting, the store, a broker without an edge."""
         self._conf.check()
-        check_transport(self._app)
+        broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
         open_store_of(self._conf).close()
 
     def start(self) -> None:

@@ -32,7 +32,12 @@ def check_transport(app: Any) -> None:
 def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
     """The edge for the broker to which this app's tasks are published."""
     check_transport(app)
-    from celery_wheel.broker.redis.edge import RedisBroker
+    try:
+        from celery_wheel.broker.redis.edge import RedisBroker
+    except ImportError as error:
+        raise SettingError(
+            f"broker_url needs the Redis client, got {error}; run: pip install 'celery-wheel[redis]'"
+        ) from error
 
     options = app.conf.broker_transport_options or {}
     return RedisBroker(

@@ -9,7 +9,10 @@
                           no hands        new or flushed: they are set to the store's; never a rollback
                           equal           nothing to do
                           ahead           the former holder died between publish and settlement:
-                                          the store is settled up to it, refused rows laid to rest
+                                          the store is settled up to it, refused rows laid to rest …
+                          ahead, but      … unless the range has other rows than were published: the broker lost
+                          not of all      an epoch with its writes, and let a former holder publish by what it
+                                          knew. That is a rollback to where both agreed
                           behind          the broker lost writes it had acknowledged: ``replay`` puts the
                                           store's hand back, so that those rows leave once more (at most
                                           the batches of the last ``rollback_window``); ``warn`` only says so
@@ -25,7 +28,7 @@ from collections.abc import Iterator
 
 from celery_wheel.engine.lane import Lane
 from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.port import Broker, BrokerHand
+from celery_wheel.engine.port import Broker, BrokerHand, Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
 from celery_wheel.store.model import (
@@ -70,7 +73,10 @@ class Adoption:
                 self.broker.set_hand(self.shard, self.epoch, lane.lane, lane.hand)
                 yield "hand set in the broker"
             elif found.hand > lane.hand:
-                yield from self._settle(lane, found)
+                if found.since is None or self._vouches(lane, found.hand, found.since):
+                    yield from self._settle(lane, found)
+                else:
+                    yield from self._roll_back(lane, min(lane.hand, found.since.position))
             elif found.hand < lane.hand:
                 yield from self._roll_back(lane, found.hand)
 
@@ -89,6 +95,11 @@ class Adoption:
     def _next_seq(self) -> int:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
         return self._seq
+
+    def _vouches(self, lane: LaneState, hand: Position, since: Since) -> bool:
+        """Whether the rows up to the broker's hand are the rows that went there."""
+        rows = self.store.slice(self.shard, lane.lane, since.position, hand)
+        return len(rows) == since.rows and sum(row.id for row in rows) == since.ids
 
     def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)

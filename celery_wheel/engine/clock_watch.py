@@ -6,7 +6,7 @@
     wall clock against a second clock           … until they agree within max_skew; and a holder whose
                                                 clock differs by more neither takes nor keeps a shard
 
-Promises: a forward step is seen before the next chunk is taken, because every round of dispatch asks first.
+Promises: a forward step is seen before the next round of dispatch takes a chunk: each round asks first.
 Non-promise: where there is no second clock, a forward step stays halted until the process is restarted, and
 a clock that is wrong from the start is not found out.
 """
@@ -14,8 +14,11 @@ a clock that is wrong from the start is not found out.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from celery_wheel.timing import Clock
+
+MAX_ROUND_TRIP_MS = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +48,12 @@ class ClockWatch:
             )
         return not self.halted
 
-    def compare(self, second_ms: int | None) -> bool:
-        """Hear a second clock; False when this host's clock is not fit to hold a shard."""
-        if second_ms is None:
+    def compare(self, second_clock_ms: Callable[[], int | None]) -> bool:
+        """Ask a second clock; False when this host's clock is not fit to hold a shard."""
+        asked_ms, steps = self._clock.monotonic_ms(), self.steps
+        second_ms = second_clock_ms()
+        # An answer that was long under way, or that this process was long in reading, says nothing.
+        if second_ms is None or self._clock.monotonic_ms() - asked_ms > MAX_ROUND_TRIP_MS:
             return True
         self.skew_ms = self._clock.now_ms() - second_ms
         if abs(self.skew_ms) > self._max_skew_ms:
@@ -58,7 +64,7 @@ class ClockWatch:
                 extra={"action": "clock_skew", "skew_ms": self.skew_ms},
             )
             return False
-        if self.halted:
+        if self.halted and self.steps == steps:
             self.halted = False
             logger.warning("the clocks agree again; dispatch goes on", extra={"action": "clock_agreed"})
         return True

@@ -19,7 +19,7 @@ from collections.abc import Generator
 from celery_wheel.engine.clock_watch import ClockWatch
 from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.lane import Chunk, Lane
-from celery_wheel.engine.port import Verdict
+from celery_wheel.engine.port import Since, Verdict
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import Fenced, GuardTripped, HandLost
 
@@ -55,13 +55,14 @@ class Dispatcher:
             yield "lane opened in the broker"
         with term.active():
             chunk = term.take(lane, ctx.clock.now_ms(), limits.chunk_count, limits.chunk_bytes)
+            since = lane.since(chunk) if chunk else None
         yield "taken"
         if chunk is None:
             return False
         self._guard(term, chunk)
         yield "guarded"
         now_ms = ctx.clock.now_ms()
-        failed = self._publish(term, chunk, now_ms)
+        failed = self._publish(term, chunk, now_ms, since)
         yield "published"
         with term.active():
             lane.confirm(chunk, failed, now_ms)
@@ -84,10 +85,12 @@ class Dispatcher:
                 "this is a defect, please report it"
             )
 
-    def _publish(self, term: Term, chunk: Chunk, now_ms: int) -> dict[int, str]:
+    def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> dict[int, str]:
         """Returns the rows that their queue would not take, with the reason."""
         ctx = self._ctx
-        published = ctx.broker.publish(ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.rows, now_ms)
+        published = ctx.broker.publish(
+            ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.rows, now_ms, since
+        )
         if published.verdict is Verdict.FENCED:
             raise Fenced(f"another holder adopted shard {ctx.shard} in the broker; nothing more leaves from here")
         if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
@@ -115,7 +118,7 @@ class Dispatcher:
         with term.lock:
             due_ms = term.next_due_ms()
             unsettled = any(lane.unsettled for lane in term.lanes.values())
-        wait_ms = MAX_WAIT_MS if due_ms is None else due_ms - clock.now_ms()
+        wait_ms = MAX_WAIT_MS if due_ms is None or self._watch.halted else due_ms - clock.now_ms()
         if unsettled:
             wait_ms = min(wait_ms, self._settle_at_ms - clock.monotonic_ms())
         return max(0, min(MAX_WAIT_MS, wait_ms))

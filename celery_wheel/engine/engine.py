@@ -149,7 +149,7 @@ class Engine:
 
     def _tend(self) -> RoundSteps:
         ctx = self._ctx
-        fit = self._watch.compare(self._second_clock_ms())
+        fit = self._watch.compare(self._second_clock_ms)
         yield "clock compared"
         term, now_ms = self.term, ctx.clock.now_ms()
         if not fit:
@@ -208,6 +208,7 @@ class Engine:
             yield from adoption.steps()
         except BrokerError:
             # Another host may reach the broker: do not keep the shard from it.
+            self.held = False
             ctx.store.release(ctx.shard, epoch)
             raise
         term = adoption.term()
@@ -239,6 +240,7 @@ class Engine:
             return
         with term.active():
             settlement = term.settlement()
+            term.end(reason)  # nothing may be confirmed after this settlement: it would put the hand back
         yield "settlement made"
         if settlement is not None:
             ctx.store.apply(ctx.shard, term.epoch, settlement)

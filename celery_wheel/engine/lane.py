@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.port import Since
 from celery_wheel.store.model import Position, Row, TallyKey
 
 #: After every row: the edge of a lane whose every row is in memory.
@@ -45,6 +46,7 @@ class Unsettled:
     from_: Position
     to: Position
     count: int = 0
+    ids: int = 0  #: the sum of the rows' ids
     bytes: int = 0
     published_ms: int = 0
     tally: dict[TallyKey, int] = field(default_factory=dict)
@@ -117,6 +119,12 @@ class Lane:
             heapq.heappop(self.ready)
         return None
 
+    def since(self, chunk: Chunk) -> Since:
+        """What the broker has of this lane, once it has the chunk, and the store may not know of."""
+        done = self.unsettled
+        rows, ids = (done.count + len(done.failed), done.ids) if done else (0, 0)
+        return Since(self.hand, rows + len(chunk.rows), ids + sum([row.id for row in chunk.rows]))
+
     def confirm(self, chunk: Chunk, failed: dict[int, str], published_ms: int) -> None:
         """The broker has the chunk: count it as unsettled."""
         self.in_flight = None
@@ -130,5 +138,6 @@ class Lane:
         done.bytes += chunk.bytes
         tally = done.tally
         for row in chunk.rows:
+            done.ids += row.id
             key = row.tally_key
             tally[key] = tally.get(key, 0) - 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
@@ -41,12 +41,21 @@ class Published:
     failed: dict[int, str] = field(default_factory=dict)
 
 
+class Since(NamedTuple):
+    """Which rows went to the broker after a position: what a broker's hand vouches for."""
+
+    position: Position  #: the store's hand, as far as the publisher knew
+    rows: int  #: how many
+    ids: int  #: the sum of their ids; as many others have another
+
+
 @dataclass(slots=True)
 class BrokerHand:
     """Where a lane stands in the broker, and what of its last chunk was refused (row id → reason)."""
 
     hand: Position
     failed: dict[int, str] = field(default_factory=dict)
+    since: Since | None = None  #: as its last chunk came with it
 
 
 @dataclass(slots=True)
@@ -79,9 +88,20 @@ class Broker(Protocol):
         """Set a lane's hand without publishing."""
 
     def publish(
-        self, shard: int, epoch: int, lane: int, from_: Position, to: Position, rows: Sequence[Row], now_ms: int
+        self,
+        shard: int,
+        epoch: int,
+        lane: int,
+        from_: Position,
+        to: Position,
+        rows: Sequence[Row],
+        now_ms: int,
+        since: Since | None = None,
     ) -> Published:
-        """Put the rows, in order, into their queues and move the lane's hand from ``from_`` to ``to``."""
+        """Put the rows, in order, into their queues and move the lane's hand from ``from_`` to ``to``.
+
+        ``since`` is kept beside the hand: what the store does not know of yet, these rows included.
+        """
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         """The oldest messages of the shard's wheel queue; at least one, if there is one, whatever its size."""

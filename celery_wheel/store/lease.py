@@ -21,6 +21,7 @@ import fcntl
 import os
 import threading
 import weakref
+from contextlib import suppress
 
 from celery_wheel.errors import StoreUnusable
 
@@ -49,6 +50,12 @@ class FileLease:
                 except BlockingIOError:
                     os.close(file)
                     return False
+                except OSError as error:
+                    os.close(file)
+                    raise StoreUnusable(
+                        f"the lock file {self.path(shard)} cannot be locked ({error.strerror}), so shard {shard} "
+                        "cannot be held from here; put the store on a local disk"
+                    ) from error
                 self._files[shard] = file
             self._sign(self._files[shard], holder)
             return True
@@ -65,14 +72,16 @@ class FileLease:
 
     @staticmethod
     def _sign(file: int, holder: str) -> None:
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{holder} pid {os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # for people only: a full disk must not keep anybody from holding
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{holder} pid {os.getpid()}\n".encode(), 0)
 
     def let_go(self, shard: int) -> None:
         with self._mutex:
             file = self._files.pop(shard, None)
             if file is not None:
-                os.ftruncate(file, 0)
+                with suppress(OSError):
+                    os.ftruncate(file, 0)
                 os.close(file)
 
     def close(self) -> None:

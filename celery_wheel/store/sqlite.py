@@ -75,6 +75,7 @@ class SqliteDatabase:
         self.statements = _statements()
         self._lease = FileLease(path)
         self._turn = threading.Lock()
+        self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
         self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
@@ -94,6 +95,7 @@ class SqliteDatabase:
         self._check_usable()  # before the turn: at a fork a thread of the parent may have had it
         with self._turn:
             self._check_usable()
+            self._check_file()
             with self._in_words(), self._writer.connect() as connection:
                 self._set_synchronous(connection, self._synchronous if durable else SYNCHRONOUS_NORMAL)
                 driver: Any = connection.connection.dbapi_connection
@@ -123,6 +125,21 @@ class SqliteDatabase:
             raise StoreError(
                 f"the store {self.name} was opened before this process was forked; nothing was read or written; "
                 "open it anew in each process"
+            )
+
+    def _check_file(self) -> None:
+        """What is written to a file that was deleted or replaced would be gone with this process."""
+        try:
+            found = os.stat(self.name)
+        except FileNotFoundError:
+            found = None
+        identity = found and (found.st_dev, found.st_ino)
+        if self._file is None:
+            self._file = identity
+        elif identity != self._file:
+            raise StoreUnusable(
+                f"the store {self.name} was deleted or replaced while it was in use; nothing more is accepted or "
+                "dispatched from here; restart the scheduler, with the file put back if there is a copy"
             )
 
     @contextmanager

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Verdict
+from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
 from celery_wheel.errors import Fenced, HandLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
@@ -73,12 +73,14 @@ class ModelRedis:
         *,
         fault: Callable[[str], None] = no_fault,
         pushed: Callable[[Row, int], None] = lambda row, now_ms: None,
+        refused: Callable[[int], None] = lambda row_id: None,
         trimmed: Callable[[Sequence[Message | Unreadable]], None] = lambda arrivals: None,
     ) -> None:
         self.server = server
         self._now_ms = now_ms
         self.fault = fault
         self._pushed = pushed
+        self._refused = refused
         self._trimmed = trimmed
 
     def _fenced(self, epoch: int) -> bool:
@@ -91,7 +93,9 @@ class ModelRedis:
             raise Fenced(f"epoch {self.server.keys.epoch} adopted after {epoch}")
         self.server.wrote()
         self.server.keys.epoch = epoch
-        hands = {lane: BrokerHand(hand.hand, dict(hand.failed)) for lane, hand in self.server.keys.hands.items()}
+        hands = {
+            lane: BrokerHand(hand.hand, dict(hand.failed), hand.since) for lane, hand in self.server.keys.hands.items()
+        }
         self.fault("after")
         return hands
 
@@ -109,16 +113,25 @@ class ModelRedis:
             raise HandLost(f"epoch {epoch} is not known")
 
     def publish(
-        self, shard: int, epoch: int, lane: int, from_: Position, to: Position, rows: Sequence[Row], now_ms: int
+        self,
+        shard: int,
+        epoch: int,
+        lane: int,
+        from_: Position,
+        to: Position,
+        rows: Sequence[Row],
+        now_ms: int,
+        since: Since | None = None,
     ) -> Published:
         self.fault("before")
-        result = self._publish(epoch, lane, from_, to, rows, now_ms)
+        result = self._publish(epoch, BrokerHand(to, since=since), lane, from_, rows, now_ms)
         self.fault("after")
         return result
 
     def _publish(
-        self, epoch: int, lane: int, from_: Position, to: Position, rows: Sequence[Row], now_ms: int
+        self, epoch: int, new: BrokerHand, lane: int, from_: Position, rows: Sequence[Row], now_ms: int
     ) -> Published:
+        to = new.hand
         keys = self.server.keys
         if self._fenced(epoch):
             return Published(Verdict.FENCED)
@@ -135,10 +148,11 @@ class ModelRedis:
             name = row.queue or row.routing_key
             if name in self.server.wrong_types:
                 failed[row.id] = "WRONGTYPE"
+                self._refused(row.id)
                 continue
             keys.queues.setdefault(name, []).append(row.id)
             self._pushed(row, now_ms)
-        keys.hands[lane] = BrokerHand(to, failed)
+        keys.hands[lane] = BrokerHand(to, failed, new.since)
         return Published(Verdict.PUBLISHED, dict(failed))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:

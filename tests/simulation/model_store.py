@@ -49,6 +49,7 @@ class ShardData:
     snapshot: dict[str, object] | None = None
     snapshot_at_ms: int | None = None
     rows: dict[int, StoredRow] = field(default_factory=dict)
+    forgotten: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: a store has them no more
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     envelopes: dict[str, int] = field(default_factory=dict)
@@ -179,7 +180,7 @@ class ModelStore:
             return gone
 
     def _remove(self, data: ShardData, row_id: int) -> None:
-        stored = data.rows.pop(row_id)
+        stored = data.forgotten[row_id] = data.rows.pop(row_id)
         row = stored.row
         data.order[row.lane].remove((row.due_ms, row.seq, row.id))
         del data.envelopes[stored.message.envelope_id]

@@ -1,4 +1,4 @@
-"""Six defects, each of which a real scheduler could have, to show that the simulation finds them.
+"""Defects, each of which a real scheduler could have, to show that the simulation finds them.
 
 Each is a way to build a ``World`` with one line of the protocol broken; nothing of this is in the product.
 """
@@ -13,8 +13,10 @@ from celery_wheel.engine import adoption, dispatch, load
 from celery_wheel.engine.context import Context, Steps
 from celery_wheel.engine.dispatch import Dispatcher
 from celery_wheel.engine.lane import END, Lane
+from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import Position
+from celery_wheel.engine.window import Window
+from celery_wheel.store.model import Position, Row
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -76,10 +78,10 @@ def hand_before_the_publish() -> Iterator[type[World]]:
 
     publish = Dispatcher._publish
 
-    def hasty(self: Dispatcher, term: Term, chunk: dispatch.Chunk, now_ms: int) -> dict[int, str]:
+    def hasty(self: Dispatcher, term: Term, chunk: dispatch.Chunk, now_ms: int, since: Since | None) -> dict[int, str]:
         lane = term.lanes[chunk.lane]
         lane.confirm(chunk, {}, now_ms)
-        return publish(self, term, chunk, now_ms)
+        return publish(self, term, chunk, now_ms, since)
 
     def confirmed(self: Lane, chunk: dispatch.Chunk, failed: dict[int, str], now_ms: int) -> None:
         if self.in_flight is not None:
@@ -122,6 +124,22 @@ def no_epoch_check() -> Iterator[type[World]]:
     yield Broken
 
 
+@contextmanager
+def five_ms_early() -> Iterator[type[World]]:
+    """What is nearly due leaves as well."""
+    take = Lane.take
+
+    def eager(self: Lane, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int) -> dispatch.Chunk | None:
+        return take(self, rows, now_ms + 5, max_count, max_bytes)
+
+    def reap(self: Window, lanes: dict[int, Lane], now_ms: int) -> None:
+        advance(self, lanes, now_ms + 5)
+
+    advance = Window.reap
+    with mock.patch.object(Lane, "take", eager), mock.patch.object(Window, "reap", reap):
+        yield World
+
+
 PLANTED: list[Callable[[], object]] = [
     position_outside_reservation,
     slice_before_the_edge_moves,
@@ -129,4 +147,5 @@ PLANTED: list[Callable[[], object]] = [
     trim_by_count,
     outcome_after_the_chunk,
     no_epoch_check,
+    five_ms_early,
 ]

@@ -47,6 +47,9 @@ HAPPENS = [
     "store_errors",
     "lanes beside the main one",
     "lost by redis",
+    "forgotten",
+    "pushed while busy",
+    "pushed while busy, after a wait",
 ]
 
 

@@ -50,7 +50,12 @@ class Scheduler:
         self.clock = ManualClock(world.clock_ms)
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.redis_class(
-            world.server, lambda: world.clock_ms, fault=world.broker_fault, pushed=world.pushed, trimmed=world.trimmed
+            world.server,
+            lambda: world.clock_ms,
+            fault=world.broker_fault,
+            pushed=world.pushed,
+            refused=world.refused.add,
+            trimmed=world.trimmed,
         )
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits)
         self.rounds: dict[str, Iterator[str | Round]] = {}
@@ -81,7 +86,7 @@ class World:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.dense = rng.random() < 0.6  #: whether much is due while the schedulers are at work on it
-        self.steps = 900 if self.dense else 300
+        self.steps = 1_400 if self.dense else 300
         self.loses = rng.random() < 0.4  #: whether this Redis may lose writes it had acknowledged
         self.clock_steps = rng.random() < 0.2
         self.fault_rate = rng.choice((0.0, 0.0, 0.02, 0.08))
@@ -94,18 +99,22 @@ class World:
             wheel_size=rng.choice((2, 20)),
             window_ms=rng.choice((50, 5_000)),
             window_count=rng.choice((4, 8, 1_000)),
+            window_bytes=rng.choice((300, 10**6)),
             chunk_count=rng.choice((1, 3, 1_000)),
             load_count=rng.choice((1, 3, 1_000)),
             intake_count=rng.choice((1, 4, 1_000)),
-            lease_ms=400,
+            lease_ms=rng.choice((10, 20)) if self.dense else 400,
             settle_ms=rng.choice((0, 50)),
             rollback_window_ms=10**9,
-            retention_ms=10**10,
+            # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
+            retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
         self.excused: set[str] = set()  #: messages that Redis lost before they were accepted
         self.pushes: dict[int, int] = {}
+        self.counts: Counter[str] = Counter()
+        self.refused: set[int] = set()
         self.executed: set[int] = set()
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
@@ -133,6 +142,7 @@ class World:
             found.update({field.name: getattr(stats, field.name) for field in fields(stats)})
         found["lanes beside the main one"] = len(self.disk.shard(0).lanes) - 1
         found["lost by redis"] = len(self.excused)
+        found.update(self.counts)
         return found
 
     def _happen(self) -> None:
@@ -265,6 +275,9 @@ class World:
         slack_ms = self.limits.max_clock_step_ms + self.limits.max_clock_skew_ms if self.clock_steps else 0
         if self.clock_ms + slack_ms < row.eta_ms:
             raise self._violation(f"row {row.id} was pushed early by the true time")
+        if not self.quiet:
+            waited = self.disk.shard(0).rows[row.id].accepted_ms < row.eta_ms
+            self.counts["pushed while busy, after a wait" if waited else "pushed while busy"] += 1
         if self.loses:
             return
         if self.pushes[row.id] > 1:
@@ -331,14 +344,17 @@ class World:
 
     def _judge(self) -> None:
         data = self.disk.shard(0)
-        in_queue = {row_id for ids in self.server.keys.queues.values() for row_id in ids}
+        ever = {**data.forgotten, **data.rows}
+        accepted = {stored.message.envelope_id for stored in ever.values()}
         for envelope_id in self.sent:
-            if envelope_id not in data.envelopes and envelope_id not in self.excused:
+            if envelope_id not in accepted and envelope_id not in self.excused:
                 raise self._violation(f"{envelope_id} was never accepted")
-        for stored in data.rows.values():
-            row = stored.row
-            if row.lane != REST and row.id not in in_queue and row.id not in self.executed:
-                raise self._violation(f"row {row.id} was accepted and never reached its queue")
+        in_queue = {row_id for ids in self.server.keys.queues.values() for row_id in ids}
+        for row_id, stored in ever.items():
+            if stored.row.lane == REST:
+                self._judge_resting(row_id)
+            elif row_id not in in_queue and row_id not in self.executed:
+                raise self._violation(f"row {row_id} was accepted and never reached its queue")
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")
         for scheduler in self.schedulers:
@@ -346,6 +362,14 @@ class World:
                 raise self._violation("the guard tripped")
             if scheduler.engine.stats.rollbacks and not self.loses:
                 raise self._violation("a rollback was seen, and Redis had lost nothing")
+
+    def _judge_resting(self, row_id: int) -> None:
+        """What does not leave has a reason, and did not leave."""
+        outcome = next((one.kind for one in self.disk.shard(0).outcomes if one.timer_id == row_id), None)
+        if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
+            raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
+        if outcome == "rejected" and row_id not in self.refused:
+            raise self._violation(f"row {row_id} rests as rejected, and Redis never refused it")
 
     def _violation(self, what: str) -> Violation:
         return Violation(f"seed {self.seed}: {what}\n  " + "\n  ".join(self.log))

@@ -38,7 +38,7 @@ from celery_wheel.broker.redis.connect import connect
 from celery_wheel.broker.redis.faults import answering
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.routing import Router
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Verdict
+from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
 from celery_wheel.errors import BrokerError, Fenced, HandLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
@@ -143,7 +143,15 @@ class RedisBroker:
             raise self._refused(shard, epoch, word, rest)
 
     def publish(
-        self, shard: int, epoch: int, lane: int, from_: Position, to: Position, rows: Sequence[Row], now_ms: int
+        self,
+        shard: int,
+        epoch: int,
+        lane: int,
+        from_: Position,
+        to: Position,
+        rows: Sequence[Row],
+        now_ms: int,
+        since: Since | None = None,
     ) -> Published:
         if not from_ < to:
             raise ValueError(f"to must be after from_ {tuple(from_)}, got {tuple(to)}")
@@ -152,7 +160,9 @@ class RedisBroker:
             fields = [hands.lane_field(lane), hands.failed_field(lane)]
             move = [*self._holder(epoch), *fields, hands.encode_position(from_), hands.encode_position(to)]
             word, rest = scripts.PUBLISH(
-                self._client, [self._hand_key(shard), *chunk.keys()], [*move, *chunk.arguments()]
+                self._client,
+                [self._hand_key(shard), *chunk.keys()],
+                [*move, *chunk.arguments(), hands.encode_since(since)],
             )
         if word == "inside":
             logger.error(

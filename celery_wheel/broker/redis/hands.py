@@ -8,6 +8,7 @@
       seen      1700000000000             when it last adopted, by Redis's clock: twice a second
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
+      since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
       set:0     0000000004213374422       serial of the last set_hand, see ``set_hand.lua``
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers:
@@ -22,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from celery_wheel.engine.port import BrokerHand
+from celery_wheel.engine.port import BrokerHand, Since
 from celery_wheel.store.model import Position
 
 #: Digits of 2**63 - 1.
@@ -64,6 +65,17 @@ def decode_position(raw: bytes) -> Position:
     return Position(int(due_ms), int(seq))
 
 
+def encode_since(since: Since | None) -> str:
+    return f"{encode_position(since.position)} {since.rows} {since.ids}" if since else ""
+
+
+def decode_since(raw: bytes) -> Since | None:
+    if not raw:
+        return None
+    position, rows, ids = raw.split(b" ")
+    return Since(decode_position(position), int(rows), int(ids))
+
+
 def decode_failed(raw: bytes) -> dict[int, str]:
     # "replace": a reason may quote a key that is no UTF-8, and must not hide the row it is about.
     return {int(row_id): reason for row_id, reason in json.loads(raw.decode("utf-8", "replace")).items()}
@@ -74,6 +86,10 @@ def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerHand]:
     values = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
     lanes = {int(name.removeprefix(_LANE)): value for name, value in values.items() if name.startswith(_LANE)}
     return {
-        lane: BrokerHand(decode_position(value), decode_failed(values.get(failed_field(lane), b"{}")))
+        lane: BrokerHand(
+            decode_position(value),
+            decode_failed(values.get(failed_field(lane), b"{}")),
+            decode_since(values.get(f"since:{lane}", b"")),
+        )
         for lane, value in lanes.items()
     }

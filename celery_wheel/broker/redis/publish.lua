@@ -4,7 +4,7 @@
 --   ARGV  1 uuid  2 epoch  3 lane field  4 failed field  5 from  6 to
 --         7 refused before, JSON: row id -> reason   8 lists  9 expiring  10 broadcasts
 --         then for each list: row ids "1,3,4" and their count; for each expiring list: ms;
---         for each broadcast: row id, topic, message; then the messages, list by list
+--         for each broadcast: row id, topic, message; then the messages, list by list; last, what is kept as `since`
 --
 --   1 compare   2 look at every list's type   3 move the hand   4 push, expire, broadcast   5 note what failed
 --
@@ -51,7 +51,7 @@ for i = 1, lists do
   end
 end
 
-redis.call('HSET', KEYS[1], lane, to, failed_field, '{}')
+redis.call('HSET', KEYS[1], lane, to, failed_field, '{}', 'since' .. string.sub(lane, 5), ARGV[#ARGV])
 
 local function push(key, messages, first, last, ids)
   for at = first, last, SLICE do

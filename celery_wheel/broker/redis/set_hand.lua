@@ -16,5 +16,5 @@ if epoch < ARGV[2] then return {'missing'} end
 if serial and serial >= ARGV[7] then return {'late', serial} end
 
 -- What was refused belongs to the chunk after which the hand stood there.
-redis.call('HSET', KEYS[1], ARGV[3], ARGV[6], ARGV[4], '{}', ARGV[5], ARGV[7])
+redis.call('HSET', KEYS[1], ARGV[3], ARGV[6], ARGV[4], '{}', ARGV[5], ARGV[7], 'since' .. string.sub(ARGV[3], 5), '')
 return {'set'}

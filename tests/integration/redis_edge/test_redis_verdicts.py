@@ -209,7 +209,7 @@ def test_a_key_of_the_same_name_that_is_no_hand_is_left_alone(
 def test_many_chunks_after_each_other_leave_one_hash_of_constant_size(broker: RedisBroker, client: redis.Redis) -> None:
     for n in range(50):
         publish(broker, at(n) if n else ORIGIN, at(n + 1), n + 1)
-    assert client.hlen(HAND) == len({"uuid", "epoch", "seen", "lane:0", "failed:0", "set:0"})
+    assert client.hlen(HAND) == len({"uuid", "epoch", "seen", "lane:0", "failed:0", "since:0", "set:0"})
     assert pushed(client) == list(range(1, 51))
 
 

@@ -106,13 +106,13 @@ def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
     assert not reach.reaches(redis_app, Connection("redis://broker.example", transport_options=options), None)
 
 
-def test_a_list_of_brokers_to_fail_over_is_one_broker(make_app: Callable[..., Any]) -> None:
-    url = "redis://a.example;redis://b.example"
-    app = make_app(broker_url=url)
-    app.conf.broker_url = url
-    connection = Connection(url)
-    connection.switch("redis://b.example")
-    assert reach.reaches(app, connection, None)
+def test_several_brokers_to_fail_over_are_left_to_celery_as_the_scheduler_refuses_them(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+    app.conf.broker_url = "redis://a.example;redis://b.example"
+    assert not reach.reaches(app, None, None)
+    assert "several servers" in caplog.text
 
 
 def test_a_message_for_another_broker_is_not_diverted(app: Any, broker: Broker) -> None:

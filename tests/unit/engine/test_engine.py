@@ -195,6 +195,22 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     assert shard.lanes[0].hand > Position(0, 0)
 
 
+def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: Rig) -> None:
+    rig.send("a", 0)
+    rig.send("b", 10)
+    rig.run("tend", "ingest", "load", "dispatch")
+    steps = rig.engine.release()
+    while next(steps) != "settlement made":
+        pass
+    rig.pass_time(100)
+    assert rig.run("dispatch") is Round.FAILED
+    finish(steps)
+    assert rig.pushed == ["a"]
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b"]
+    assert not any(rig.disk.shard(0).tally.values())
+
+
 class TestCancel:
     def cancel(self, rig: Rig, task_id: str) -> None:
         rig.store.put_inbox(0, [("cancel", f'{{"task_id": "{task_id}", "actor": "ann"}}'.encode())])
@@ -269,6 +285,28 @@ class TestBrokerRollback:
         rig.send("next", 0)
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2", "next"]
+
+    def test_rows_that_a_fenced_holder_did_not_know_are_not_taken_for_dispatched(self) -> None:
+        """The broker lost the new holder's epoch, and so let the former one publish what that had in memory."""
+        rig = Rig()
+        rig.send("known", 50)
+        rig.run(rounds=2)
+        former = rig.engine
+        rig.pass_time(40)
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(3_000)
+        rig.run("tend")
+        rig.send("unknown to the former", -1)
+        steps = former.dispatch()
+        while next(steps) != "guarded":
+            pass
+        rig.run("ingest")
+        assert former.term is not None
+        rig.server.keys.epoch = former.term.epoch
+        finish(steps)
+        assert rig.pushed == ["known"]
+        rig.run(rounds=4)
+        assert sorted(set(rig.pushed)) == ["known", "unknown to the former"]
 
     def test_a_flushed_broker_is_no_rollback(self) -> None:
         rig = self.dispatched(Limits())
