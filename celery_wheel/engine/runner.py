@@ -6,7 +6,7 @@
     ingest     again at once while there is more; else after ``poll_ms``
     load       again at once while there is more; else after 100 ms
     dispatch   until the next row is due, at most a second; woken by ingest and load
-    forget     again after 50 ms while there is more (others want the store too); else after 10 s
+    forget     while there is more, for a fifth of the time (others want the store too); else after 10 s
 
 After a round that failed a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
 error nobody expected ends the whole runner; ``failure`` then says why, and the scheduler process stops with it.
@@ -17,12 +17,16 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from celery_wheel.engine.context import Round, RoundSteps
 from celery_wheel.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
+
+#: How a thread waits, told how its round ended and how many seconds that took.
+Pause = Callable[[Round, float], None]
 
 BACK_OFF_FIRST_S = 0.05
 BACK_OFF_MAX_S = 2.0
@@ -35,12 +39,12 @@ class Runner:
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._stop = threading.Event()
         tend_s = min(0.5, lease_ms / 4_000)
-        plan: dict[str, tuple[Callable[[], RoundSteps], Callable[[Round], None]]] = {
-            "tend": (engine.tend, lambda _: self._pause(tend_s)),
+        plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
+            "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
             "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
             "load": (engine.load, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
-            "forget": (engine.forget, lambda round_: self._pause(0.05 if round_ is Round.BUSY else 10)),
+            "forget": (engine.forget, lambda round_, took_s: self._pause(4 * took_s if round_ is Round.BUSY else 10)),
         }
         self._threads = [
             threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
@@ -63,11 +67,11 @@ class Runner:
 
     # -- one thread ----------------------------------------------------------------------------------
 
-    def _run(self, name: str, activity: Callable[[], RoundSteps], pause: Callable[[Round], None]) -> None:
+    def _run(self, name: str, activity: Callable[[], RoundSteps], pause: Pause) -> None:
         failures = 0
         try:
             while not self._stop.is_set():
-                result = Round.IDLE
+                result, began_s = Round.IDLE, time.monotonic()
                 for step in activity():
                     if isinstance(step, Round):
                         result = step
@@ -75,7 +79,7 @@ class Runner:
                 if failures:
                     self._pause(min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1))
                 else:
-                    pause(result)
+                    pause(result, time.monotonic() - began_s)
         except BaseException as error:  # reported by ``failure``; the process that runs beat ends with it
             logger.exception("the %s thread died", name, extra={"action": "thread_died", "activity": name})
             self.failure = error
@@ -84,10 +88,10 @@ class Runner:
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds)
 
-    def _pause_unless_busy(self, seconds: float) -> Callable[[Round], None]:
-        return lambda round_: None if round_ is Round.BUSY else self._pause(seconds)
+    def _pause_unless_busy(self, seconds: float) -> Pause:
+        return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
 
-    def _await_due(self, round_: Round) -> None:
+    def _await_due(self, round_: Round, took_s: float) -> None:
         if round_ is Round.IDLE and not self._stop.is_set():
             self.engine.wake.wait(self.engine.wait_ms() / 1_000)
         self.engine.wake.clear()
