@@ -88,17 +88,14 @@ class Lane:
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
         """
-        floor, ready, taken, weight = self.floor(), self.ready, list[Row](), 0
-        while ready and len(taken) < max_count and weight < max_bytes:
-            due_ms, seq, row_id = ready[0]
+        ready, taken, weight = self.ready, list[Row](), 0
+        # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
+        end = min((now_ms + 1, 0), self.floor())
+        while ready and len(taken) < max_count and weight < max_bytes and ready[0] < end:
+            _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
-                heapq.heappop(ready)
                 continue
-            # The clock may have been stepped back since the row was reaped; and what is reserved lies before.
-            if due_ms > now_ms or (due_ms, seq) >= floor:
-                break
-            heapq.heappop(ready)
             del rows[row_id]
             taken.append(row)
             weight += row.size

@@ -30,7 +30,7 @@ class Stats:
     def dispatched_chunk(self, rows: Sequence[Row], failed: int, now_ms: int) -> None:
         self.dispatched += len(rows) - failed
         self.rejected += failed
-        self.late_ms_max = max(self.late_ms_max, now_ms - min(row.eta_ms for row in rows))
+        self.late_ms_max = max(self.late_ms_max, now_ms - min([row.eta_ms for row in rows]))
 
     def snapshot(self, term: Term, watch: ClockWatch, now_ms: int) -> dict[str, object]:
         """Plain data for JSON. The caller holds the term's lock."""
