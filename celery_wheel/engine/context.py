@@ -38,3 +38,4 @@ class Context:
     limits: Limits
     stats: Stats = field(default_factory=Stats)
     wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do
+    unsettled: threading.Event = field(default_factory=threading.Event)  #: set when settle has something to do

@@ -6,7 +6,7 @@
     take        the next chunk, before every reservation; the cut moves to its end: (…, cut] is closed
     guard       the store must have exactly the chunk's rows in (from, to]
     publish     messages and the broker's hand in one step: from → to
-    settle      store's hand, batch, tally, refused rows; at most once in settle_ms, for many chunks
+    confirm     the chunk is unsettled: ``settle`` tells the store, of many chunks at once
 
 A chunk whose publishing was not answered stays in flight and is published again, the same rows over the same
 range, before anything after it: the broker's hand tells whether it was done.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.clock_watch import ClockWatch
-from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.context import Context, Round, RoundSteps
 from celery_wheel.engine.lane import Chunk, Lane
 from celery_wheel.engine.port import Since, Verdict
 from celery_wheel.engine.term import Term
@@ -30,7 +30,6 @@ class Dispatcher:
     def __init__(self, ctx: Context, watch: ClockWatch) -> None:
         self._ctx = ctx
         self._watch = watch
-        self._settle_at_ms = ctx.clock.monotonic_ms()
 
     def round(self, term: Term) -> RoundSteps:
         ctx, result = self._ctx, Round.IDLE
@@ -42,8 +41,6 @@ class Dispatcher:
             for lane in lanes:
                 if (yield from self._send(term, lane)):
                     result = Round.BUSY
-        if ctx.clock.monotonic_ms() >= self._settle_at_ms:
-            yield from self._settle(term)
         yield result
 
     def _send(self, term: Term, lane: Lane) -> Generator[str, None, bool]:
@@ -67,9 +64,7 @@ class Dispatcher:
         with term.active():
             lane.confirm(chunk, failed, now_ms)
         ctx.stats.dispatched_chunk(chunk.rows, len(failed), now_ms)
-        if failed:
-            # The broker remembers only what its last chunk failed: the store has to know before the next one.
-            yield from self._settle(term)
+        ctx.unsettled.set()
         return True
 
     def _guard(self, term: Term, chunk: Chunk) -> None:
@@ -97,19 +92,6 @@ class Dispatcher:
             raise HandLost(f"the broker's hand of lane {chunk.lane} is {published.verdict.value}")
         return published.failed
 
-    def _settle(self, term: Term) -> Steps:
-        ctx = self._ctx
-        with term.active():
-            change = term.settlement()
-        yield "settlement made"
-        if change is None:
-            return
-        self._settle_at_ms = ctx.clock.monotonic_ms() + ctx.limits.settle_ms
-        ctx.store.apply(ctx.shard, term.epoch, change)
-        yield "settled"
-        with term.active():
-            term.settled(change)
-
     def wait_ms(self, term: Term | None) -> int:
         """How long the next round may wait, if nothing wakes it before."""
         if term is None:
@@ -117,8 +99,5 @@ class Dispatcher:
         clock = self._ctx.clock
         with term.lock:
             due_ms = term.next_due_ms()
-            unsettled = any(lane.unsettled for lane in term.lanes.values())
         wait_ms = MAX_WAIT_MS if due_ms is None or self._watch.halted else due_ms - clock.now_ms()
-        if unsettled:
-            wait_ms = min(wait_ms, self._settle_at_ms - clock.monotonic_ms())
         return max(0, min(MAX_WAIT_MS, wait_ms))

@@ -5,7 +5,8 @@
     tend      clock ─ acquire ─ adopt ─ renew      who holds the shard, and the snapshot
     ingest    peek ─ compare ─ reserve ─ commit ─ place ─ trim
     load      reach ─ edge moves ─ slice ─ place
-    dispatch  reap ─ take ─ guard ─ publish ─ settle
+    dispatch  reap ─ take ─ guard ─ publish ─ confirm
+    settle    what was confirmed is committed
     forget    history beyond its retention
 
 Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a
@@ -34,6 +35,7 @@ from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.load import load
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.settle import settle
 from celery_wheel.engine.stats import Stats
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TermEnded
@@ -75,6 +77,11 @@ class Engine:
         """Set when dispatch may have more to do than ``wait_ms`` said."""
         return self._ctx.wake
 
+    @property
+    def unsettled(self) -> threading.Event:
+        """Set when ``settle`` has something to do."""
+        return self._ctx.unsettled
+
     def wait_ms(self) -> int:
         return self._dispatcher.wait_ms(self.term)
 
@@ -91,6 +98,9 @@ class Engine:
 
     def dispatch(self) -> RoundSteps:
         return self._held(self._dispatcher.round)
+
+    def settle(self) -> RoundSteps:
+        return self._held(lambda term: settle(self._ctx, term))
 
     def forget(self) -> RoundSteps:
         return self._held(self._forget)

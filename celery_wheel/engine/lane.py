@@ -22,7 +22,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.port import Since
-from celery_wheel.store.model import Position, Row, TallyKey
+from celery_wheel.store.model import HOUR_MS, Position, Row
 
 #: After every row: the edge of a lane whose every row is in memory.
 END = Position(2**63 - 1, 2**63 - 1)
@@ -37,6 +37,7 @@ class Chunk:
     to: Position
     rows: list[Row]
     bytes: int
+    ids: int  #: the sum of the rows' ids
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +50,7 @@ class Unsettled:
     ids: int = 0  #: the sum of the rows' ids
     bytes: int = 0
     published_ms: int = 0
-    tally: dict[TallyKey, int] = field(default_factory=dict)
+    tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
     failed: dict[int, str] = field(default_factory=dict)
 
 
@@ -65,6 +66,7 @@ class Lane:
     reservations: dict[int, Position] = field(default_factory=dict)
     in_flight: Chunk | None = None  #: taken; whether the broker has it is not known yet
     unsettled: Unsettled | None = None
+    settling: Unsettled | None = None  #: what was unsettled, on its way to the store
     _tokens: int = 0
 
     def reserve(self, lowest: Position) -> int:
@@ -88,7 +90,9 @@ class Lane:
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
         """
-        ready, taken, weight = self.ready, list[Row](), 0
+        if self._failed():
+            return None
+        ready, taken, weight, ids = self.ready, list[Row](), 0, 0
         # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
         end = min((now_ms + 1, 0), self.floor())
         while ready and len(taken) < max_count and weight < max_bytes and ready[0] < end:
@@ -99,15 +103,18 @@ class Lane:
             del rows[row_id]
             taken.append(row)
             weight += row.size
+            ids += row_id
         if not taken:
             return None
-        chunk = Chunk(self.number, self.cut, taken[-1].position, taken, weight)
+        chunk = Chunk(self.number, self.cut, taken[-1].position, taken, weight, ids)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk
 
     def next_due_ms(self, rows: dict[int, Row]) -> int | None:
-        """When the first ready row may leave; None when none is ready, or it waits for a reservation."""
+        """When the first ready row may leave; None when none is ready, or it waits for the store."""
+        if self._failed():
+            return None
         while self.ready:
             due_ms, seq, row_id = self.ready[0]
             row = rows.get(row_id)
@@ -118,9 +125,16 @@ class Lane:
 
     def since(self, chunk: Chunk) -> Since:
         """What the broker has of this lane, once it has the chunk, and the store may not know of."""
-        done = self.unsettled
-        rows, ids = (done.count + len(done.failed), done.ids) if done else (0, 0)
-        return Since(self.hand, rows + len(chunk.rows), ids + sum([row.id for row in chunk.rows]))
+        rows, ids = len(chunk.rows), chunk.ids
+        for done in (self.settling, self.unsettled):
+            if done is not None:
+                rows += done.count + len(done.failed)
+                ids += done.ids
+        return Since(self.hand, rows, ids)
+
+    def _failed(self) -> bool:
+        """The broker remembers only what its last chunk failed: the store has to know before the next one."""
+        return any(done is not None and done.failed for done in (self.settling, self.unsettled))
 
     def confirm(self, chunk: Chunk, failed: dict[int, str], published_ms: int) -> None:
         """The broker has the chunk: count it as unsettled."""
@@ -133,8 +147,8 @@ class Lane:
         done.count += len(chunk.rows) - len(failed)
         done.failed.update(failed)
         done.bytes += chunk.bytes
+        done.ids += chunk.ids
         tally = done.tally
         for row in chunk.rows:
-            done.ids += row.id
-            key = row.tally_key
+            key = row.due_ms // HOUR_MS, row.queue or row.routing_key, row.task
             tally[key] = tally.get(key, 0) - 1

@@ -18,7 +18,6 @@ class Limits:
     load_bytes: int = 16 * 2**20
     intake_count: int = 5_000  #: messages a group commit
     intake_bytes: int = 16 * 2**20
-    settle_ms: int = 50  #: at most about 20 settlements a second, however many chunks
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
     history_bytes: int = 10 * 2**30

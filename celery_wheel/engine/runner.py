@@ -6,6 +6,7 @@
     ingest     again at once while there is more; else after ``poll_ms``
     load       again at once while there is more; else after 100 ms
     dispatch   until the next row is due, at most a second; woken by ingest and load
+    settle     when dispatch has confirmed something, at most every 50 ms
     forget     while there is more, for a fifth of the time (others want the store too); else after 10 s
 
 After a round that failed a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: How a thread waits, told how its round ended and how many seconds that took.
 Pause = Callable[[Round, float], None]
 
+SETTLE_S = 0.05
+
 BACK_OFF_FIRST_S = 0.05
 BACK_OFF_MAX_S = 2.0
 
@@ -44,6 +47,7 @@ class Runner:
             "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
             "load": (engine.load, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
+            "settle": (engine.settle, self._await_unsettled),
             "forget": (engine.forget, lambda round_, took_s: self._pause(4 * took_s if round_ is Round.BUSY else 10)),
         }
         self._threads = [
@@ -59,6 +63,7 @@ class Runner:
         """Let every thread finish its round, settle, and give the shard up."""
         self._stop.set()
         self.engine.wake.set()
+        self.engine.unsettled.set()
         for thread in self._threads:
             thread.join(timeout_s)
         if not any(thread.is_alive() for thread in self._threads):
@@ -90,6 +95,13 @@ class Runner:
 
     def _pause_unless_busy(self, seconds: float) -> Pause:
         return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
+
+    def _await_unsettled(self, round_: Round, took_s: float) -> None:
+        """Many chunks in one settlement, and no waking up while nothing leaves."""
+        self._pause(SETTLE_S)
+        if not self._stop.is_set():
+            self.engine.unsettled.wait()
+        self.engine.unsettled.clear()
 
     def _await_due(self, round_: Round, took_s: float) -> None:
         if round_ is Round.IDLE and not self._stop.is_set():

@@ -28,7 +28,6 @@ Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due tim
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -42,6 +41,7 @@ from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store.lease import FileLease
 from celery_wheel.store.sqlite_words import in_words
 from celery_wheel.store.statements import Statements
+from celery_wheel.store.turns import Turns
 
 #: Another process that writes (the inbox has many writers) is waited for so long; the holder's longest
 #: transactions take about 0.3 s.
@@ -52,10 +52,10 @@ READERS = 4
 SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL = 1, 2
 
 #: ``tidy`` checkpoints after this many changed rows, each of which is one or two pages in the log.
-TIDY_AFTER_ROWS = 2_000
+TIDY_AFTER_ROWS = 25_000
 
 _PRAGMAS = {
-    "wal_autocheckpoint": 32_768,  # pages, 128 MiB: the backstop for a process that never tidies
+    "wal_autocheckpoint": 98_304,  # pages, 384 MiB: the backstop for a process that never tidies
     "journal_size_limit": 64 * 2**20,  # what remains of the log file after a burst
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
@@ -74,7 +74,7 @@ class SqliteDatabase:
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
         self.statements = _statements()
         self._lease = FileLease(path)
-        self._turn = threading.Lock()
+        self._turn = Turns()
         self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
         self._untidy_rows = 0
         self._pid = os.getpid()

@@ -29,8 +29,8 @@ from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
 START_MS = 1_700_000_000_000
-ACTIVITIES = ("tend", "ingest", "load", "dispatch", "forget")
-WEIGHTS = (2, 6, 5, 8, 1)
+ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "forget")
+WEIGHTS = (2, 6, 5, 8, 3, 1)
 #: Steps that say nothing to a reader of the log.
 DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "snapshot taken", "hands compared"}
 DULL |= {"reaped", "peeked"}
@@ -104,7 +104,6 @@ class World:
             load_count=rng.choice((1, 3, 1_000)),
             intake_count=rng.choice((1, 4, 1_000)),
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
-            settle_ms=rng.choice((0, 50)),
             rollback_window_ms=10**9,
             # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),

@@ -74,7 +74,7 @@ class Rig:
     def run(self, *activities: str, rounds: int = 1) -> Round:
         result = Round.IDLE
         for _ in range(rounds):
-            for activity in activities or ("tend", "ingest", "load", "dispatch"):
+            for activity in activities or ("tend", "ingest", "load", "dispatch", "settle"):
                 result = finish(getattr(self.engine, activity)())
         return result
 

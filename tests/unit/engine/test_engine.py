@@ -105,16 +105,15 @@ def test_a_task_beyond_the_window_is_in_the_store_alone_until_it_comes_near() ->
 
 
 def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> None:
-    rig = Rig(Limits(chunk_count=2, settle_ms=50))
+    rig = Rig(Limits(chunk_count=2))
     for n in range(10):
         rig.send(str(n), 0)
     rig.run("tend", "ingest", "load")
     rig.run("dispatch", rounds=6)
-    rig.pass_time(50)
-    rig.run("dispatch", rounds=2)
+    rig.run("settle")
     shard = rig.disk.shard(0)
     assert sum(batch.count for batch in shard.batches) == 10
-    assert len(shard.batches) <= 2
+    assert len(shard.batches) == 1
     assert shard.lanes[0].hand == max(stored.row.position for stored in shard.rows.values())
     assert not any(shard.tally.values())
 

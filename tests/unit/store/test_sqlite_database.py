@@ -181,13 +181,16 @@ def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, s
 # -- the log ------------------------------------------------------------------------------------------
 
 
-def test_tidying_empties_the_log_so_that_it_begins_anew(path: Path, store: SqlStore) -> None:
+def test_tidying_empties_the_log_so_that_it_begins_anew(
+    path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "TIDY_AFTER_ROWS", 2_000)
     log = path.with_name("wheel.sqlite3-wal")
     epoch = store.acquire(0, "host-a", 0, 1)
     assert epoch is not None
     sizes = []
     for group in range(4):
-        store.apply(0, epoch, Change(rows=rows(sqlite.TIDY_AFTER_ROWS, start=1 + group * 10_000)))
+        store.apply(0, epoch, Change(rows=rows(2_000, start=1 + group * 10_000)))
         store.renew(0, epoch, 0, 1, {})
         sizes.append(log.stat().st_size)
     assert sizes[3] < 1.5 * sizes[0]
