@@ -31,6 +31,14 @@ class BrokerError(WheelError, ConnectionError):
     """The broker did not answer; whether the last call took effect is unknown."""
 
 
+class Interrupted(BrokerError):
+    """The broker went away in the middle of a chunk; the rows in ``confirmed`` are in their queues."""
+
+    def __init__(self, message: str, confirmed: set[int]) -> None:
+        super().__init__(message)
+        self.confirmed = confirmed
+
+
 class HandLost(WheelError, LookupError):
     """The broker no longer has the hand that this holder left there: it was flushed, or lost writes."""
 

@@ -16,6 +16,7 @@
                           behind          the broker lost writes it had acknowledged: ``replay`` puts the
                                           store's hand back, so that those rows leave once more (at most
                                           the batches of the last ``rollback_window``); ``warn`` only says so
+                          a broker that keeps none: (hand, cut] is in doubt, and dispatch begins with it
     4. a term             hand = cut = edge; the window is empty and fills from the store
 
 Rows that were cancelled, rejected or expired are in lane REST, so nothing here can send them again.
@@ -82,7 +83,7 @@ class Adoption:
 
     def term(self) -> Term:
         """Step 4."""
-        lanes = [Lane(lane.lane, lane.hand, lane.hand, lane.hand) for lane in self.store.lanes(self.shard)]
+        lanes = [self._lane(lane) for lane in self.store.lanes(self.shard)]
         limits = self.limits
         window = Window(
             TimingWheel(limits.tick_ms, limits.wheel_size, start_ms=self.now_ms),
@@ -91,6 +92,11 @@ class Adoption:
             max_bytes=limits.window_bytes,
         )
         return Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+
+    def _lane(self, found: LaneState) -> Lane:
+        if self.broker.keeps_hand:
+            return Lane(found.lane, found.hand, found.hand, found.hand, target=found.target)
+        return Lane(found.lane, found.hand, found.cut, found.cut, target=found.target, sent=found.hand, doubt=found.cut)
 
     def _next_seq(self) -> int:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
@@ -104,7 +110,7 @@ class Adoption:
     def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)
         change = Change(
-            lanes=[LaneState(lane.lane, found.hand, found.hand)],
+            lanes=[LaneState(lane.lane, found.hand, found.hand, lane.target)],
             tally={key: -n for key, n in done.tally.items()},
         )
         count = done.count - len(found.failed)
@@ -145,7 +151,7 @@ class Adoption:
         )
         yield "rollback seen"
         if start < lane.hand:
-            change = Change(lanes=[LaneState(lane.lane, start, start)], tally=again.tally)
+            change = Change(lanes=[LaneState(lane.lane, start, start, lane.target)], tally=again.tally)
             self.store.apply(self.shard, self.epoch, change)
             yield "hand moved back in the store"
         self.broker.set_hand(self.shard, self.epoch, lane.lane, start)

@@ -4,12 +4,14 @@
 
     reap        what expired goes from the wheel to its lane's ready rows
     take        the next chunk, before every reservation; the cut moves to its end: (…, cut] is closed
+    announce    where the broker keeps no hand: the store learns how far the chunk goes; rows of a destination that
+                waits move to its lane
     guard       the store must have exactly the chunk's rows in (from, to]
     publish     messages and the broker's hand in one step: from → to
     confirm     the chunk is unsettled: ``settle`` tells the store, of many chunks at once
 
 A chunk whose publishing was not answered stays in flight and is published again, the same rows over the same
-range, before anything after it: the broker's hand tells whether it was done.
+range, before anything after it: the broker's hand tells whether it was done, and where it keeps none they are marked.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.clock_watch import ClockWatch
-from celery_wheel.engine.context import Context, Round, RoundSteps
+from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.lane import Chunk, Lane
-from celery_wheel.engine.port import Since, Verdict
+from celery_wheel.engine.port import Published, Since, Verdict
+from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import Fenced, GuardTripped, HandLost
+from celery_wheel.errors import Fenced, GuardTripped, HandLost, Interrupted
 
 MAX_WAIT_MS = 1_000  #: a step of the clock or a suspended machine is noticed within this time
 
@@ -41,31 +44,59 @@ class Dispatcher:
             for lane in lanes:
                 if (yield from self._send(term, lane)):
                     result = Round.BUSY
+        if result is Round.IDLE and not ctx.broker.keeps_hand and (yield from settle_now(ctx, term)):
+            result = Round.BUSY
         yield result
 
     def _send(self, term: Term, lane: Lane) -> Generator[str, None, bool]:
         """One chunk of a lane, if there is one; returns whether there was."""
         ctx, limits = self._ctx, self._ctx.limits
+        if lane.retry_at_ms > ctx.clock.monotonic_ms():
+            return False
         if not lane.in_broker:
             ctx.broker.set_hand(ctx.shard, term.epoch, lane.number, lane.hand)
             lane.in_broker = True
             yield "lane opened in the broker"
+        if lane.sent < lane.doubt and lane.in_flight is None:
+            yield from self._doubt(term, lane)
         with term.active():
             chunk = term.take(lane, ctx.clock.now_ms(), limits.chunk_count, limits.chunk_bytes)
             since = lane.since(chunk) if chunk else None
         yield "taken"
         if chunk is None:
             return False
+        if chunk.diverted or not (chunk.announced or ctx.broker.keeps_hand):
+            yield from settle_now(ctx, term, chunk)
         self._guard(term, chunk)
         yield "guarded"
         now_ms = ctx.clock.now_ms()
-        failed = self._publish(term, chunk, now_ms, since)
+        published = self._publish(term, chunk, now_ms, since)
         yield "published"
         with term.active():
-            lane.confirm(chunk, failed, now_ms)
-        ctx.stats.dispatched_chunk(chunk.rows, len(failed), now_ms)
+            self._confirm(lane, chunk, published, now_ms)
         ctx.unsettled.set()
         return True
+
+    def _doubt(self, term: Term, lane: Lane) -> Steps:
+        """A former holder announced chunks and may have sent them: they leave again, marked, before anything else."""
+        ctx, limits = self._ctx, self._ctx.limits
+        place = (ctx.shard, lane.number, lane.sent)
+        to = ctx.store.reach(*place, lane.doubt, limits.chunk_count, limits.chunk_bytes)
+        rows = ctx.store.slice(*place, to)
+        yield "in doubt"
+        with term.active():
+            lane.doubtful(rows, to)
+
+    def _confirm(self, lane: Lane, chunk: Chunk, published: Published, now_ms: int) -> None:
+        ctx = self._ctx
+        chunk.failed.update(published.failed)
+        if published.refused and lane.target is not None:
+            lane.refuse(chunk, published.refused, ctx.clock.monotonic_ms())
+            return
+        lane.confirm(chunk, now_ms, published.refused)
+        rows = [row for row in chunk.rows if row.id not in published.refused] if published.refused else chunk.rows
+        ctx.stats.dispatched_chunk(rows, len(chunk.failed), now_ms)
+        ctx.stats.refused += len(published.refused)
 
     def _guard(self, term: Term, chunk: Chunk) -> None:
         ctx = self._ctx
@@ -80,24 +111,30 @@ class Dispatcher:
                 "this is a defect, please report it"
             )
 
-    def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> dict[int, str]:
-        """Returns the rows that their queue would not take, with the reason."""
+    def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> Published:
         ctx = self._ctx
-        published = ctx.broker.publish(
-            ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.rows, now_ms, since
-        )
+        try:
+            published = ctx.broker.publish(
+                ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.left(), now_ms, since, chunk.again
+            )
+        except Interrupted as error:
+            chunk.taken |= error.confirmed
+            chunk.again = True
+            raise
         if published.verdict is Verdict.FENCED:
             raise Fenced(f"another holder adopted shard {ctx.shard} in the broker; nothing more leaves from here")
         if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
             raise HandLost(f"the broker's hand of lane {chunk.lane} is {published.verdict.value}")
-        return published.failed
+        return published
 
     def wait_ms(self, term: Term | None) -> int:
         """How long the next round may wait, if nothing wakes it before."""
         if term is None:
             return MAX_WAIT_MS
         clock = self._ctx.clock
+        monotonic_ms = clock.monotonic_ms()
         with term.lock:
-            due_ms = term.next_due_ms()
+            due_ms = term.next_due_ms(monotonic_ms)
+            retries_ms = [lane.retry_at_ms - monotonic_ms for lane in term.lanes.values() if lane.in_flight]
         wait_ms = MAX_WAIT_MS if due_ms is None or self._watch.halted else due_ms - clock.now_ms()
-        return max(0, min(MAX_WAIT_MS, wait_ms))
+        return max(0, min(MAX_WAIT_MS, wait_ms, *retries_ms))

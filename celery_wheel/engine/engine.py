@@ -154,6 +154,7 @@ class Engine:
         term.end(reason)
         if self.term is term:
             self.term = None
+        self._ctx.broker.leave(self.shard)
 
     # -- tend --------------------------------------------------------------------------------------
 
@@ -171,7 +172,8 @@ class Engine:
             with term.active():
                 snapshot, confirmed = ctx.stats.snapshot(term, self._watch, now_ms), term.confirmed()
             yield "snapshot taken"
-            self._compare_hands(term, confirmed)
+            if ctx.broker.keeps_hand:
+                self._compare_hands(term, confirmed)
             yield "hands compared"
             ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
             yield Round.IDLE
@@ -219,6 +221,7 @@ class Engine:
         except BrokerError:
             # Another host may reach the broker: do not keep the shard from it.
             self.held = False
+            ctx.broker.leave(ctx.shard)
             ctx.store.release(ctx.shard, epoch)
             raise
         term = adoption.term()
@@ -253,7 +256,7 @@ class Engine:
             term.end(reason)  # nothing may be confirmed after this settlement: it would put the hand back
         yield "settlement made"
         if settlement is not None:
-            ctx.store.apply(ctx.shard, term.epoch, settlement)
+            ctx.store.apply(ctx.shard, term.epoch, settlement.change)
         yield "settled"
         self._drop(term, reason)
         ctx.store.release(ctx.shard, term.epoch)

@@ -13,19 +13,30 @@ Promises, each a rule that closes a way to lose or to overtake a message
 2. Memory holds every live row in (cut, edge], except those under an open reservation.
 3. A row that comes late gets a position behind the cut, so (…, cut] never changes again.
 
+A lane with a target is for one destination that did not take everything: what is refused goes there in order, what
+becomes due for it meanwhile follows, and the lane tries again, later each time. Its chunk stays in flight until all of
+it has been taken, so nothing overtakes; the other destinations leave from their lane as ever.
+
+Where the broker keeps no hand, (hand, cut] as stored is in doubt at adoption: ``doubt`` is its end, and ``sent`` how
+much of it has been published again.
+
 Lanes are made by the term under its lock; nothing here locks, reads a clock or does I/O.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.port import Since
-from celery_wheel.store.model import HOUR_MS, Position, Row
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, Row
 
 #: After every row: the edge of a lane whose every row is in memory.
 END = Position(2**63 - 1, 2**63 - 1)
+
+#: A destination that refuses is tried again after this time, twice as long after each time it refuses.
+RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +49,15 @@ class Chunk:
     rows: list[Row]
     bytes: int
     ids: int  #: the sum of the rows' ids
+    diverted: list[Row] = field(default_factory=list)  #: were in the range, and go to the lane of their target first
+    announced: bool = False  #: the store knows how far it goes
+    again: bool = False  #: rows of it may be in their queues already
+    taken: set[int] = field(default_factory=set)  #: ids of the rows about which nothing more is to be done
+    failed: dict[int, str] = field(default_factory=dict)  #: those of them that cannot get to a queue, and why
+
+    def left(self) -> list[Row]:
+        """The rows still to be published."""
+        return [row for row in self.rows if row.id not in self.taken] if self.taken else self.rows
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +72,7 @@ class Unsettled:
     published_ms: int = 0
     tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
     failed: dict[int, str] = field(default_factory=dict)
+    refused: list[Row] = field(default_factory=list)  #: to go to the lane of their target
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +88,11 @@ class Lane:
     in_flight: Chunk | None = None  #: taken; whether the broker has it is not known yet
     unsettled: Unsettled | None = None
     settling: Unsettled | None = None  #: what was unsettled, on its way to the store
+    target: str | None = None  #: the only destination that leaves from here
+    sent: Position = ORIGIN  #: up to here the broker has what was in doubt
+    doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
+    retry_at_ms: int = 0  #: monotonic: nothing is tried before
+    retry_ms: int = RETRY_FIRST_MS
     _tokens: int = 0
 
     def reserve(self, lowest: Position) -> int:
@@ -85,28 +111,36 @@ class Lane:
     def push(self, row: Row) -> None:
         heapq.heappush(self.ready, (row.due_ms, row.seq, row.id))
 
-    def take(self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
+    def take(
+        self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int, waiting: Collection[str] = ()
+    ) -> Chunk | None:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
+        ``waiting`` are targets that have a lane of their own: their rows are diverted.
         """
         if self._failed():
             return None
-        ready, taken, weight, ids = self.ready, list[Row](), 0, 0
+        ready, taken, diverted = self.ready, list[Row](), list[Row]()
+        weight, ids, last = 0, 0, None
         # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
         end = min((now_ms + 1, 0), self.floor())
-        while ready and len(taken) < max_count and weight < max_bytes and ready[0] < end:
+        while ready and len(taken) + len(diverted) < max_count and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
                 continue
-            del rows[row_id]
-            taken.append(row)
+            last = rows.pop(row_id)
             weight += row.size
-            ids += row_id
-        if not taken:
+            if waiting and row.target in waiting:
+                diverted.append(row)
+            else:
+                taken.append(row)
+                ids += row_id
+        if last is None:
             return None
-        chunk = Chunk(self.number, self.cut, taken[-1].position, taken, weight, ids)
+        weight -= sum([row.size for row in diverted])
+        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk
@@ -134,21 +168,47 @@ class Lane:
 
     def _failed(self) -> bool:
         """The broker remembers only what its last chunk failed: the store has to know before the next one."""
-        return any(done is not None and done.failed for done in (self.settling, self.unsettled))
+        return any(done is not None and (done.failed or done.refused) for done in (self.settling, self.unsettled))
 
-    def confirm(self, chunk: Chunk, failed: dict[int, str], published_ms: int) -> None:
-        """The broker has the chunk: count it as unsettled."""
+    def doubtful(self, rows: list[Row], to: Position) -> Chunk:
+        """What the former holder may have sent, or not, up to ``to``."""
+        weight, ids = sum(row.size for row in rows), sum(row.id for row in rows)
+        self.in_flight = Chunk(self.number, self.sent, to, rows, weight, ids, announced=True, again=True)
+        return self.in_flight
+
+    def refuse(self, chunk: Chunk, refused: Collection[int], now_ms: int) -> None:
+        """Its queue did not take all of the chunk: the rest of it is tried again, and nothing goes before it."""
+        chunk.taken.update(row.id for row in chunk.left() if row.id not in refused)
+        self.retry_at_ms = now_ms + self.retry_ms
+        self.retry_ms = min(RETRY_MAX_MS, 2 * self.retry_ms)
+
+    def busy(self, rows: dict[int, Row], now_ms: int) -> bool:
+        """Whether rows that are due wait in this lane, in memory or, for all that is known, in the store."""
+        if self.in_flight or self.reservations or self.edge.due_ms < now_ms or self.sent < self.doubt or self._failed():
+            return True
+        return self.next_due_ms(rows) is not None
+
+    def confirm(self, chunk: Chunk, published_ms: int, refused: Collection[int] = ()) -> None:
+        """The broker has the chunk, but for what failed or is refused: count it as unsettled."""
+        failed = chunk.failed
         self.in_flight = None
+        self.retry_ms = RETRY_FIRST_MS
+        self.sent = max(self.sent, chunk.to)
         if self.unsettled is None:
             self.unsettled = Unsettled(chunk.from_, chunk.to)
         done = self.unsettled
         done.to = chunk.to
         done.published_ms = published_ms
-        done.count += len(chunk.rows) - len(failed)
+        done.count += len(chunk.rows) - len(failed) - len(refused)
         done.failed.update(failed)
         done.bytes += chunk.bytes
         done.ids += chunk.ids
+        rows = chunk.rows
+        if refused:
+            done.refused += [row for row in rows if row.id in refused]
+            done.bytes -= sum(row.size for row in done.refused)
+            rows = [row for row in rows if row.id not in refused]
         tally = done.tally
-        for row in chunk.rows:
+        for row in rows:
             key = row.due_ms // HOUR_MS, row.queue or row.routing_key, row.task
             tally[key] = tally.get(key, 0) - 1

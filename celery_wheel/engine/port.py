@@ -1,6 +1,6 @@
 """What an engine asks of a broker. The engine itself imports no client library and no kombu.
 
-A broker that keeps the hand beside the messages (Redis) makes ``publish`` a compare-and-set:
+A broker that keeps the hand beside the messages (Redis; ``keeps_hand``) makes ``publish`` a compare-and-set:
 the messages of a chunk and the lane's new hand become visible together, or not at all.
 
 ::
@@ -10,6 +10,11 @@ the messages of a chunk and the lane's new hand become visible together, or not 
                               hand <  from   the broker lost writes         ROLLED_BACK
                               newer epoch    another holder adopted         FENCED
                               no hand        flushed, or never adopted      MISSING
+
+One that keeps none (RabbitMQ, other kombu transports) confirms message by message. The engine then stores how far a
+chunk goes before it leaves, so that after a crash it is known what is in doubt, and sends that again with a mark::
+
+    store: hand ─────── in doubt ───────► cut        publish(…, again=True)
 """
 
 from __future__ import annotations
@@ -32,13 +37,17 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Published:
-    """``failed`` maps the id of a row that its queue would not take to the reason.
+    """``failed`` maps the id of a row that cannot get to a queue to the reason: it is rejected.
 
     It is complete for PUBLISHED, and for ALREADY when the broker's hand stands at ``to``.
+
+    ``refused`` are rows that their queue would not take now, and may take later (full, no majority of its nodes):
+    their destination waits, and they are tried again. A broker that keeps the hand refuses nothing.
     """
 
     verdict: Verdict
     failed: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
 
 
 class Since(NamedTuple):
@@ -78,6 +87,11 @@ class Broker(Protocol):
     both by its verdict.
     """
 
+    @property
+    def keeps_hand(self) -> bool:
+        """Whether ``publish`` is a compare-and-set on a hand in the broker. Where it is not, ``adopt`` answers with no
+        hands, ``set_hand`` does nothing, every ``publish`` that returns has PUBLISHED, and no call is fenced."""
+
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
         """Make this epoch the only one that may publish, trim or move a hand; returns the hands by lane.
 
@@ -97,10 +111,14 @@ class Broker(Protocol):
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
+        again: bool = False,
     ) -> Published:
         """Put the rows, in order, into their queues and move the lane's hand from ``from_`` to ``to``.
 
         ``since`` is kept beside the hand: what the store does not know of yet, these rows included.
+        ``again``: the rows may be in their queues already; a broker without a hand marks them (header ``wheel_again``).
+
+        Raises Interrupted, a BrokerError, when the broker confirmed only some of the rows.
         """
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
@@ -109,10 +127,19 @@ class Broker(Protocol):
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         """Remove exactly what was peeked. False, and nothing removed, if the queue's head is no longer that."""
 
+    def leave(self, shard: int) -> None:
+        """This process no longer holds the shard: what was peeked and not trimmed goes back to the queue.
+
+        May be called by any thread, twice, and at a broker that is away; it raises nothing.
+        """
+
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read one message in the form in which producers put it into the wheel queue."""
 
     def now_ms(self) -> int | None:
-        """The broker's own clock, as a second opinion; None where it has none."""
+        """The broker's own clock, as a second opinion; None where it has none.
+
+        Asked about twice a second, also by those who stand by: a broker may keep its connections alive in it.
+        """
 
     def close(self) -> None: ...

@@ -7,7 +7,8 @@
     load       again at once while there is more; else after 100 ms
     dispatch   until the next row is due, at most a second; woken by ingest and load
     settle     when dispatch has confirmed something, at most every 50 ms
-    forget     while there is more, for a fifth of the time (others want the store too); else after 10 s
+    forget     while there is more, for half of the time, or a tenth while tasks leave, which want the store too;
+               else after 10 s
 
 After a round that failed a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
 error nobody expected ends the whole runner; ``failure`` then says why, and the scheduler process stops with it.
@@ -41,6 +42,7 @@ class Runner:
         self.failure: BaseException | None = None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._stop = threading.Event()
+        self._dispatched = 0  #: when the last round of forgetting ended
         tend_s = min(0.5, lease_ms / 4_000)
         plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
             "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
@@ -48,7 +50,7 @@ class Runner:
             "load": (engine.load, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
-            "forget": (engine.forget, lambda round_, took_s: self._pause(4 * took_s if round_ is Round.BUSY else 10)),
+            "forget": (engine.forget, self._spare_the_others),
         }
         self._threads = [
             threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
@@ -95,6 +97,11 @@ class Runner:
 
     def _pause_unless_busy(self, seconds: float) -> Pause:
         return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
+
+    def _spare_the_others(self, round_: Round, took_s: float) -> None:
+        before, self._dispatched = self._dispatched, self.engine.stats.dispatched
+        share = 9 if self._dispatched > before else 1
+        self._pause(share * took_s if round_ is Round.BUSY else 10)
 
     def _await_unsettled(self, round_: Round, took_s: float) -> None:
         """Many chunks in one settlement, and no waking up while nothing leaves."""

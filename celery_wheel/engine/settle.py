@@ -9,26 +9,41 @@
 A crash before the commit loses nothing: the broker's hand is ahead then, and adoption settles up to it. So a holder
 that stands down while one is under way leaves the rest to the next adoption.
 
+Where the broker keeps no hand, dispatch itself settles, together with the announcement of its next chunk: the store has
+to know how far that goes before it leaves, and of two commits under way the later could put the hand back.
+
 After a chunk of which rows were refused, its lane sends nothing more until that is settled (see ``Lane.take``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from celery_wheel.engine.context import Context, Round, RoundSteps
+from celery_wheel.engine.lane import Chunk
 from celery_wheel.engine.term import Term
 
 
 def settle(ctx: Context, term: Term) -> RoundSteps:
+    """One round of the thread."""
+    if ctx.broker.keeps_hand:
+        yield from settle_now(ctx, term)
+    yield Round.IDLE
+
+
+def settle_now(ctx: Context, term: Term, announced: Chunk | None = None) -> Generator[str, None, bool]:
+    """Commit what is unsettled, together with how far a chunk goes that is about to leave; returns whether it did."""
     with term.active():
-        change = term.settlement()
+        settlement = term.settlement(announced)
     yield "settlement made"
-    if change is None:
-        yield Round.IDLE
-        return
-    ctx.store.apply(ctx.shard, term.epoch, change)
+    if settlement is None:
+        return False
+    ctx.store.apply(ctx.shard, term.epoch, settlement.change)
     yield "settled"
     with term.active():
-        term.settled(change)
-    if change.moves:
+        term.settled(settlement)
+        if announced is not None:
+            announced.announced, announced.diverted = True, []
+    if settlement.change.moves:
         ctx.wake.set()  # lanes with refused rows may go on
-    yield Round.BUSY
+    return True

@@ -16,6 +16,7 @@ class Stats:
 
     accepted: int = 0
     known: int = 0  #: messages that came again and were in the store already
+    refused: int = 0  #: by a queue that may take it later
     rejected: int = 0
     cancelled: int = 0
     dispatched: int = 0
@@ -30,7 +31,8 @@ class Stats:
     def dispatched_chunk(self, rows: Sequence[Row], failed: int, now_ms: int) -> None:
         self.dispatched += len(rows) - failed
         self.rejected += failed
-        self.late_ms_max = max(self.late_ms_max, now_ms - min([row.eta_ms for row in rows]))
+        if rows:
+            self.late_ms_max = max(self.late_ms_max, now_ms - min([row.eta_ms for row in rows]))
 
     def snapshot(self, term: Term, watch: ClockWatch, now_ms: int) -> dict[str, object]:
         """Plain data for JSON. The caller holds the term's lock."""

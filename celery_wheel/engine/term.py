@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.lane import END, Chunk, Lane
+from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
 from celery_wheel.engine.window import Window
 from celery_wheel.errors import TermEnded
 from celery_wheel.store.model import (
@@ -63,6 +63,15 @@ class Withdrawal:
 
     change: Change
     tokens: list[tuple[int, int]]  #: (lane number, reservation)
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
+
+    change: Change = field(default_factory=Change)
+    moved: list[tuple[Row, Move]] = field(default_factory=list)
+    tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
 
 
 class Term:
@@ -103,9 +112,16 @@ class Term:
     def _lane_for(self, eta_ms: int, now_ms: int) -> Lane:
         """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
         for lane in self.lanes.values():
-            if lane.cut.due_ms <= max(eta_ms, now_ms):
+            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
                 return lane
-        lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False)
+        return self._open_lane(None)
+
+    def _lane_of(self, target: str) -> Lane:
+        """The lane in which a destination waits that does not take everything."""
+        return next((lane for lane in self.lanes.values() if lane.target == target), None) or self._open_lane(target)
+
+    def _open_lane(self, target: str | None) -> Lane:
+        lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target)
         self.lanes[lane.number] = lane
         return lane
 
@@ -132,7 +148,8 @@ class Term:
         change.tally = {TallyKey(*key): n for key, n in tally.items()}
         for number, position in lowest.items():
             intake.tokens[number] = self._open_reservation(self.lanes[number], Position(*position))
-        change.lanes = [LaneState(lane.number, ORIGIN, ORIGIN) for lane in self.lanes.values() if not lane.in_store]
+        new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
+        change.lanes = [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
         change.seq = self.seq
         return intake
 
@@ -157,9 +174,12 @@ class Term:
         """The chunk to publish now: the one whose fate is unknown, else the next that is due."""
         if lane.in_flight is not None:
             return lane.in_flight
-        chunk = lane.take(self.window.rows, now_ms, max_count, max_bytes)
+        waiting: set[str] = set()
+        if lane.target is None:
+            waiting = {one.target for one in self.lanes.values() if one.target and one.busy(self.window.rows, now_ms)}
+        chunk = lane.take(self.window.rows, now_ms, max_count, max_bytes, waiting)
         if chunk is not None:
-            self.window.left(chunk.bytes)
+            self.window.left(chunk.bytes + sum(row.size for row in chunk.diverted))
         return chunk
 
     def in_order(self) -> list[Lane]:
@@ -168,40 +188,79 @@ class Term:
         ready = {lane.number: lane.next_due_ms(rows) for lane in self.lanes.values()}
         return sorted(self.lanes.values(), key=lambda lane: (ready[lane.number] is None, ready[lane.number] or 0))
 
-    def next_due_ms(self) -> int | None:
-        """When the next row may be due, for the wait; None when nothing is in memory."""
-        due = [lane.next_due_ms(self.window.rows) for lane in self.lanes.values()]
+    def next_due_ms(self, monotonic_ms: int | None = None) -> int | None:
+        """When the next row may be due; None when nothing is in memory, or nothing may be tried at ``monotonic_ms``."""
+        lanes = [lane for lane in self.lanes.values() if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
+        due = [lane.next_due_ms(self.window.rows) for lane in lanes]
         due.append(self.window.wheel.next_expiration_ms())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
-    def settlement(self) -> Change | None:
-        """What the broker has and the store does not know of yet, as one change; None when there is nothing."""
-        change = Change()
-        for lane in self.lanes.values():
+    def settlement(self, announced: Chunk | None = None) -> Settlement | None:
+        """What the broker has and the store does not know of yet, as one change; None when there is nothing.
+
+        ``announced`` is about to leave: the store learns how far it goes, and what it diverts moves first.
+        """
+        settlement = Settlement()
+        change = settlement.change
+        if announced is not None:
+            self._divert(settlement, announced.diverted)
+        for lane in list(self.lanes.values()):
             done = lane.unsettled
-            if done is None or lane.settling is not None:  # one after the other, or the hand would go back
-                continue
-            lane.unsettled, lane.settling = None, done
-            change.lanes.append(LaneState(lane.number, done.to, done.to))
-            change.batches.append(
-                Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
-            )
-            for key, n in done.tally.items():
-                change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
-            for row_id, reason in done.failed.items():
-                self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+            if done is not None and lane.settling is None:  # one after the other, or the hand would go back
+                lane.unsettled, lane.settling = None, done
+                self._settle(settlement, lane, done)
+            elif announced is not None and lane.number == announced.lane:
+                change.lanes.append(LaneState(lane.number, lane.hand, lane.cut, lane.target))
+        if change.lanes:
+            new = [lane for lane in self.lanes.values() if lane.target is not None and not lane.in_store]
+            change.lanes += [LaneState(lane.number, lane.hand, lane.hand, lane.target) for lane in new]
         change.seq = self.seq
-        return change if change.lanes else None
+        return settlement if change.lanes else None
+
+    def _settle(self, settlement: Settlement, lane: Lane, done: Unsettled) -> None:
+        change = settlement.change
+        change.lanes.append(LaneState(lane.number, done.to, lane.cut, lane.target))
+        change.batches.append(
+            Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
+        )
+        for key, n in done.tally.items():
+            change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
+        for row_id, reason in done.failed.items():
+            self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+        self._divert(settlement, done.refused)
+
+    def _divert(self, settlement: Settlement, rows: Sequence[Row]) -> None:
+        """Rows go on in the lane of their target, in the order they have, and not before the change is committed."""
+        tally = settlement.change.tally
+        lowest: dict[int, Position] = {}
+        for row in rows:
+            lane = self._lane_of(row.target)
+            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self._next_seq())
+            settlement.change.moves.append(move)
+            settlement.moved.append((row, move))
+            lowest[lane.number] = min(lowest.get(lane.number, END), Position(move.due_ms, move.seq))
+            before, after = row.tally_key, row.tally_key._replace(hour=move.due_ms // HOUR_MS)
+            if before != after:
+                tally[before] = tally.get(before, 0) - 1
+                tally[after] = tally.get(after, 0) + 1
+        for number, position in lowest.items():
+            settlement.tokens.append((number, self._open_reservation(self.lanes[number], position)))
 
     def confirmed(self) -> dict[int, Position]:
         """How far each lane is known to be in the broker."""
         known = {lane.number: lane.unsettled or lane.settling for lane in self.lanes.values() if lane.in_broker}
         return {number: done.to if done else self.lanes[number].hand for number, done in known.items()}
 
-    def settled(self, change: Change) -> None:
-        for state in change.lanes:
+    def settled(self, settlement: Settlement) -> None:
+        for state in settlement.change.lanes:
             lane = self.lanes[state.lane]
-            lane.hand, lane.settling = state.hand, None
+            lane.hand, lane.settling, lane.in_store = state.hand, None, True
+        for row, move in settlement.moved:
+            row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+            self.window.place(self.lanes[row.lane], row)
+        for number, token in settlement.tokens:
+            self.lanes[number].release(token)
+        self.window.evict(self.lanes)
 
     # -- revision --------------------------------------------------------------------------------
 

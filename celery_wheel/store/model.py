@@ -148,7 +148,12 @@ class Row:
 
     @property
     def tally_key(self) -> TallyKey:
-        return TallyKey(self.due_ms // HOUR_MS, self.queue or self.routing_key, self.task)
+        return TallyKey(self.due_ms // HOUR_MS, self.target, self.task)
+
+    @property
+    def target(self) -> str:
+        """The destination's name: the queue, or the routing key where none is known."""
+        return self.queue or self.routing_key
 
 
 class TallyKey(NamedTuple):
@@ -217,11 +222,15 @@ class Batch:
 
 @dataclass(slots=True)
 class LaneState:
-    """A lane as stored. hand <= cut."""
+    """A lane as stored. hand <= cut.
+
+    ``target``: the one destination whose rows it takes (see ``Row.target``); None for all.
+    """
 
     lane: int
     hand: Position
     cut: Position
+    target: str | None = None
 
 
 @dataclass(slots=True)

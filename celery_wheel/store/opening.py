@@ -144,6 +144,12 @@ def _check(name: str, found: Any, shards: int | None) -> None:
             f"the store {name} was made by a newer celery-wheel (its tables have version {found.schema_version}, this "
             f"one knows {SCHEMA_VERSION}); nothing was touched; run: pip install -U celery-wheel"
         )
+    if found.schema_version < SCHEMA_VERSION:
+        raise StoreUnusable(
+            f"the store {name} was made by an older celery-wheel (its tables have version {found.schema_version}, this "
+            f"one needs {SCHEMA_VERSION}); nothing was touched; let the older one dispatch what is pending, then let "
+            "wheel_store name a new store"
+        )
     if shards is not None and shards != found.shards:
         raise StoreUnusable(
             f"the store {name} was made with {found.shards} shards, not {shards}; nothing was touched; set "

@@ -52,7 +52,7 @@ from sqlalchemy import (
 )
 
 #: Raised by every change of this description; a store carries the one it was made or migrated with.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -128,6 +128,7 @@ lane = Table(
     _required("hand_seq", BigInteger, "second half of the hand's position"),
     _required("cut_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
     _required("cut_seq", BigInteger, "second half of the cut's position"),
+    _optional("target", Text, "the one destination it is for, while that does not take everything; none: for all"),
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 

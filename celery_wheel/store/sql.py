@@ -124,7 +124,9 @@ class SqlStore:
         with self._database.reading() as connection:
             rows = self._sql.lanes(connection, shard=shard).all()
         return [
-            LaneState(row.lane, Position(row.hand_due_ms, row.hand_seq), Position(row.cut_due_ms, row.cut_seq))
+            LaneState(
+                row.lane, Position(row.hand_due_ms, row.hand_seq), Position(row.cut_due_ms, row.cut_seq), row.target
+            )
             for row in rows
         ]
 

@@ -63,6 +63,7 @@ def no_fault(_point: str) -> None:
 
 
 class ModelRedis:
+    keeps_hand = True
     check_epoch = True
     trim_by_content = True
 
@@ -122,6 +123,7 @@ class ModelRedis:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
+        again: bool = False,
     ) -> Published:
         self.fault("before")
         result = self._publish(epoch, BrokerHand(to, since=since), lane, from_, rows, now_ms)
@@ -174,6 +176,9 @@ class ModelRedis:
         self._trimmed(head)
         self.fault("after")
         return True
+
+    def leave(self, shard: int) -> None:
+        return
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         raise AssertionError("the simulation puts no raw messages into the inbox")

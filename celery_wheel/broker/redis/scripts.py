@@ -23,17 +23,16 @@ class Script:
     def __call__(
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
     ) -> tuple[str, Any]:
-        """Run it; every script answers with a word or a number, and perhaps something that goes with it."""
+        """Run it; every script answers with a word, and perhaps something that goes with it."""
         try:
             answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:
             answer = client.eval(self.text, len(keys), *keys, *args)
         word, *rest = answer
-        return word.decode() if isinstance(word, bytes) else str(word), rest[0] if rest else None
+        return word.decode(), rest[0] if rest else None
 
 
 ADOPT = Script("adopt")
 SET_HAND = Script("set_hand")
 PUBLISH = Script("publish")
-PEEK = Script("peek")
 TRIM = Script("trim")

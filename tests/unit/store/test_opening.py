@@ -210,8 +210,18 @@ def test_a_store_of_a_newer_version_is_left_alone(path: Path, open_it: OpenStore
     database.commit()
     database.close()
     said = refusal(f"sqlite:///{path}")
-    assert "was made by a newer celery-wheel (its tables have version 99, this one knows 1)" in said
+    assert "was made by a newer celery-wheel (its tables have version 99, this one knows 2)" in said
     assert "pip install -U celery-wheel" in said
+
+
+def test_a_store_of_an_older_version_is_left_alone(path: Path, open_it: OpenStore) -> None:
+    open_it().close()
+    database = sqlite3.connect(path)
+    database.execute("UPDATE wheel_meta SET schema_version = 1")
+    database.commit()
+    database.close()
+    said = refusal(f"sqlite:///{path}")
+    assert "was made by an older celery-wheel (its tables have version 1, this one needs 2)" in said
 
 
 @pytest.mark.parametrize("create", [True, False])
