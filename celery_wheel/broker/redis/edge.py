@@ -291,7 +291,7 @@ class RedisBroker:
 def _proof(found: Sequence[bytes]) -> Proof:
     tail = TAIL_BYTES
     marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
-    if not all([TAG in mark for mark in marks]):
+    if not all(TAG in mark for mark in marks):
         tail = max(map(len, found))
         marks = [b"%d:%b" % (len(raw), raw) for raw in found]
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
