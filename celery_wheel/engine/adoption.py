@@ -96,7 +96,9 @@ class Adoption:
     def _lane(self, found: LaneState) -> Lane:
         if self.broker.keeps_hand:
             return Lane(found.lane, found.hand, found.hand, found.hand, target=found.target)
-        return Lane(found.lane, found.hand, found.cut, found.cut, target=found.target, sent=found.hand, doubt=found.cut)
+        lane = Lane(found.lane, found.hand, found.cut, found.cut, target=found.target, again=found.again)
+        lane.sent, lane.doubt = found.hand, found.cut
+        return lane
 
     def _next_seq(self) -> int:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard

@@ -113,9 +113,13 @@ class Dispatcher:
 
     def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> Published:
         ctx = self._ctx
+        if not ctx.broker.keeps_hand and ctx.clock.monotonic_ms() >= term.lease_until_ms:
+            # Nobody else would see it: this process was suspended, or the store did not answer for so long.
+            raise Fenced(f"the lease of shard {ctx.shard} has run out; another holder may have it by now")
+        again = chunk.again or term.lanes[chunk.lane].again
         try:
             published = ctx.broker.publish(
-                ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.left(), now_ms, since, chunk.again
+                ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.left(), now_ms, since, again
             )
         except Interrupted as error:
             chunk.taken |= error.confirmed

@@ -154,7 +154,7 @@ class Engine:
         term.end(reason)
         if self.term is term:
             self.term = None
-        self._ctx.broker.leave(self.shard)
+            self._ctx.broker.leave(self.shard, term.epoch)
 
     # -- tend --------------------------------------------------------------------------------------
 
@@ -162,12 +162,12 @@ class Engine:
         ctx = self._ctx
         fit = self._watch.compare(self._second_clock_ms)
         yield "clock compared"
-        term, now_ms = self.term, ctx.clock.now_ms()
+        term, now_ms, lease_until_ms = self.term, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
             yield from self._stand_down("the clock is not fit to hold a shard")
             yield Round.FAILED
         elif term is None:
-            yield from self._adopt(now_ms)
+            yield from self._adopt(now_ms, lease_until_ms)
         else:
             with term.active():
                 snapshot, confirmed = ctx.stats.snapshot(term, self._watch, now_ms), term.confirmed()
@@ -176,6 +176,7 @@ class Engine:
                 self._compare_hands(term, confirmed)
             yield "hands compared"
             ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
+            term.lease_until_ms = lease_until_ms
             yield Round.IDLE
 
     def _stand_by(self) -> None:
@@ -207,7 +208,7 @@ class Engine:
             if number not in hands or hands[number].hand < position:
                 raise HandLost(f"the broker has lost the hand of lane {number}, which stood at {tuple(position)}")
 
-    def _adopt(self, now_ms: int) -> RoundSteps:
+    def _adopt(self, now_ms: int, lease_until_ms: int) -> RoundSteps:
         ctx = self._ctx
         epoch = ctx.store.acquire(ctx.shard, self.holder, now_ms, ctx.limits.lease_ms)
         yield "acquired"
@@ -221,10 +222,11 @@ class Engine:
         except BrokerError:
             # Another host may reach the broker: do not keep the shard from it.
             self.held = False
-            ctx.broker.leave(ctx.shard)
+            ctx.broker.leave(ctx.shard, epoch)
             ctx.store.release(ctx.shard, epoch)
             raise
         term = adoption.term()
+        term.lease_until_ms = lease_until_ms
         yield "term made"
         self.stats.adoptions += 1
         self.stats.rollbacks += adoption.rollbacks

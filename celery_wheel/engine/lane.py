@@ -73,6 +73,7 @@ class Unsettled:
     tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: to go to the lane of their target
+    again: bool = False  #: they may be in their queue already
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,7 @@ class Lane:
     unsettled: Unsettled | None = None
     settling: Unsettled | None = None  #: what was unsettled, on its way to the store
     target: str | None = None  #: the only destination that leaves from here
+    again: bool = False  #: rows that wait in it may be in their queue already
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
     doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
     retry_at_ms: int = 0  #: monotonic: nothing is tried before
@@ -206,6 +208,7 @@ class Lane:
         rows = chunk.rows
         if refused:
             done.refused += [row for row in rows if row.id in refused]
+            done.again = chunk.again
             done.bytes -= sum(row.size for row in done.refused)
             rows = [row for row in rows if row.id not in refused]
         tally = done.tally

@@ -122,15 +122,19 @@ class Broker(Protocol):
         """
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        """The oldest messages of the shard's wheel queue; at least one, if there is one, whatever its size."""
+        """The oldest messages of the shard's wheel queue; at least one, if there is one, whatever its size.
+
+        After ``leave`` it raises BrokerError until the shard is adopted anew: nothing may be taken for nobody.
+        """
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         """Remove exactly what was peeked. False, and nothing removed, if the queue's head is no longer that."""
 
-    def leave(self, shard: int) -> None:
-        """This process no longer holds the shard: what was peeked and not trimmed goes back to the queue.
+    def leave(self, shard: int, epoch: int) -> None:
+        """This term has ended: what was peeked and not trimmed goes back to the queue.
 
-        May be called by any thread, twice, and at a broker that is away; it raises nothing.
+        Nothing is done when a later epoch has been adopted here since. May be called by any thread, twice, and at a
+        broker that is away; it raises nothing.
         """
 
     def decode(self, raw: bytes) -> Message | Unreadable:

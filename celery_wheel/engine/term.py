@@ -72,6 +72,7 @@ class Settlement:
     change: Change = field(default_factory=Change)
     moved: list[tuple[Row, Move]] = field(default_factory=list)
     tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
+    withdrawn: set[int] = field(default_factory=set)  #: rows that are cancelled while it is under way
 
 
 class Term:
@@ -82,6 +83,7 @@ class Term:
         self.window = window
         self.lock = threading.RLock()
         self.ended: str | None = None
+        self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self._count = seq >> SHARD_BITS
 
     # -- life ------------------------------------------------------------------------------------
@@ -200,26 +202,30 @@ class Term:
 
         ``announced`` is about to leave: the store learns how far it goes, and what it diverts moves first.
         """
-        settlement = Settlement()
-        change = settlement.change
+        settlement, hands = Settlement(withdrawn=self.window.watch()), dict[int, Position]()
         if announced is not None:
-            self._divert(settlement, announced.diverted)
+            hands[announced.lane] = self.lanes[announced.lane].hand
+            self._divert(settlement, announced.diverted, again=False)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
             if done is not None and lane.settling is None:  # one after the other, or the hand would go back
                 lane.unsettled, lane.settling = None, done
+                hands[lane.number] = done.to
                 self._settle(settlement, lane, done)
-            elif announced is not None and lane.number == announced.lane:
-                change.lanes.append(LaneState(lane.number, lane.hand, lane.cut, lane.target))
-        if change.lanes:
-            new = [lane for lane in self.lanes.values() if lane.target is not None and not lane.in_store]
-            change.lanes += [LaneState(lane.number, lane.hand, lane.hand, lane.target) for lane in new]
+        for number, _ in settlement.tokens:
+            hands.setdefault(number, self.lanes[number].hand)
+        change = settlement.change
+        for number, hand in hands.items():
+            lane = self.lanes[number]
+            change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again))
         change.seq = self.seq
-        return settlement if change.lanes else None
+        if not hands:
+            self.window.unwatch(settlement.withdrawn)
+            return None
+        return settlement
 
     def _settle(self, settlement: Settlement, lane: Lane, done: Unsettled) -> None:
         change = settlement.change
-        change.lanes.append(LaneState(lane.number, done.to, lane.cut, lane.target))
         change.batches.append(
             Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
         )
@@ -227,14 +233,16 @@ class Term:
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
             self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
-        self._divert(settlement, done.refused)
+        self._divert(settlement, done.refused, done.again)
 
-    def _divert(self, settlement: Settlement, rows: Sequence[Row]) -> None:
+    def _divert(self, settlement: Settlement, rows: Sequence[Row], again: bool) -> None:
         """Rows go on in the lane of their target, in the order they have, and not before the change is committed."""
-        tally = settlement.change.tally
-        lowest: dict[int, Position] = {}
+        tally, lowest = settlement.change.tally, dict[int, Position]()
         for row in rows:
             lane = self._lane_of(row.target)
+            if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
+                lane.again = False
+            lane.again |= again
             move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self._next_seq())
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
@@ -257,7 +265,9 @@ class Term:
             lane.hand, lane.settling, lane.in_store = state.hand, None, True
         for row, move in settlement.moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
-            self.window.place(self.lanes[row.lane], row)
+            if row.id not in settlement.withdrawn:
+                self.window.place(self.lanes[row.lane], row)
+        self.window.unwatch(settlement.withdrawn)
         for number, token in settlement.tokens:
             self.lanes[number].release(token)
         self.window.evict(self.lanes)
@@ -274,7 +284,7 @@ class Term:
         tokens: list[tuple[int, int]] = []
         for row in rows:
             lane = self.lanes[row.lane]
-            if row.position <= lane.cut:
+            if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
                 continue
             tokens.append((lane.number, self._open_reservation(lane, row.position)))
             self.window.withdraw(row.id)

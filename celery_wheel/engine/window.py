@@ -54,7 +54,7 @@ class Window:
         self.max_bytes = max_bytes
         self.rows: dict[int, Row] = {}
         self.bytes = 0
-        self._loads: list[Load] = []
+        self._watches: list[set[int]] = []  #: see ``watch``
         self._withdrawn: set[int] = set()  #: out of the window, and the store may not know yet
 
     def place(self, lane: Lane, row: Row) -> None:
@@ -73,12 +73,22 @@ class Window:
             self.bytes -= row.size
             self.wheel.cancel(row_id)
         self._withdrawn.add(row_id)
-        for load in self._loads:
-            load.withdrawn.add(row_id)
+        for watch in self._watches:
+            watch.add(row_id)
 
     def withdrawn(self, row_ids: Iterable[int]) -> None:
         """The store knows now: a slice that is begun from here on reads what became of the rows."""
         self._withdrawn.difference_update(row_ids)
+
+    def watch(self) -> set[int]:
+        """The rows that are being withdrawn, and will be until ``unwatch``: for whoever places rows that it read or
+        moved before, and the store may know better by then."""
+        watch = set(self._withdrawn)
+        self._watches.append(watch)
+        return watch
+
+    def unwatch(self, watch: set[int]) -> None:
+        self._watches = [one for one in self._watches if one is not watch]
 
     def left(self, weight: int) -> None:
         """Account for the bytes of rows that a chunk has taken."""
@@ -120,12 +130,10 @@ class Window:
         if lane.edge != after:
             return None
         lane.edge = upto
-        load = Load(lane.number, after, upto, lane.reserve(after.next()), set(self._withdrawn))
-        self._loads.append(load)
-        return load
+        return Load(lane.number, after, upto, lane.reserve(after.next()), self.watch())
 
     def finish_load(self, lane: Lane, load: Load, rows: Iterable[Row]) -> None:
-        self._loads.remove(load)
+        self.unwatch(load.withdrawn)
         for row in rows:
             if row.id not in load.withdrawn:
                 self.place(lane, row)

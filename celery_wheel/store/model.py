@@ -231,6 +231,7 @@ class LaneState:
     hand: Position
     cut: Position
     target: str | None = None
+    again: bool = False  #: some of its rows may be in their queue already
 
 
 @dataclass(slots=True)

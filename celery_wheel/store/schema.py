@@ -38,6 +38,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Identity,
     Index,
@@ -129,6 +130,7 @@ lane = Table(
     _required("cut_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
     _required("cut_seq", BigInteger, "second half of the cut's position"),
     _optional("target", Text, "the one destination it is for, while that does not take everything; none: for all"),
+    Column("again", Boolean, nullable=False, default=False, comment="its rows may be in their queue already"),
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 

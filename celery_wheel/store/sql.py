@@ -125,7 +125,11 @@ class SqlStore:
             rows = self._sql.lanes(connection, shard=shard).all()
         return [
             LaneState(
-                row.lane, Position(row.hand_due_ms, row.hand_seq), Position(row.cut_due_ms, row.cut_seq), row.target
+                row.lane,
+                Position(row.hand_due_ms, row.hand_seq),
+                Position(row.cut_due_ms, row.cut_seq),
+                row.target,
+                bool(row.again),
             )
             for row in rows
         ]

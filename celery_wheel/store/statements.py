@@ -137,7 +137,7 @@ class Statements:
             .where(timer.c.id == bindparam("moved"), timer.c.shard == bindparam("at_shard"))
             .values(lane=bindparam("lane"), due_ms=bindparam("due_ms"), seq=bindparam("seq"))
         )
-        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target"]
+        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target", "again"]
         new = self._insert_or(lane).values({name: bindparam(name) for name in columns})
         places = {name: new.excluded[name] for name in columns[2:]}
         self.set_lane = self._prepare(new.on_conflict_do_update(index_elements=columns[:2], set_=places))

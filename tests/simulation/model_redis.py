@@ -177,7 +177,7 @@ class ModelRedis:
         self.fault("after")
         return True
 
-    def leave(self, shard: int) -> None:
+    def leave(self, shard: int, epoch: int) -> None:
         return
 
     def decode(self, raw: bytes) -> Message | Unreadable:

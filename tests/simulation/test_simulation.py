@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.simulation import planted
+from tests.simulation import planted, planted_rabbit
+from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.world import Violation, World
 
 #: More seeds than every run needs, for a long night: WHEEL_SEEDS=100000 pytest tests/simulation
@@ -53,12 +54,26 @@ HAPPENS = [
 ]
 
 
-def test_a_seed_replays_exactly() -> None:
+@pytest.mark.timeout(180 if SEEDS <= 1000 else 0)
+def test_no_seed_breaks_a_promise_on_rabbitmq() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        happened += RabbitWorld(seed).run().happened()
+    never = [what for what in HAPPENS_ON_RABBITMQ if not happened[what]]
+    assert not never, f"the simulation no longer reaches: {never}"
+
+
+HAPPENS_ON_RABBITMQ = [what for what in HAPPENS if what not in ("rollbacks", "lost by redis")]
+HAPPENS_ON_RABBITMQ += ["refused", "sent twice"]
+
+
+@pytest.mark.parametrize("world", [World, RabbitWorld])
+def test_a_seed_replays_exactly(world: type[World]) -> None:
     for seed in (1, 2, 3):
-        assert list(World(seed).run().log) == list(World(seed).run().log)
+        assert list(world(seed).run().log) == list(world(seed).run().log)
 
 
-@pytest.mark.parametrize("plant", planted.PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", [*planted.PLANTED, *planted_rabbit.PLANTED], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[World]]]) -> None:
     with plant() as broken:
         found = next(filter(None, (_violation(broken, seed) for seed in range(1_500))), None)
@@ -68,7 +83,8 @@ def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[
         again = _violation(broken, seed)
         assert again is not None
         assert str(again[1]) == str(violation)
-    assert _violation(World, seed) is None, "the seed fails without the bug as well"
+    sound = RabbitWorld if issubclass(broken, RabbitWorld) else World
+    assert _violation(sound, seed) is None, "the seed fails without the bug as well"
 
 
 def _violation(world: type[World], seed: int) -> tuple[int, Violation] | None:

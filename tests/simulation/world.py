@@ -22,6 +22,7 @@ from dataclasses import fields
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
@@ -33,7 +34,7 @@ ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "forget")
 WEIGHTS = (2, 6, 5, 8, 3, 1)
 #: Steps that say nothing to a reader of the log.
 DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "snapshot taken", "hands compared"}
-DULL |= {"reaped", "peeked"}
+DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
 
 
@@ -49,14 +50,7 @@ class Scheduler:
         self.name = name
         self.clock = ManualClock(world.clock_ms)
         store = world.store_class(world.disk, fault=world.store_fault)
-        self.broker = world.redis_class(
-            world.server,
-            lambda: world.clock_ms,
-            fault=world.broker_fault,
-            pushed=world.pushed,
-            refused=world.refused.add,
-            trimmed=world.trimmed,
-        )
+        self.broker = world.make_broker()
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.frozen_until_ms = 0
@@ -93,7 +87,6 @@ class World:
         self.clock_ms = START_MS
         self.log: deque[str] = deque(maxlen=400)
         self.disk = Disk(lambda: self.clock_ms)
-        self.server = RedisServer(keeps_past=12 if self.loses else 0)
         self.limits = Limits(
             tick_ms=rng.choice((1, 10)),
             wheel_size=rng.choice((2, 20)),
@@ -108,6 +101,7 @@ class World:
             # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
+        self.make_server()
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
         self.excused: set[str] = set()  #: messages that Redis lost before they were accepted
@@ -118,6 +112,38 @@ class World:
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
+
+    # -- the broker --------------------------------------------------------------------------------
+
+    def make_server(self) -> None:
+        self.server = RedisServer(keeps_past=12 if self.loses else 0)
+
+    def make_broker(self) -> Broker:
+        return self.redis_class(
+            self.server,
+            lambda: self.clock_ms,
+            fault=self.broker_fault,
+            pushed=self.pushed,
+            refused=self.refused.add,
+            trimmed=self.trimmed,
+        )
+
+    def wheel(self) -> list[Message | Unreadable]:
+        """The wheel queue, oldest first."""
+        return self.server.keys.wheel
+
+    def queues(self) -> dict[str, list[int]]:
+        return self.server.keys.queues
+
+    def wrote(self) -> None:
+        self.server.wrote()
+
+    def spoil(self, mend: bool = False) -> None:
+        """A queue that takes nothing from now on, or does so again."""
+        self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
+
+    def takes_nothing(self, row: Row) -> bool:
+        return row.queue in self.server.wrong_types or row.queue == "broken"
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -206,13 +232,13 @@ class World:
         message = self.to_send.pop()
         message.eta_ms += self.clock_ms
         message.created_ms = self.clock_ms
-        self.server.wrote()
-        self.server.keys.wheel.append(message)
+        self.wrote()
+        self.wheel().append(message)
         self.sent[message.envelope_id] = message
         if self.rng.random() < 0.1:  # a producer that did not hear the answer sends again
-            self.server.keys.wheel.append(copy.copy(message))
+            self.wheel().append(copy.copy(message))
         if self.rng.random() < 0.2 and self.fault_rate:
-            self.server.wrong_types = set() if self.server.wrong_types else {"broken"}
+            self.spoil()
         self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
 
     def _cancel(self) -> None:
@@ -230,14 +256,15 @@ class World:
         self.log.append(f"user: cancel {task_id}")
 
     def _work(self) -> None:
-        for ids in self.server.keys.queues.values():
+        for ids in self.queues().values():
             self.executed.update(ids)
             if ids:
-                self.server.wrote()
+                self.wrote()
                 ids.clear()
 
     def _crash(self, scheduler: Scheduler) -> None:
         self.log.append(f"{scheduler.name}: crash")
+        scheduler.broker.close()
         self.schedulers[self.schedulers.index(scheduler)] = Scheduler(self, scheduler.name)
 
     def _lose(self) -> None:
@@ -279,6 +306,11 @@ class World:
             self.counts["pushed while busy, after a wait" if waited else "pushed while busy"] += 1
         if self.loses:
             return
+        self._once(row)
+        if not self.clock_steps:
+            self._in_order_of_eta(row)
+
+    def _once(self, row: Row) -> None:
         if self.pushes[row.id] > 1:
             raise self._violation(f"row {row.id} was pushed twice, and Redis had lost nothing")
         if self.disk.shard(0).rows[row.id].row.lane == REST:
@@ -286,8 +318,6 @@ class World:
         if row.position <= self.last.get(row.lane, Position(0, 0)):
             raise self._violation(f"row {row.id} was overtaken")
         self.last[row.lane] = row.position
-        if not self.clock_steps:
-            self._in_order_of_eta(row)
 
     def _in_order_of_eta(self, row: Row) -> None:
         """Of the tasks that were accepted before they were due, none that is due earlier is waiting still."""
@@ -297,8 +327,7 @@ class World:
         for other in rows.values():
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
             waits = other.row.lane != REST and other.row.id not in self.pushes
-            refused = other.row.queue in self.server.wrong_types or other.row.queue == "broken"
-            if earlier and waits and not refused and other.accepted_ms < other.row.eta_ms:
+            if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
@@ -310,7 +339,7 @@ class World:
     def _calm_down(self) -> None:
         """No more faults; everything that is waiting gets the time it needs."""
         self.quiet = True
-        self.server.wrong_types = set()
+        self.spoil(mend=True)
         while self.to_send:
             self._send()
         for scheduler in self.schedulers:
@@ -331,7 +360,7 @@ class World:
             not self.disk.shard(0).order.get(lane.lane, []) or data.order[lane.lane][-1][:2] <= lane.hand
             for lane in data.lanes.values()
         )
-        return settled and not self.server.keys.wheel and not data.inbox
+        return settled and not self.wheel() and not data.inbox
 
     def _missing(self) -> list[str]:
         data = self.disk.shard(0)
@@ -339,7 +368,7 @@ class World:
             stored.message.envelope_id
             for stored in data.rows.values()
             if stored.row.lane != REST and stored.row.position > data.lanes[stored.row.lane].hand
-        ] + [arrival.envelope_id for arrival in self.server.keys.wheel]
+        ] + [arrival.envelope_id for arrival in self.wheel()]
 
     def _judge(self) -> None:
         data = self.disk.shard(0)
@@ -348,7 +377,7 @@ class World:
         for envelope_id in self.sent:
             if envelope_id not in accepted and envelope_id not in self.excused:
                 raise self._violation(f"{envelope_id} was never accepted")
-        in_queue = {row_id for ids in self.server.keys.queues.values() for row_id in ids}
+        in_queue = {row_id for ids in self.queues().values() for row_id in ids}
         for row_id, stored in ever.items():
             if stored.row.lane == REST:
                 self._judge_resting(row_id)

@@ -227,7 +227,7 @@ class RedisBroker:
             raise self._refused(shard, epoch, word, rest)
         return word == "trimmed"
 
-    def leave(self, shard: int) -> None:
+    def leave(self, shard: int, epoch: int) -> None:
         """Nothing: what was peeked is in the queue still."""
 
     def decode(self, raw: bytes) -> Message | Unreadable:

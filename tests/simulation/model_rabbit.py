@@ -1,0 +1,161 @@
+"""The broker edge of RabbitMQ as a model: a queue with acknowledgements, and confirms message by message.
+
+``RabbitServer`` is what a crash of schedulers leaves alone. ``ModelRabbit`` is one scheduler's connections: deliveries
+that it has not acknowledged go back to the head of the queue when it leaves, dies, or is thought dead (``cut_off``).
+
+``dies`` is asked before each message of a chunk: True, and the connection is gone there. What was written until then
+is in its queue, and of it ``confirmed`` chooses what the client has heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
+from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.store.model import Message, Position, Row, Unreadable
+from tests.simulation.model_redis import no_fault
+
+
+@dataclass
+class RabbitServer:
+    wheel: list[Message | Unreadable] = field(default_factory=list)  #: oldest first
+    unacked: dict[int, list[Message | Unreadable]] = field(default_factory=dict)  #: by channel
+    queues: dict[str, list[int]] = field(default_factory=dict)  #: queue → row ids, oldest first
+    full: set[str] = field(default_factory=set)  #: queues that refuse
+    missing: set[str] = field(default_factory=set)  #: queues that are not there
+    channels: int = 0
+
+    def open(self) -> int:
+        self.channels += 1
+        self.unacked[self.channels] = []
+        return self.channels
+
+    def close(self, channel: int | None) -> None:
+        """What the channel had not acknowledged goes back to where it was."""
+        self.wheel[:0] = self.unacked.pop(channel, []) if channel is not None else []
+
+
+class ModelRabbit:
+    keeps_hand = False
+    prefetch = 8
+
+    def __init__(
+        self,
+        server: RabbitServer,
+        now_ms: Callable[[], int],
+        *,
+        fault: Callable[[str], None] = no_fault,
+        dies: Callable[[], bool] = lambda: False,
+        confirmed: Callable[[list[int]], set[int]] = set,
+        pushed: Callable[[Row, int, bool], None] = lambda row, now_ms, again: None,
+        refused: Callable[[int], None] = lambda row_id: None,
+        trimmed: Callable[[Sequence[Message | Unreadable]], None] = lambda arrivals: None,
+    ) -> None:
+        self.server = server
+        self._now_ms = now_ms
+        self.fault = fault
+        self._dies = dies
+        self._confirmed = confirmed
+        self._pushed = pushed
+        self._refused = refused
+        self._trimmed = trimmed
+        self._channel: int | None = None
+        self._epoch: int | None = None
+
+    # -- the shard -----------------------------------------------------------------------------------
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+        self._close()
+        self.fault("before")
+        self._channel = self.server.open()
+        self._epoch = epoch
+        return {}
+
+    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
+        return
+
+    def leave(self, shard: int, epoch: int) -> None:
+        if epoch == self._epoch:
+            self._close()
+
+    def _close(self) -> None:
+        self.server.close(self._channel)
+        self._channel = self._epoch = None
+
+    def cut_off(self) -> None:
+        """The server has heard no heartbeat."""
+        self.server.close(self._channel)
+
+    # -- dispatch ------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        shard: int,
+        epoch: int,
+        lane: int,
+        from_: Position,
+        to: Position,
+        rows: Sequence[Row],
+        now_ms: int,
+        since: Since | None = None,
+        again: bool = False,
+    ) -> Published:
+        self.fault("before")
+        published = Published(Verdict.PUBLISHED)
+        written: list[int] = []
+        for row in rows:
+            if self._dies():
+                if not written:
+                    raise BrokerError("simulated, before the first message")
+                raise Interrupted("simulated, in a chunk", self._confirmed(written))
+            name = row.target
+            if name in self.server.missing:
+                published.failed[row.id] = "NO_ROUTE"
+                self._refused(row.id)
+            elif name in self.server.full:
+                published.refused[row.id] = "rejected by its queue"
+            else:
+                self.server.queues.setdefault(name, []).append(row.id)
+                written.append(row.id)
+                self._pushed(row, now_ms, again)
+        return published
+
+    # -- the wheel queue -----------------------------------------------------------------------------
+
+    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        self.fault("before")
+        if self._epoch is None:
+            raise BrokerError("simulated, peek after leave")
+        unacked = self.server.unacked
+        if self._channel not in unacked:
+            self._channel = self.server.open()
+        held, room = unacked[self._channel], self.prefetch - len(unacked[self._channel])
+        if room > 0:
+            held += self.server.wheel[:room]
+            del self.server.wheel[:room]
+        return Peeked(held[:max_count], (self._channel, held[:max_count]))
+
+    def trim(self, shard: int, epoch: int, token: object) -> bool:
+        self.fault("before")
+        channel, arrivals = token  # type: ignore[misc]
+        if channel != self._channel or channel not in self.server.unacked:
+            return False
+        held = self.server.unacked[channel]
+        assert all(a is b for a, b in zip(held, arrivals, strict=False))
+        del held[: len(arrivals)]
+        self._trimmed(arrivals)
+        self.fault("after")
+        return True
+
+    def decode(self, raw: bytes) -> Message | Unreadable:
+        raise AssertionError("the simulation puts no raw messages into the inbox")
+
+    def now_ms(self) -> int | None:
+        """RabbitMQ has no clock; the store's stands in for it, as on PostgreSQL."""
+        self.fault("before")
+        return self._now_ms()
+
+    def close(self) -> None:
+        self._close()

@@ -1,0 +1,111 @@
+"""The same world over RabbitMQ: connections that die in the middle of a chunk, queues that are full, heartbeats missed.
+
+Other promises hold here: a task may reach its queue twice, but the second time it is marked; what a queue does not
+take waits for it, in order, and holds up no other queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_wheel.engine.port import Broker
+from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
+from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
+from tests.simulation.world import World
+
+FULL = ("mail", "celery")
+
+
+class RabbitWorld(World):
+    rabbit_class: type[ModelRabbit] = ModelRabbit
+
+    def make_server(self) -> None:
+        self.loses = False
+        # A holder is idle for the rest of a lease that ran out: no shorter than a few of its steps.
+        self.limits = replace(self.limits, lease_ms=self.rng.choice((100, 400)))
+        self.rabbit = RabbitServer()
+
+    def make_broker(self) -> Broker:
+        return self.rabbit_class(
+            self.rabbit,
+            lambda: self.clock_ms,
+            fault=self.broker_fault,
+            dies=lambda: not self.quiet and self.rng.random() < self.fault_rate / 2,
+            confirmed=lambda ids: {row_id for row_id in ids if self.rng.random() < 0.5},
+            pushed=self.pushed_to_rabbit,
+            refused=self.refused.add,
+            trimmed=self.trimmed,
+        )
+
+    def wheel(self) -> list[Message | Unreadable]:
+        return self.rabbit.wheel
+
+    def queues(self) -> dict[str, list[int]]:
+        return self.rabbit.queues
+
+    def wrote(self) -> None:
+        return
+
+    def spoil(self, mend: bool = False) -> None:
+        self.rabbit.missing ^= {"broken"}
+        if mend:
+            self.rabbit.missing.clear()
+
+    def takes_nothing(self, row: Row) -> bool:
+        """Or took nothing a moment ago, so that the row waits for its next try."""
+        return row.target in ("broken", *FULL)
+
+    def _happen(self) -> None:
+        dice = self.rng.random()
+        if dice < 0.01:
+            self.rabbit.full ^= {self.rng.choice(FULL)}
+            self.log.append(f"rabbitmq: full are {sorted(self.rabbit.full)}")
+        elif dice < 0.02:
+            broker = self.rng.choice(self.schedulers).broker
+            assert isinstance(broker, ModelRabbit)
+            broker.cut_off()
+            self.log.append("rabbitmq: a connection is cut off")
+        super()._happen()
+
+    def _is_done(self) -> bool:
+        return super()._is_done() and not any(self.rabbit.unacked.values())
+
+    def _calm_down(self) -> None:
+        self.rabbit.full.clear()
+        super()._calm_down()
+
+    def pushed_to_rabbit(self, row: Row, now_ms: int, again: bool) -> None:
+        self.again = again
+        self.pushed(row, now_ms)
+
+    def _once(self, row: Row) -> None:
+        first = self.pushes[row.id] == 1
+        if not first:
+            self.counts["sent twice"] += 1
+        if not first and not self.again:
+            raise self._violation(f"row {row.id} was sent twice, and the second is not marked")
+        if self.disk.shard(0).rows[row.id].row.lane == REST:
+            raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
+        if self.again:
+            return
+        if row.position <= self.last.get(row.lane, Position(0, 0)):
+            raise self._violation(f"row {row.id} was overtaken")
+        self.last[row.lane] = row.position
+        self._in_order_of_queue(row)
+
+    def _in_order_of_queue(self, row: Row) -> None:
+        """Of the tasks for one queue that were accepted before they were due, none that is due earlier is waiting."""
+        rows = self.disk.shard(0).rows
+        if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps:
+            return
+        for other in rows.values():
+            earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
+            waits = other.row.lane != REST and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
+            if earlier and waits and other.row.target == row.target:
+                raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.target}")
+
+    def _judge_resting(self, row_id: int) -> None:
+        """A task that was in doubt may be refused for good when it leaves again."""
+        if row_id in self.pushes and self.pushes[row_id] and self.fault_rate:
+            return
+        super()._judge_resting(row_id)
