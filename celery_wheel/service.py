@@ -1,5 +1,7 @@
 """All that one scheduler process runs of the wheel: a store, a broker edge, and an engine in its threads per shard.
 
+Where there are several schedulers, each says twice a second that it is there, and holds its share of the shards.
+
 Built from an app's settings; ``beat`` starts and stops it. It is here that the parts meet: the engine knows
 neither Celery nor the settings, the edges know no engine.
 """
@@ -10,6 +12,7 @@ import os
 import socket
 from typing import Any
 
+from celery_wheel.balance import Balance
 from celery_wheel.broker import broker_for
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
@@ -29,6 +32,7 @@ class WheelService:
         self._conf = Conf(app)
         self._store: Store | None = None
         self._runners: list[Runner] = []
+        self._balance: Balance | None = None
 
     def check(self) -> None:
         """Raise what would keep the service from starting: a setting, the store, a broker without an edge."""
@@ -47,6 +51,8 @@ class WheelService:
             broker = broker_for(self._app, conf, store.uuid)
             engine = Engine(shard, holder, store, broker, clock, limits)
             self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
+        self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
+        self._balance.start()
         for runner in self._runners:
             runner.start()
 
@@ -68,6 +74,8 @@ class WheelService:
 
     def stop(self) -> None:
         runners, self._runners = self._runners, []
+        if self._balance is not None:
+            self._balance.stop()
         for runner in runners:
             runner.stop()
         if self._store is not None:

@@ -58,6 +58,8 @@ class Engine:
         self.term: Term | None = None
         #: Whether this engine is the shard's holder as far as it knows; a term that ended in doubt leaves it so.
         self.held = False
+        #: Whether it may take the shard, or keep it: what ``share`` says.
+        self.wanted = True
         self._stands_by = False
         self._quiet_until_ms = clock.monotonic_ms()
         self._ctx = Context(shard, store, broker, clock, limits)
@@ -166,6 +168,9 @@ class Engine:
         if not fit:
             yield from self._stand_down("the clock is not fit to hold a shard")
             yield Round.FAILED
+        elif not self.wanted:
+            yield from self._stand_down("another scheduler is to have it")
+            yield Round.IDLE
         elif term is None:
             yield from self._adopt(now_ms, lease_until_ms)
         else:

@@ -51,6 +51,15 @@ class Store(Protocol):
     def release(self, shard: int, epoch: int) -> None:
         """Give the shard up at once, so that a standby need not wait for the lease."""
 
+    def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+        """Note that a scheduler is at work; returns all that were heard of within ``silent_ms``, sorted."""
+
+    def depart(self, scheduler: str) -> None:
+        """It is no longer: the others need not wait for its silence."""
+
+    def holders(self) -> dict[int, str | None]:
+        """Who holds each shard, or held it last; None where it was given up."""
+
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:

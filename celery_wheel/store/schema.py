@@ -9,6 +9,7 @@
     wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
     wheel_batch    one row a settlement: (from, to] left at dispatched_ms   ranges overlap only after a replay
     wheel_tally    shard, hour, queue, task → pending                       counts without scanning
+    wheel_scheduler  name → when it was last heard of                       shards are shared among those
     wheel_inbox    what others wrote for the holder                         read by id, deleted when taken in
     wheel_meta     one row: version of this description, the store's UUID, how many shards
 
@@ -203,6 +204,13 @@ inbox = Table(
     Index("wheel_inbox_shard", "shard", "id"),
     # Ids are never used again: a command that was taken in must not be taken for a newer one.
     sqlite_autoincrement=True,
+)
+
+scheduler = Table(
+    "wheel_scheduler",
+    metadata,
+    Column("name", Text, primary_key=True, comment="host and process id"),
+    _required("seen_ms", BigInteger, "when it was last heard of; instant, Unix milliseconds"),
 )
 
 meta = Table(

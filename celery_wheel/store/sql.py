@@ -32,6 +32,9 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.statements import IN_PLACES, span
 
+#: A scheduler that was silent for a day has no row.
+FORGOTTEN_AFTER_MS = 86_400_000
+
 
 class SqlStore:
     """Implements ``celery_wheel.store.port.Store``."""
@@ -99,6 +102,21 @@ class SqlStore:
             if released:
                 self._database.let_go(shard)
                 self._held.discard(shard)
+
+    def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+        with self._database.writing(durable=False) as connection:
+            self._sql.attend(connection, name=scheduler, seen_ms=now_ms)
+            self._sql.forget_schedulers(connection, before_ms=now_ms - FORGOTTEN_AFTER_MS)
+            heard = self._sql.schedulers(connection, since_ms=now_ms - silent_ms).scalars().all()
+        return list(heard)
+
+    def depart(self, scheduler: str) -> None:
+        with self._database.writing(durable=False) as connection:
+            self._sql.depart(connection, left=scheduler)
+
+    def holders(self) -> dict[int, str | None]:
+        with self._database.reading() as connection:
+            return {row.shard: row.holder for row in self._sql.holders(connection)}
 
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 

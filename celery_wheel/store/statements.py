@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from celery_wheel.store.model import REST, Position
 from celery_wheel.store.prepared import Prepared
-from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, shard, tally, timer
+from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; what is not needed
 #: repeats the last value. SQLite before 3.32 allows 999.
@@ -126,6 +126,16 @@ class Statements:
         self.weigh = self._prepare(
             update(shard).where(_held()).values(history_bytes=shard.c.history_bytes + bindparam("more"))
         )
+
+        self.holders = self._prepare(select(shard.c.shard, shard.c.holder).order_by(shard.c.shard))
+        new = self._insert_or(scheduler).values(name=bindparam("name"), seen_ms=bindparam("seen_ms"))
+        self.attend = self._prepare(
+            new.on_conflict_do_update(index_elements=["name"], set_={"seen_ms": new.excluded.seen_ms})
+        )
+        self.depart = self._prepare(delete(scheduler).where(scheduler.c.name == bindparam("left")))
+        self.forget_schedulers = self._prepare(delete(scheduler).where(scheduler.c.seen_ms < bindparam("before_ms")))
+        heard = select(scheduler.c.name).where(scheduler.c.seen_ms > bindparam("since_ms"))
+        self.schedulers = self._prepare(heard.order_by(scheduler.c.name))
 
     def _writing(self) -> None:
         self.add_timer = self._prepare(insert(timer))

@@ -67,6 +67,7 @@ class Disk:
         self.now_ms = now_ms
         self.uuid = str(uuid.UUID(int=0))
         self.shards: dict[int, ShardData] = {}
+        self.schedulers: dict[str, int] = {}
         self.inbox_ids = itertools.count(1)
         self.lock = threading.RLock()
 
@@ -123,6 +124,18 @@ class ModelStore:
             data = self.disk.shard(shard)
             if data.epoch == epoch:
                 data.holder, data.owner, data.lease_until_ms = None, None, 0
+
+    def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+        with self.disk.lock:
+            self.disk.schedulers[scheduler] = now_ms
+            return sorted(name for name, seen_ms in self.disk.schedulers.items() if seen_ms > now_ms - silent_ms)
+
+    def depart(self, scheduler: str) -> None:
+        with self.disk.lock:
+            self.disk.schedulers.pop(scheduler, None)
+
+    def holders(self) -> dict[int, str | None]:
+        return {number: data.holder for number, data in sorted(self.disk.shards.items())}
 
     # -- writing -------------------------------------------------------------------------------------
 
