@@ -46,6 +46,30 @@ def status(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(0 if all(shard["live"] for shard in found) else 3)
 
 
+@wheel.command(cls=CeleryCommand)
+@click.argument("shards", type=int)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
+    """Give the store SHARDS shards, while no scheduler runs; what waits moves along.
+
+    Tasks with one key keep their order. With fewer shards, the history of those that are no more is forgotten.
+    """
+    from celery_wheel.errors import WheelError
+    from celery_wheel.service import reshard_of
+
+    if not yes:
+        click.confirm(f"All schedulers are stopped, and are to have wheel_shards = {shards} then?", abort=True)
+    try:
+        done = reshard_of(ctx.obj.app, shards)
+    except WheelError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{done.before} shards were there, {done.after} are now; {done.moved:,} pending tasks moved, "
+        f"{done.forgotten:,} rows of history were forgotten; set wheel_shards = {done.after} everywhere"
+    )
+
+
 @contextmanager
 def _store(ctx: click.Context) -> Iterator[tuple[Store, int]]:
     from celery_wheel.conf import Conf

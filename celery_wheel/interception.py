@@ -24,13 +24,12 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
-from zlib import crc32
 
 from kombu.entity import Exchange, Queue
 
 from celery_wheel import eta as etas
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker.names import shard_of, wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.destination import resolve
 from celery_wheel.ids import uuid7
@@ -131,7 +130,7 @@ class DivertingProducer:
             return self._producer.publish(body, *args, **publish)
         conf = Conf(self._app)
         envelope = self._envelope(says, eta_ms, publish)
-        queue = wheel_queue(conf.namespace, crc32((envelope.key or envelope.task_id).encode()) % conf.shards)
+        queue = wheel_queue(conf.namespace, shard_of(envelope.key, envelope.task_id, conf.shards))
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
         headers = {**own, HEADER: encode(envelope, _own(own.get(HEADER)))}
         publish.update(

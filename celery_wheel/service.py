@@ -14,13 +14,17 @@ from typing import Any
 
 from celery_wheel.balance import Balance
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker
 from celery_wheel.engine.runner import Runner
-from celery_wheel.errors import WheelError
+from celery_wheel.errors import StoreUnusable, WheelError
 from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.port import Store
+from celery_wheel.store.reshard import Resharded, reshard
 from celery_wheel.timing import SystemClock
 
 
@@ -80,6 +84,46 @@ class WheelService:
             runner.stop()
         if self._store is not None:
             self._store.close()
+
+
+def reshard_of(app: Any, shards: int) -> Resharded:
+    """Give the app's store another number of shards, while no scheduler is at work; see ``celery_wheel.store.reshard``.
+
+    Raises StoreUnusable or SettingError, with what to do, and nothing was changed then.
+    """
+    conf = Conf(app)
+    store = open_store(conf.store, durability=conf.durability, shards=None, create=False)
+    try:
+        broker, now_ms = broker_for(app, conf, store.uuid), SystemClock().now_ms()
+        try:
+            for shard in range(shards, store.shards):
+                _check_empty(store, broker, shard, now_ms)
+            for shard in range(store.shards, shards):
+                # It may have been here before: what the broker remembers of it says nothing about what is to come.
+                for lane in broker.adopt(shard, now_ms):
+                    broker.set_hand(shard, now_ms, lane, ORIGIN)
+                broker.leave(shard, now_ms)
+            return reshard(store, shards, shard_of, now_ms)
+        finally:
+            broker.close()
+    finally:
+        store.close()
+
+
+def _check_empty(store: Store, broker: Broker, shard: int, now_ms: int) -> None:
+    epoch = store.acquire(shard, "reshard", now_ms, 10_000)
+    if epoch is None:
+        raise StoreUnusable(f"shard {shard} is held; nothing was changed; stop all schedulers (SIGTERM)")
+    try:
+        broker.adopt(shard, epoch)
+        if broker.peek(shard, 1, 1).arrivals:
+            raise StoreUnusable(
+                f"the wheel queue of shard {shard}, which would be no more, has messages; nothing was changed; let the "
+                "producers have the new wheel_shards first, and let a scheduler take in what is there"
+            )
+        broker.leave(shard, epoch)
+    finally:
+        store.release(shard, epoch)
 
 
 def open_store_of(conf: Conf, *, create: bool = True) -> Store:

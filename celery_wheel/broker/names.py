@@ -2,6 +2,7 @@
 
 ::
 
+    key, or else the task id     ──►   shard 3 of 4
     namespace "wheel", shard 3   ──►   wheel queue "wheel.3"
 
 A queue name is as kombu knows it: a transport's own prefix (Redis: ``global_keyprefix``) comes before it.
@@ -9,7 +10,14 @@ A queue name is as kombu knows it: a transport's own prefix (Redis: ``global_key
 
 from __future__ import annotations
 
+from zlib import crc32
+
 
 def wheel_queue_name(namespace: str, shard: int) -> str:
     """The queue into which producers put the delayed messages of a shard."""
     return f"{namespace}.{shard}"
+
+
+def shard_of(key: str | None, task_id: str, shards: int) -> int:
+    """The shard of a task: tasks with one key share one, and so leave in order."""
+    return crc32((key or task_id).encode()) % shards

@@ -185,6 +185,8 @@ class World:
             self._crash(rng.choice(self.schedulers))
         elif dice < 0.16:
             rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
+        elif dice < 0.165:
+            self._give(rng.choice(self.schedulers))
         elif dice < 0.18 and self.loses:
             self._lose()
         elif dice < 0.19 and self.clock_steps:
@@ -267,6 +269,11 @@ class World:
         scheduler.broker.close()
         self.schedulers[self.schedulers.index(scheduler)] = Scheduler(self, scheduler.name)
 
+    def _give(self, scheduler: Scheduler) -> None:
+        """Where there are several shards, a scheduler gives one to another, and may have it back later."""
+        scheduler.engine.wanted = not scheduler.engine.wanted
+        self.log.append(f"{scheduler.name}: is {'' if scheduler.engine.wanted else 'not '}to have the shard")
+
     def _lose(self) -> None:
         before, now = self.server.lose(self.rng.randrange(1, 12))
         kept, stored = {id(message) for message in now.wheel}, self.disk.shard(0).envelopes
@@ -344,6 +351,7 @@ class World:
             self._send()
         for scheduler in self.schedulers:
             scheduler.frozen_until_ms = 0
+            scheduler.engine.wanted = True
             scheduler.clock.step(self.clock_ms - scheduler.clock.now_ms())
         for n in range(1_000):
             for scheduler in self.schedulers:

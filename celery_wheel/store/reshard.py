@@ -1,0 +1,180 @@
+"""``reshard``: another number of shards, offline, in one transaction: all of it happens, or nothing.
+
+::
+
+    refuse      a shard that was not given up in order (its last chunk may have left unsettled), a full inbox
+    grow        new shards, empty, beginning behind every id that was ever given
+    move        pending rows whose shard is another one now: by lane's order into lane 0 of theirs, with new seqs
+    shrink      the history of shards that are no more is forgotten, and they go
+
+Promises: tasks with one key were in one shard and are in one shard, in the order they had. Nothing pending is lost,
+and none of it leaves earlier.
+Non-promises: messages in a wheel queue are not looked at; the caller sees to it that those of removed shards are empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, tuple_, update
+
+from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store.database import Database
+from celery_wheel.store.model import HOUR_MS, ORIGIN, SHARD_BITS
+from celery_wheel.store.schema import batch, inbox, lane, meta, outcome, payload, scheduler, shard, tally, timer
+from celery_wheel.store.sql import SqlStore
+
+#: Which shard a task belongs to, by its key (or None) and its task id, of how many.
+ShardOf = Callable[[str | None, str, int], int]
+
+ROWS_AT_ONCE = 5_000
+
+#: A scheduler says twice a second that it is there.
+SILENT_MS = 5_000
+
+
+@dataclass(slots=True)
+class Resharded:
+    before: int
+    after: int
+    moved: int = 0  #: pending tasks that have another shard now
+    forgotten: int = 0  #: rows of history of shards that are no more
+    added: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+
+
+def reshard(store: SqlStore, shards: int, shard_of: ShardOf, now_ms: int) -> Resharded:
+    """Give the store ``shards`` shards. Raises StoreUnusable, with what to do, where that cannot be done now."""
+    if not 1 <= shards <= 2**SHARD_BITS:
+        raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
+    with store.database.writing() as connection:
+        return _Resharding(connection, store.database, shards, shard_of, now_ms).run()
+
+
+class _Resharding:
+    def __init__(self, connection: Connection, database: Database, shards: int, shard_of: ShardOf, now_ms: int) -> None:
+        self._connection = connection
+        self._name = database.name
+        self._statements = database.statements
+        self._shard_of = shard_of
+        self._now_ms = now_ms
+        before: int = connection.execute(select(meta.c.shards)).scalar_one()
+        self._done = Resharded(before, shards, added=[*range(before, shards)], removed=[*range(shards, before)])
+        self._counters: dict[int, int] = {}
+        #: Shard → no row may be due before it, or it would lie behind the hand.
+        self._floors: dict[int, int] = {}
+
+    def run(self) -> Resharded:
+        # First of all the lock, which also fences whoever may think that it holds a shard.
+        self._connection.execute(update(shard).values(epoch=shard.c.epoch + 1))
+        self._check()
+        self._grow()
+        self._move()
+        self._shrink()
+        self._connection.execute(update(meta).values(shards=self._done.after))
+        return self._done
+
+    # -- may it be done? ---------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        heard = select(scheduler.c.name).where(scheduler.c.seen_ms > self._now_ms - SILENT_MS)
+        if names := self._connection.execute(heard).scalars().all():
+            self._refuse(f"a scheduler is at work ({', '.join(names)})", "stop all schedulers (SIGTERM)")
+        held = self._connection.execute(select(shard.c.shard, shard.c.holder).where(shard.c.holder.is_not(None))).all()
+        for number, holder in held:
+            self._refuse(
+                f"shard {number} was not given up by its last holder, {holder}, so some of its tasks may have left "
+                "without the store knowing",
+                "start a scheduler, wait until it holds all shards, and stop it (SIGTERM)",
+            )
+        doubt = select(lane.c.shard).where(
+            lane.c.shard.in_(self._done.removed),
+            tuple_(lane.c.hand_due_ms, lane.c.hand_seq) < tuple_(lane.c.cut_due_ms, lane.c.cut_seq),
+        )
+        for number in self._connection.execute(doubt).scalars():
+            self._refuse(
+                f"some tasks of shard {number} may have left or not", "start a scheduler while the broker is there"
+            )
+        if self._connection.execute(select(inbox.c.id).limit(1)).first():
+            self._refuse("its inbox has something in it", "start a scheduler, which takes it in, and stop it")
+
+    def _refuse(self, why: str, what_to_do: str) -> None:
+        raise StoreUnusable(f"the store {self._name} cannot be resharded: {why}; nothing was changed; {what_to_do}")
+
+    # -- grow --------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        run = self._connection.execute
+        highest = max(run(select(func.max(shard.c.seq))).scalar() or 0, run(select(func.max(timer.c.id))).scalar() or 0)
+        for number in self._done.added:
+            # A shard of this number may have been here before: its ids and epochs must not come again. An epoch of
+            # the clock is greater than any that was counted up.
+            seq = (highest >> SHARD_BITS) + 1 << SHARD_BITS | number
+            run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, history_bytes=0))
+            hand = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
+            run(insert(lane).values(shard=number, lane=0, **hand, cut_due_ms=ORIGIN.due_ms, cut_seq=ORIGIN.seq))
+
+    # -- move --------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        run = self._connection.execute
+        self._counters = {number: seq >> SHARD_BITS for number, seq in run(select(shard.c.shard, shard.c.seq))}
+        main = select(lane.c.shard, lane.c.cut_due_ms).where(lane.c.lane == 0)
+        self._floors = {row.shard: row.cut_due_ms for row in run(main)}
+        for number in range(self._done.before):
+            for rows in self._pending(number):
+                self._place(number, rows)
+        for number, count in self._counters.items():
+            run(update(shard).where(shard.c.shard == number).values(seq=count << SHARD_BITS | number))
+
+    def _pending(self, number: int) -> Iterator[Sequence[Any]]:
+        """The rows of a shard that have not left, in order, some at a time: those that move have another shard then."""
+        names = ("id", "due_ms", "seq", "key", "task_id", "queue", "routing_key", "task")
+        columns = [timer.c[name] for name in names]
+        position, after = tuple_(timer.c.due_ms, timer.c.seq), (-1, -1)
+        not_left = and_(
+            lane.c.shard == timer.c.shard,
+            lane.c.lane == timer.c.lane,
+            position > tuple_(lane.c.cut_due_ms, lane.c.cut_seq),
+        )
+        while True:
+            query = select(*columns).join(lane, not_left).where(timer.c.shard == number, position > tuple_(*after))
+            rows = self._connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(ROWS_AT_ONCE)).all()
+            if not rows:
+                return
+            after = (rows[-1].due_ms, rows[-1].seq)
+            yield rows
+
+    def _place(self, number: int, rows: Sequence[Any]) -> None:
+        moves, counts = list[dict[str, int]](), Counter[tuple[int, int, str, str]]()
+        for row in rows:
+            to = self._shard_of(row.key, row.task_id, self._done.after)
+            if to == number:
+                continue
+            self._counters[to] += 1
+            due_ms = max(row.due_ms, self._floors[to])
+            moves.append({"moved": row.id, "to": to, "due": due_ms, "new": self._counters[to] << SHARD_BITS | to})
+            queue = row.queue or row.routing_key
+            counts[number, row.due_ms // HOUR_MS, queue, row.task] -= 1
+            counts[to, due_ms // HOUR_MS, queue, row.task] += 1
+        if not moves:
+            return
+        place = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
+        self._connection.execute(update(timer).where(timer.c.id == bindparam("moved")).values(**place), moves)
+        self._statements.add_tally.many(self._connection, [(*key, n) for key, n in counts.items() if n])
+        self._done.moved += len(moves)
+
+    # -- shrink ------------------------------------------------------------------------------------
+
+    def _shrink(self) -> None:
+        run = self._connection.execute
+        for number in self._done.removed:
+            gone = select(timer.c.id).where(timer.c.shard == number)
+            run(delete(payload).where(payload.c.id.in_(gone)))
+            for table in (outcome, batch, tally, lane):
+                run(delete(table).where(table.c.shard == number))
+            self._done.forgotten += run(delete(timer).where(timer.c.shard == number)).rowcount
+            run(delete(shard).where(shard.c.shard == number))
