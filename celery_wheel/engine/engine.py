@@ -195,8 +195,10 @@ class Engine:
             )
 
     def _second_clock_ms(self) -> int | None:
+        """The broker's, or else the store's: another machine's than this, mostly."""
         try:
-            return self._ctx.broker.now_ms()
+            now_ms = self._ctx.broker.now_ms()
+            return self._ctx.store.now_ms() if now_ms is None else now_ms
         except BrokerError:
             # A broker that is away says nothing against this clock; the lease is kept all the same.
             self.stats.broker_errors += 1

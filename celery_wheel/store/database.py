@@ -3,7 +3,7 @@
 ::
 
     SqlStore ──► Database ◄── sqlite.SqliteDatabase      WAL, BEGIN IMMEDIATE, one writer, flock
-    (the port)               (a PostgreSQL one)          row locks, the lease in the row
+    (the port)               postgresql.PostgresqlDatabase    row locks, the lease in the row, by the server's clock
 """
 
 from __future__ import annotations
@@ -41,6 +41,18 @@ class Database(Protocol):
 
     def let_go(self, shard: int) -> None:
         """Undo ``hold``."""
+
+    def now_ms(self) -> int | None:
+        """The database's own clock, by which a lease in the row runs out; None where it has none."""
+
+    def prepare_to_write(self) -> None:
+        """Before anything is written by this process that may have to make the tables."""
+
+    def prepare_tables(self, connection: Connection) -> None:
+        """In the transaction in which the tables may be made: let no other process in."""
+
+    def tables_made(self, connection: Connection) -> None:
+        """In the same transaction: what the dialect wants to be said of them."""
 
     def tidy(self) -> None:
         """Housekeeping that may take a while and must not hold up a commit; called about twice a second."""

@@ -64,27 +64,30 @@ class SqlStore:
             if not self._database.hold(shard, holder):
                 return None
             try:
-                epoch = self._raise_epoch(shard, holder, now_ms + lease_ms)
+                epoch = self._raise_epoch(shard, holder, now_ms, lease_ms)
             except BaseException:
                 if shard not in self._held:
                     self._database.let_go(shard)
                 raise
-            self._held.add(shard)
+            if epoch is not None:
+                self._held.add(shard)
             return epoch
 
-    def _raise_epoch(self, shard: int, holder: str, lease_until_ms: int) -> int:
+    def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        values = {"at_shard": shard, "holder": holder, "lease_until_ms": now_ms + lease_ms, "lease_ms": lease_ms}
         with self._database.writing() as connection:
-            values = {"at_shard": shard, "holder": holder, "lease_until_ms": lease_until_ms}
-            if self._sql.take(connection, **values).rowcount == 0:
-                raise StoreError(self._no_shard(shard))
-            epoch: int = self._sql.epoch(connection, at_shard=shard).scalar_one()
-        return epoch
+            taken = self._sql.take(connection, **values).rowcount > 0
+            epoch: int | None = self._sql.epoch(connection, at_shard=shard).scalar()
+        if epoch is None:
+            raise StoreError(self._no_shard(shard))
+        return epoch if taken else None
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
         values = {
             "at_shard": shard,
             "at_epoch": epoch,
             "lease_until_ms": now_ms + lease_ms,
+            "lease_ms": lease_ms,
             "snapshot": json.dumps(snapshot),
             "snapshot_at_ms": now_ms,
         }
@@ -127,6 +130,9 @@ class SqlStore:
 
     def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
         return history.forget(self._database, shard, epoch, history.Retention(before_ms, max_bytes), limit)
+
+    def now_ms(self) -> int | None:
+        return self._database.now_ms()
 
     # -- reading --------------------------------------------------------------------------------------
 

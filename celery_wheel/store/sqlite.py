@@ -42,6 +42,7 @@ from celery_wheel.store.lease import FileLease
 from celery_wheel.store.sqlite_words import in_words
 from celery_wheel.store.statements import Statements
 from celery_wheel.store.turns import Turns
+from celery_wheel.store.usable import Usable
 
 #: Another process that writes (the inbox has many writers) is waited for so long; the holder's longest
 #: transactions take about 0.3 s.
@@ -66,9 +67,9 @@ WRITER_CACHE_KIB = 16 * 1024
 READER_CACHE_KIB = 4 * 1024  # a commit by anyone empties it, so it serves one call: the inner pages of two trees
 
 
-class SqliteDatabase:
+class SqliteDatabase(Usable):
     def __init__(self, path: str, *, durability: str) -> None:
-        self.name = path
+        super().__init__(path)
         self._synchronous = SYNCHRONOUS_FULL if durability == "disk" else SYNCHRONOUS_NORMAL
         self._reader = _engine(path, READERS, READER_CACHE_KIB)
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
@@ -77,8 +78,6 @@ class SqliteDatabase:
         self._turn = Turns()
         self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
         self._untidy_rows = 0
-        self._pid = os.getpid()
-        self._closed = False
 
     # -- transactions --------------------------------------------------------------------------------
 
@@ -118,15 +117,6 @@ class SqliteDatabase:
             connection.exec_driver_sql(f"PRAGMA synchronous={level}")
             connection.info["synchronous"] = level
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StoreError(f"the store {self.name} was closed; nothing was read or written; open it again")
-        if self._pid != os.getpid():
-            raise StoreError(
-                f"the store {self.name} was opened before this process was forked; nothing was read or written; "
-                "open it anew in each process"
-            )
-
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced would be gone with this process."""
         try:
@@ -162,6 +152,10 @@ class SqliteDatabase:
     def let_go(self, shard: int) -> None:
         self._lease.let_go(shard)
 
+    def now_ms(self) -> int | None:
+        """A file has no clock."""
+        return None
+
     # -- housekeeping --------------------------------------------------------------------------------
 
     def prepare_to_write(self) -> None:
@@ -177,6 +171,12 @@ class SqliteDatabase:
                 f"SQLite cannot keep a write-ahead log for {self.name} (it offers {mode!r}), which the store needs; "
                 "the folder may be on a network file system: put the store on a local disk"
             )
+
+    def prepare_tables(self, connection: Connection) -> None:
+        """Nothing: BEGIN IMMEDIATE lets one process in."""
+
+    def tables_made(self, connection: Connection) -> None:
+        """Nothing."""
 
     def tidy(self) -> None:
         """Copy the log back into the file: most of it beside the writers, the short rest in a turn.

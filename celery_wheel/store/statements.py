@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     ColumnElement,
     Dialect,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     tuple_,
     update,
@@ -92,11 +94,25 @@ def _held() -> ColumnElement[bool]:
 
 
 class Statements:
-    """``insert_or`` is the dialect's own ``insert``, the one that has ``on_conflict_do_update``."""
+    """For one dialect.
 
-    def __init__(self, dialect: Dialect, insert_or: Callable[[Table], Any]) -> None:
+    Args:
+        insert_or: the dialect's own ``insert``, the one that has ``on_conflict_do_update``.
+        bulk: makes the insertion of many rows into a table.
+        clock_ms: the database's own clock; with it the lease is in the shard's row, and runs out by it.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        insert_or: Callable[[Table], Any],
+        bulk: Callable[[Table, Dialect], Prepared] | None = None,
+        clock_ms: ColumnElement[int] | None = None,
+    ) -> None:
         self._dialect = dialect
         self._insert_or = insert_or
+        self._bulk = bulk or (lambda table, dialect: Prepared(insert(table), dialect))
+        self._clock_ms = clock_ms
         self._holding()
         self._writing()
         self._forgetting()
@@ -108,9 +124,16 @@ class Statements:
 
     def _holding(self) -> None:
         row = shard.c.shard == bindparam("at_shard")
-        lease: dict[str, Any] = {"lease_until_ms": bindparam("lease_until_ms")}
+        take: ColumnElement[bool] = row
+        until_ms: ColumnElement[int] = bindparam("lease_until_ms")
+        if self._clock_ms is not None:
+            until_ms = self._clock_ms + bindparam("lease_ms", type_=BigInteger)
+            free = or_(shard.c.holder.is_(None), shard.c.lease_until_ms < self._clock_ms)
+            take = and_(row, or_(free, shard.c.holder == bindparam("holder")))
+            self.clock_ms = self._prepare(select(self._clock_ms))
+        lease: dict[str, Any] = {"lease_until_ms": until_ms}
         self.take = self._prepare(
-            update(shard).where(row).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
+            update(shard).where(take).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
         self.renew = self._prepare(
@@ -138,8 +161,8 @@ class Statements:
         self.schedulers = self._prepare(heard.order_by(scheduler.c.name))
 
     def _writing(self) -> None:
-        self.add_timer = self._prepare(insert(timer))
-        self.add_payload = self._prepare(insert(payload))
+        self.add_timer = self._bulk(timer, self._dialect)
+        self.add_payload = self._bulk(payload, self._dialect)
         self.add_outcome = self._prepare(insert(outcome))
         self.add_batch = self._prepare(insert(batch))
         self.move = self._prepare(

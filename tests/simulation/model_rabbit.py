@@ -155,7 +155,7 @@ class ModelRabbit:
     def now_ms(self) -> int | None:
         """RabbitMQ has no clock; the store's stands in for it, as on PostgreSQL."""
         self.fault("before")
-        return self._now_ms()
+        return None
 
     def close(self) -> None:
         self._close()

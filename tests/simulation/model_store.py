@@ -199,6 +199,9 @@ class ModelStore:
         del data.envelopes[stored.message.envelope_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
 
+    def now_ms(self) -> int | None:
+        return self.disk.now_ms() if self.disk.now_ms else None
+
     # -- reading -------------------------------------------------------------------------------------
 
     def _ids(self, data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:

@@ -28,7 +28,15 @@ from celery_wheel.store.model import (
 from celery_wheel.store.port import Store
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
-LEASE = 3_000
+LEASE = 2_000
+
+
+def lease_end(store: Store, now_ms: int) -> tuple[int, int]:
+    """Between which instants a lease ends that was taken just now, by the clock by which it runs out."""
+    clock_ms = store.now_ms()
+    return (now_ms + LEASE, now_ms + LEASE) if clock_ms is None else (clock_ms, clock_ms + LEASE)
+
+
 END = Position(2**62, 2**62)
 EVERYTHING = (ORIGIN, END)
 NO_LIMIT = 2**62

@@ -9,7 +9,8 @@ import pytest
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
 from celery_wheel.store.port import Store
-from tests.stores.samples import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder
+from tests.servers import wait_until
+from tests.stores.samples import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, lease_end
 
 AFTER_THE_LEASE = NOW + LEASE + 1
 
@@ -25,7 +26,9 @@ def test_acquiring_raises_the_epoch_and_names_the_holder(store: Store) -> None:
     epoch = store.acquire(0, "host-a", NOW, LEASE)
     state = store.state(0)
     assert epoch == state.epoch == 1
-    assert (state.holder, state.lease_until_ms) == ("host-a", NOW + LEASE)
+    first, last = lease_end(store, NOW)
+    assert state.holder == "host-a"
+    assert first <= (state.lease_until_ms or 0) <= last
 
 
 def test_acquiring_what_one_holds_raises_the_epoch_again(holder: Holder) -> None:
@@ -55,7 +58,11 @@ def test_after_a_release_another_takes_over_at_once(make_store: Callable[[], Sto
 def test_after_a_close_another_takes_over(make_store: Callable[[], Store]) -> None:
     holder, standby = Holder(make_store()), make_store()
     holder.store.close()
-    assert standby.acquire(0, "host-b", AFTER_THE_LEASE, LEASE) == holder.epoch + 1
+    taken: list[int] = []
+    wait_until(
+        lambda: taken.append(standby.acquire(0, "host-b", AFTER_THE_LEASE, LEASE) or 0) or taken[-1], "a takeover"
+    )
+    assert taken[-1] == holder.epoch + 1
 
 
 def test_a_release_of_an_old_term_gives_nothing_up(make_store: Callable[[], Store]) -> None:
@@ -81,7 +88,8 @@ def test_renewing_publishes_the_snapshot_and_the_lease(holder: Holder) -> None:
     holder.store.renew(0, holder.epoch, NOW + 700, LEASE, snapshot)
     state = holder.store.state(0)
     assert (state.snapshot, state.snapshot_at_ms) == (snapshot, NOW + 700)
-    assert state.lease_until_ms == NOW + 700 + LEASE
+    first, last = lease_end(holder.store, NOW + 700)
+    assert first <= (state.lease_until_ms or 0) <= last
     assert state.epoch == holder.epoch
 
 
@@ -154,7 +162,9 @@ def test_a_former_term_can_neither_renew_nor_forget(holder: Holder) -> None:
     with pytest.raises(Fenced):
         holder.store.forget(0, old, NOW + 1, NO_LIMIT, 10)
     state = holder.store.state(0)
-    assert (state.snapshot, state.lease_until_ms) == (None, NOW + LEASE)
+    first, last = lease_end(holder.store, NOW)
+    assert state.snapshot is None
+    assert first <= (state.lease_until_ms or 0) <= last
     assert holder.ids() == [row.id]
 
 

@@ -1,0 +1,51 @@
+"""What was ever put into a queue of a Redis, from the log that it keeps itself (appendonly, never rewritten).
+
+A worker that Redis is killed under may lose what it had just taken (kombu pops first and notes it down second); the log
+tells that from a task that was never published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+#: The log is kept, whole and at once.
+OPTIONS = {"appendonly": "yes", "appendfsync": "always", "auto_aof_rewrite_percentage": "0"}
+
+
+def published(folder: Path, queue: str) -> Counter[str]:
+    """Task id → how often it was pushed by the wheel or by a producer; not what kombu gave back to the queue."""
+    found: Counter[str] = Counter()
+    messages: set[str] = set()
+    for path in sorted(folder.rglob("*.incr.aof")):
+        with path.open("rb") as log:
+            for name, key, *values in _commands(log):
+                if name.upper() == b"LPUSH" and key == queue.encode():
+                    for value in values:
+                        message = json.loads(value)
+                        tag = message["properties"]["delivery_tag"]
+                        if tag not in messages:
+                            messages.add(tag)
+                            found[message["headers"]["id"]] += 1
+    return found
+
+
+def _commands(log: BinaryIO) -> Iterator[list[bytes]]:
+    """Of two words at least. A kill may have cut the last one short."""
+    while (head := log.readline()).endswith(b"\r\n"):
+        if not head.startswith(b"*"):
+            continue
+        parts = []
+        for _ in range(int(head[1:])):
+            size = log.readline()
+            if not size.endswith(b"\r\n"):
+                return
+            value = log.read(int(size[1:]) + 2)
+            if not value.endswith(b"\r\n"):
+                return
+            parts.append(value[:-2])
+        if len(parts) > 1:
+            yield parts

@@ -1,0 +1,65 @@
+"""What was scheduled against what ran: lost, duplicated, early. The judge of the fault tests, on plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Instants of one machine's clock, read in two processes.
+CLOCK_MS = 2
+
+
+@dataclass(slots=True)
+class Verdict:
+    scheduled: int = 0
+    ran: int = 0
+    lost: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+    twice_unmarked: list[str] = field(default_factory=list)  #: published twice, and no second message says so
+    twice_marked: list[str] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)  #: ran, and nobody scheduled it
+    published_twice: list[str] = field(default_factory=list)  #: by the broker's own log
+    worker_lost: list[str] = field(default_factory=list)  #: published, by that log, and never ran
+    late_ms: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scheduled} scheduled, {self.ran} ran, {len(self.lost)} lost, {len(self.early)} early, "
+            f"{len(self.twice_marked)} twice with a mark, {len(self.twice_unmarked)} without, "
+            f"{len(self.worker_lost)} lost by the worker, "
+            f"latest {self.late_ms} ms after its time"
+        )
+
+
+def judge(
+    scheduled: Iterable[str],
+    perhaps: Iterable[str],
+    notes: Iterable[Mapping[str, Any]],
+    published: Mapping[str, int] | None = None,
+) -> Verdict:
+    """``perhaps``: ids whose sending failed, so that nobody knows whether they were scheduled.
+
+    ``published``: how often the broker was given each, where it keeps a log of that; else what ran is all there is.
+    """
+    expected, known = set(scheduled), {*scheduled, *perhaps}
+    runs = defaultdict[str, list[Mapping[str, Any]]](list)
+    for note in notes:
+        runs[note["id"]].append(note)
+    verdict = Verdict(len(expected), len(runs))
+    arrived = runs.keys() if published is None else published.keys()
+    verdict.lost = sorted(expected - arrived)
+    verdict.worker_lost = sorted(expected & arrived - runs.keys())
+    verdict.published_twice = sorted(task_id for task_id, count in (published or {}).items() if count > 1)
+    verdict.strange = sorted(runs.keys() - known)
+    for task_id, all_runs in runs.items():
+        if min(run["ran_ms"] for run in all_runs) < all_runs[0]["eta_ms"] - CLOCK_MS:
+            verdict.early.append(task_id)
+        verdict.late_ms = max(verdict.late_ms, all_runs[0]["ran_ms"] - all_runs[0]["eta_ms"])
+        # What a worker lost and got again from its broker is the same message, not the wheel's doing.
+        messages = {run["delivery"]: run for run in all_runs if not run["redelivered"]}
+        if len(messages) > 1:
+            marked = sum(run["again"] for run in messages.values()) >= len(messages) - 1
+            (verdict.twice_marked if marked else verdict.twice_unmarked).append(task_id)
+    return verdict
