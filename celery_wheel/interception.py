@@ -22,21 +22,17 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
-
-from kombu.entity import Exchange, Queue
 
 from celery_wheel import eta as etas
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.broker.names import shard_of, wheel_queue_name
+from celery_wheel.broker.names import shard_of
+from celery_wheel.broker.queues import ANONYMOUS, wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.destination import resolve
 from celery_wheel.ids import uuid7
 from celery_wheel.options import parse
-
-#: Said as an object, because kombu takes the name "" for "the producer's own default exchange".
-ANONYMOUS = Exchange("")  # type: ignore[no-untyped-call]
 
 
 class HeldEta(str):
@@ -58,17 +54,6 @@ def hold(due: etas.Due, created_ms: int, key: str | None) -> HeldEta:
     held = HeldEta(due.text)
     held.eta_ms, held.created_ms, held.key = due.eta_ms, created_ms, key
     return held
-
-
-@cache
-def wheel_queue(namespace: str, shard: int) -> Queue:
-    """The queue that delayed messages of a shard wait in; private: a worker that consumed it would hold them itself.
-
-    Classic, said aloud, because a RabbitMQ may be set to make quorum queues, which give up after 20 deliveries.
-    """
-    name = wheel_queue_name(namespace, shard)
-    arguments = {"x-queue-type": "classic"}
-    return Queue(name, ANONYMOUS, routing_key=name, durable=True, queue_arguments=arguments)  # type: ignore[no-untyped-call]
 
 
 class WheelAMQP:

@@ -41,7 +41,12 @@ def _say_unserved(transport: str) -> None:
 
 
 def _is_one_server(own: Any) -> bool:
-    """A hand that is kept on one of several servers says nothing about the others; Sentinel names one of them."""
+    """A hand that is kept on one of several servers says nothing about the others; Sentinel names one of them.
+
+    Where none is kept, as on RabbitMQ, any of them will do.
+    """
+    if own.transport.driver_type == "amqp":
+        return True
     if own.transport_cls == "sentinel":
         return bool((own.transport_options or {}).get("master_name"))
     return len(own.alt or ()) <= 1

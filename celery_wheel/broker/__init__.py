@@ -3,6 +3,7 @@
 ::
 
     app.connection_for_write() ──driver type──► redis     celery_wheel.broker.redis.edge
+                                                amqp      celery_wheel.broker.amqp.edge
                                                 others    no edge yet: their delayed tasks stay Celery's own
 """
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from celery_wheel.engine.port import Broker
 
 #: kombu's names (``driver_type``) of the transports that an edge serves.
-SERVED = frozenset({"redis"})
+SERVED = frozenset({"redis", "amqp"})
 
 
 def check_transport(app: Any) -> None:
@@ -32,6 +33,15 @@ def check_transport(app: Any) -> None:
 def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
     """The edge for the broker to which this app's tasks are published."""
     check_transport(app)
+    if app.connection_for_write().transport.driver_type == "amqp":
+        from celery_wheel.broker.amqp.edge import AmqpBroker
+
+        return AmqpBroker(
+            app.connection_for_write,
+            namespace=conf.namespace,
+            max_message_bytes=conf.max_message_bytes,
+            keep_eta=conf.keep_eta,
+        )
     try:
         from celery_wheel.broker.redis.edge import RedisBroker
     except ImportError as error:

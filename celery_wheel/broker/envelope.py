@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import re
 from binascii import a2b_base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
@@ -89,24 +90,42 @@ def encode(envelope: Envelope, own: Any = None) -> dict[str, Any]:
 
 def decode(raw: bytes, max_bytes: int, keep_eta: bool = False) -> Message | Unreadable:
     """One raw message of a kombu virtual transport, as it lies in the wheel queue."""
-    try:
+
+    def read() -> Message:
         if len(raw) > max_bytes:
             raise ValueError(f"message must be at most {max_bytes:,} bytes, got {len(raw):,}")
-        return _message(raw, keep_eta)
+        message = _parse(raw)
+        headers, properties = _part(message, "headers", dict), _part(message, "properties", dict)
+        kept = _properties(message, properties)
+        body = _body(message.get("body"), properties.get("body_encoding"))
+        return message_of(headers, kept, body, keep_eta)
+
+    return readable(read, lambda: raw)
+
+
+def readable(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
+    """What ``read`` makes of a message, or the reason why it makes nothing, with its bytes."""
+    try:
+        return read()
     except RecursionError:
         reason = "JSON must not be nested this deeply"
     except MemoryError:
         raise
     except Exception as error:  # whatever these bytes do, they must not stop the loop that reads them
         reason = str(error) or type(error).__name__
-    digest = sha1(_UNREADABLE + raw, usedforsecurity=False).digest()
-    return Unreadable(envelope_id=str(UUID(bytes=digest[:16], version=5)), reason=reason, raw=raw)
+    found = raw()
+    digest = sha1(_UNREADABLE + found, usedforsecurity=False).digest()
+    return Unreadable(envelope_id=str(UUID(bytes=digest[:16], version=5)), reason=reason, raw=found)
 
 
-def _message(raw: bytes, keep_eta: bool) -> Message:
-    message = _parse(raw)
-    headers = _part(message, "headers", dict)
-    properties = _part(message, "properties", dict)
+def message_of(
+    headers: dict[str, Any],
+    properties: bytes,
+    body: bytes,
+    keep_eta: bool = False,
+    dumps: Callable[[Any], str] = _dumps,
+) -> Message:
+    """A message from its parts, its envelope taken out of the headers. Raises ValueError."""
     fields = headers.get(HEADER)
     if type(fields) is not dict:
         raise ValueError(f"header {HEADER!r} must be an envelope, got {type(fields).__name__}")
@@ -131,9 +150,9 @@ def _message(raw: bytes, keep_eta: bool) -> Message:
         key=fields.get("key"),
         expires_ms=fields.get("expires_ms"),
         queue_expires_ms=fields.get("queue_expires_ms"),
-        headers=_dumps(headers).encode(),
-        properties=_properties(message, properties),
-        body=_body(message.get("body"), properties.get("body_encoding")),
+        headers=dumps(headers).encode(),
+        properties=properties,
+        body=body,
     )
 
 

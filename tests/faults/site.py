@@ -55,6 +55,9 @@ class Site:
         self.perhaps: list[str] = []
         self.app = Celery("producer", broker=broker.url, set_as_current=False)
         self.app.conf.update(task_ignore_result=True, **settings)
+        if broker.url.startswith("amqp"):
+            # Without it a message that was written to a socket counts as sent, whatever becomes of the server.
+            self.app.conf.broker_transport_options = {"confirm_publish": True}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stop = threading.Event()
         self._producer = threading.Thread(target=self._produce)

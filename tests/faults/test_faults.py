@@ -16,6 +16,7 @@ import pytest
 from tests.faults import aof
 from tests.faults.site import Server, Site
 from tests.postgres import PostgresServer
+from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 
 SEED = int(os.environ.get("WHEEL_FAULT_SEED", "7"))
@@ -31,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
         yield server.url, server
 
 
-@pytest.fixture(params=["redis"])
+@pytest.fixture(params=["redis", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     with ExitStack() as stack:
         if request.param == "redis":
