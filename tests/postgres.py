@@ -66,14 +66,14 @@ class PostgresServer:
             self._data = self._make(place)
         self.port = self.port or free_port()
         options = [f"-c{name}={value}" for name, value in {**self.options, "port": str(self.port)}.items()]
-        with self._log().open("ab") as log:
-            self._process = subprocess.Popen(
-                [place / "postgres", "-D", self._data, *options], stdout=log, stderr=log, **self._as_user()
-            )
-        process = self._process
-        wait_until(lambda: process.poll() is not None or self._answers(), f"postgres on port {self.port}")
-        assert process.poll() is None, f"postgres did not start; its log:\n{self.log()}"
-        return self
+        command = [place / "postgres", "-D", self._data, *options]
+        for _ in range(20):  # a child of one that was killed may still be about to notice
+            with self._log().open("ab") as log:
+                self._process = process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+            wait_until(lambda process=process: process.poll() is not None or self._answers(), "postgres answers")  # type: ignore[misc]
+            if process.poll() is None:
+                return self
+        raise AssertionError(f"postgres did not start; its log:\n{self.log()}")
 
     def _make(self, place: Path) -> Path:
         """A cluster, in a folder that its user may enter; pytest's own folders are for root alone."""

@@ -50,7 +50,7 @@ class RabbitServer:
         self._ports = self._ports or {"dist": free_port(), "epmd": free_port()}
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
-            "log.console = false\n"
+            "log.console = false\nmax_message_size = 1000000\n"
         )
         (self.folder / "enabled_plugins").write_text("[].")
         # The script of the package becomes the user rabbitmq when it is started by root; the one beneath does not.

@@ -9,7 +9,6 @@ A connection that died is made anew by the next use; what was unacknowledged or 
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -112,8 +111,5 @@ class Link:
         """End the connection without asking the server; it gives back what was not acknowledged."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(*LOST):
-                if connection.sock is not None:
-                    connection.sock.shutdown(socket.SHUT_RDWR)
             with suppress(*LOST):
                 connection.collect()

@@ -75,7 +75,7 @@ def write(row: Row, now_ms: int, again: bool) -> amqp.Message:
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
-        message = amqp.Message(row.body, priority=row.priority, application_headers=headers, **properties)
+        message = amqp.Message(row.body, priority=row.priority or 0, application_headers=headers, **properties)
         message._serialize_properties()  # what AMQP cannot carry fails here, and not in the middle of a frame
     except Exception as error:
         raise Unwritable(f"its headers or properties cannot be sent by AMQP: {error}") from error
