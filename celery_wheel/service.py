@@ -75,7 +75,7 @@ class WheelService:
 
 
 def open_store_of(conf: Conf, *, create: bool = True) -> Store:
-    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create)
+    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
 
 
 def limits_of(conf: Conf) -> Limits:

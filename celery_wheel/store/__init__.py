@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from celery_wheel.store.sql import SqlStore
 
 
-def open_store(url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True) -> SqlStore:
+def open_store(
+    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = 2_000
+) -> SqlStore:
     """Open or make the store at ``url``; see ``celery_wheel.store.opening``."""
     from celery_wheel.store import opening
 
-    return opening.open_store(url, durability=durability, shards=shards, create=create)
+    return opening.open_store(url, durability=durability, shards=shards, create=create, lease_ms=lease_ms)

@@ -2,38 +2,46 @@
 
 ::
 
-    URL ─► scheme ─► file and folder ─► a SQLite database? ─► its tables ─► version, shards ─► SqlStore
-           SettingError └──────────────── StoreUnusable, each with what to do ──────────┘
+    URL ─► scheme ─┬► sqlite_place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
+                   └► postgresql_place: driver, database ──┘
+           SettingError └──────────── StoreUnusable, each with what to do ──────────┘
 
 Opening a store that is there writes nothing and waits for nobody.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, insert, inspect, make_url, select
+from sqlalchemy import Connection, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
+from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
 from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
-from celery_wheel.store.sqlite import SqliteDatabase
 
 MAX_SHARDS = 2**SHARD_BITS
 
 
-def open_store(url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True) -> SqlStore:
+#: Of a lease where nobody says; the setting wheel_lease has the same.
+LEASE_MS = 2_000
+
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3 or postgresql://user@host/database"
+
+
+def open_store(
+    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = LEASE_MS
+) -> SqlStore:
     """Open the store at ``url``, a SQLAlchemy URL.
 
     Args:
-        durability: "disk" or "memory": what a commit survives, see ``celery_wheel.store.sqlite``.
+        durability: "disk" or "memory": what a commit survives, see ``celery_wheel.store.sqlite`` and ``.postgresql``.
         shards: how many it has; None takes a store as it is (and makes a new one with 1).
         create: False only looks: a store that is not there is not made, and nothing is changed by opening.
+        lease_ms: the holders' lease, below which a database on the network has to notice that one of them stopped.
 
     Raises SettingError for an argument that makes no sense, StoreUnusable for a store that cannot be used.
     """
@@ -41,9 +49,7 @@ def open_store(url: str, *, durability: str = "disk", shards: int | None = 1, cr
         raise SettingError(f"wheel_durability must be 'disk' or 'memory', got {durability!r}")
     if shards is not None and not 1 <= shards <= MAX_SHARDS:
         raise SettingError(f"wheel_shards must be from 1 to {MAX_SHARDS}, got {shards}")
-    path = _file_of(url)
-    _check_place(path, create)
-    database = SqliteDatabase(str(path), durability=durability)
+    database = _database(url, durability, create, lease_ms)
     try:
         return _open(database, shards, create)
     except BaseException as error:
@@ -53,58 +59,28 @@ def open_store(url: str, *, durability: str = "disk", shards: int | None = 1, cr
         raise
 
 
-# -- where it is -------------------------------------------------------------------------------------
-
-
-def _file_of(url: str) -> Path:
-    """The absolute path in a SQLite URL; a daemon may change its folder later."""
-    example = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
+def _database(url: str, durability: str, create: bool, lease_ms: int) -> Database:
+    """The dialect is loaded only when it is used: PostgreSQL's driver is an extra."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        raise SettingError(f"wheel_store must be a database URL like {example}, got no URL") from None
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        # Only the scheme is shown: the rest of it may hold a password.
-        raise SettingError(f"wheel_store must be a sqlite URL like {example}, got {parsed.drivername}://…")
-    if not _names_a_file(parsed):
-        raise SettingError(f"wheel_store must name a file and nothing else, like {example}, got {url}")
-    return Path(parsed.database or "").absolute()
+    except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
+        raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        from celery_wheel.store import sqlite_place
 
+        return sqlite_place.open_database(parsed, durability, create)
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        from celery_wheel.store import postgresql_place
 
-def _names_a_file(url: URL) -> bool:
-    name = url.database or ""
-    return bool(name) and name != ":memory:" and not name.startswith("file:") and not url.query and not url.host
-
-
-def _check_place(path: Path, create: bool) -> None:
-    if path.is_dir():
-        raise StoreUnusable(f"the store {path} is a folder; name a file in it in wheel_store")
-    if path.exists():
-        if create and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
-            raise StoreUnusable(
-                f"the store {path} may not be written to by this user; make the file and its folder writable, or set "
-                "wheel_store to another"
-            )
-        return
-    if not create:
-        raise StoreUnusable(
-            f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel. If one runs, it "
-            "runs in another folder or on another machine: give wheel_store an absolute path"
-        )
-    folder = path.parent
-    if not folder.is_dir():
-        raise StoreUnusable(f"the folder {folder} for the store is not there; make it, or set wheel_store to another")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise StoreUnusable(
-            f"the folder {folder} for the store may not be written to by this user; change its owner or mode, or set "
-            "wheel_store to another"
-        )
+        return postgresql_place.open_database(parsed, durability, lease_ms)
+    # Only the scheme is shown: the rest of it may hold a password.
+    raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {parsed.drivername}://…")
 
 
 # -- what is in it ------------------------------------------------------------------------------------
 
 
-def _open(database: SqliteDatabase, shards: int | None, create: bool) -> SqlStore:
+def _open(database: Database, shards: int | None, create: bool) -> SqlStore:
     with database.reading() as connection:
         found = _read(connection)
     if found is None:
@@ -112,8 +88,7 @@ def _open(database: SqliteDatabase, shards: int | None, create: bool) -> SqlStor
             raise StoreUnusable(
                 f"{database.name} has no tables of a store; a scheduler makes them when it starts: celery beat -S wheel"
             )
-        database.prepare_to_write()
-        with database.writing() as connection:
+        with database.making() as connection:
             # Another process may have made them since.
             found = _read(connection) or _make(connection, shards or 1)
     _check(database.name, found, shards)
@@ -153,5 +128,5 @@ def _check(name: str, found: Any, shards: int | None) -> None:
     if shards is not None and shards != found.shards:
         raise StoreUnusable(
             f"the store {name} was made with {found.shards} shards, not {shards}; nothing was touched; set "
-            f"wheel_shards = {found.shards}, or let wheel_store name a new file when nothing is pending in this one"
+            f"wheel_shards = {found.shards}, or let wheel_store name a new one when nothing is pending in this one"
         )

@@ -65,6 +65,9 @@ class Store(Protocol):
 
     # -- reading --------------------------------------------------------------------------------------
 
+    def now_ms(self) -> int | None:
+        """The store's own clock, as a second opinion; None where it has none but this host's."""
+
     def state(self, shard: int) -> ShardState: ...
 
     def lanes(self, shard: int) -> list[LaneState]:

@@ -3,7 +3,7 @@
 ::
 
     apply     writing   changes.write      fsync, unless durability is "memory"
-    acquire   writing                      the same: an epoch must never be given twice
+    acquire   writing                      fsync, whatever the durability: an epoch must never be given twice
     renew     writing                      no fsync: what the holder says of itself is worth nothing after a crash
     forget    writing   history.forget     no fsync
     reads     reading                      one statement each, but for ``known``
@@ -32,6 +32,9 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.statements import IN_PLACES, span
 
+#: No epoch is this one.
+NEVER_HELD = -1
+
 
 class SqlStore:
     """Implements ``celery_wheel.store.port.Store``."""
@@ -43,7 +46,7 @@ class SqlStore:
         #: How many shards the store was made with.
         self.shards = shards
         self._holding = threading.Lock()
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}  #: shard → the epoch of this store's own last term
 
     @property
     def uuid(self) -> str:
@@ -61,27 +64,31 @@ class SqlStore:
             if not self._database.hold(shard, holder):
                 return None
             try:
-                epoch = self._raise_epoch(shard, holder, now_ms + lease_ms)
+                epoch = self._raise_epoch(shard, holder, now_ms, lease_ms)
             except BaseException:
                 if shard not in self._held:
                     self._database.let_go(shard)
                 raise
-            self._held.add(shard)
+            if epoch is not None:
+                self._held[shard] = epoch
             return epoch
 
-    def _raise_epoch(self, shard: int, holder: str, lease_until_ms: int) -> int:
-        with self._database.writing() as connection:
-            values = {"at_shard": shard, "holder": holder, "lease_until_ms": lease_until_ms}
-            if self._sql.take(connection, **values).rowcount == 0:
-                raise StoreError(self._no_shard(shard))
-            epoch: int = self._sql.epoch(connection, at_shard=shard).scalar_one()
-        return epoch
+    def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        """None where the lease is in the row and another's has not run out."""
+        values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms}
+        with self._database.writing(durable=True) as connection:
+            taken = self._sql.take(connection, own_epoch=self._held.get(shard, NEVER_HELD), **values).rowcount > 0
+            epoch: int | None = self._sql.epoch(connection, at_shard=shard).scalar()
+        if epoch is None:
+            raise StoreError(self._no_shard(shard))
+        return epoch if taken else None
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
         values = {
             "at_shard": shard,
             "at_epoch": epoch,
-            "lease_until_ms": now_ms + lease_ms,
+            "now_ms": now_ms,
+            "lease_ms": lease_ms,
             "snapshot": json.dumps(snapshot),
             "snapshot_at_ms": now_ms,
         }
@@ -98,7 +105,7 @@ class SqlStore:
                 released = self._sql.release(connection, **values).rowcount > 0
             if released:
                 self._database.let_go(shard)
-                self._held.discard(shard)
+                self._held.pop(shard, None)
 
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
@@ -111,6 +118,9 @@ class SqlStore:
         return history.forget(self._database, shard, epoch, history.Retention(before_ms, max_bytes), limit)
 
     # -- reading --------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int | None:
+        return self._database.now_ms()
 
     def state(self, shard: int) -> ShardState:
         with self._database.reading() as connection:

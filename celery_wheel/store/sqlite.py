@@ -91,13 +91,14 @@ class SqliteDatabase:
                 connection.invalidate()
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Connection]:
+    def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         self._check_usable()  # before the turn: at a fork a thread of the parent may have had it
         with self._turn:
             self._check_usable()
             self._check_file()
             with self._in_words(), self._writer.connect() as connection:
-                self._set_synchronous(connection, self._synchronous if durable else SYNCHRONOUS_NORMAL)
+                levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
+                self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
                 before = driver.total_changes
                 try:
@@ -164,7 +165,16 @@ class SqliteDatabase:
 
     # -- housekeeping --------------------------------------------------------------------------------
 
-    def prepare_to_write(self) -> None:
+    @contextmanager
+    def making(self) -> Iterator[Connection]:
+        self._keep_a_log()
+        with self.writing() as connection:
+            yield connection
+
+    def now_ms(self) -> int | None:
+        return None
+
+    def _keep_a_log(self) -> None:
         """Once, before the tables are made: the log is a property of the file.
 
         A connection that was open before does not know of it until it reads, and would tidy nothing.

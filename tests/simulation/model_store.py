@@ -194,6 +194,9 @@ class ModelStore:
         high = bisect.bisect_right(order, (*upto, 2**64))
         return [row_id for _, _, row_id in order[low:high]]
 
+    def now_ms(self) -> int | None:
+        return self.disk.now_ms() if self.disk.now_ms else None
+
     def state(self, shard: int) -> ShardState:
         data = self.disk.shard(shard)
         return ShardState(

@@ -1,10 +1,9 @@
-"""The stores that pass the suite. Another one is a line in ``SQL`` and a function that makes it in a folder."""
+"""The stores that pass the suite. Another one is a line in ``SQL`` and a function that makes it for a test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -27,19 +26,27 @@ class SqlBackend:
         return open_store(self.url, shards=SHARDS, durability=self.durability)
 
 
-def sqlite(folder: Path) -> SqlBackend:
-    return SqlBackend(f"sqlite:///{folder}/wheel.sqlite3")
+def sqlite(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(f"sqlite:///{request.getfixturevalue('tmp_path')}/wheel.sqlite3")
 
 
-def sqlite_memory(folder: Path) -> SqlBackend:
-    return SqlBackend(f"sqlite:///{folder}/wheel.sqlite3", durability="memory")
+def sqlite_memory(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(sqlite(request).url, durability="memory")
 
 
-def model(_folder: Path | None = None) -> Callable[[], Store]:
+def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(request.getfixturevalue("postgres").new_database())
+
+
+def model(_request: pytest.FixtureRequest | None = None) -> Callable[[], Store]:
     """The simulation's store in memory passes the suite too, so that what is proved on it holds for the others."""
     disk = Disk()
     return lambda: ModelStore(disk)
 
 
-SQL = [pytest.param(sqlite, id="sqlite"), pytest.param(sqlite_memory, id="sqlite-memory")]
+SQL = [
+    pytest.param(sqlite, id="sqlite"),
+    pytest.param(sqlite_memory, id="sqlite-memory"),
+    pytest.param(postgresql, id="postgresql"),
+]
 ALL = [*SQL, pytest.param(model, id="model")]

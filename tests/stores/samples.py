@@ -26,6 +26,7 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.port import Store
+from tests.servers import wait_until
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
 LEASE = 3_000
@@ -60,6 +61,19 @@ def message(**parts: Any) -> Message:
     return Message(**{**values, **parts})
 
 
+def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = LEASE, seconds: float = 10) -> int:
+    """Take a shard whose former holder is gone: at once, or where the lease runs by the database's clock, after it."""
+    epochs: list[int] = []
+
+    def acquired() -> bool:
+        epoch = store.acquire(shard, name, NOW, lease_ms)
+        epochs.extend([] if epoch is None else [epoch])
+        return bool(epochs)
+
+    wait_until(acquired, f"{name} takes shard {shard}", seconds)
+    return epochs[0]
+
+
 class Holder:
     """Holds a shard of a store and writes to it."""
 
@@ -70,11 +84,9 @@ class Holder:
         self.acquire()
 
     def acquire(self) -> int:
-        epoch = self.store.acquire(self.shard, self.name, NOW, LEASE)
-        assert epoch is not None
-        self.epoch = epoch
+        self.epoch = acquire(self.store, self.shard, self.name)
         self._count = self.store.state(self.shard).seq >> SHARD_BITS
-        return epoch
+        return self.epoch
 
     def seq(self) -> int:
         self._count += 1
