@@ -75,6 +75,18 @@ _MEANINGS = {
     "XX": ("is damaged or met a defect of its own", _UNKNOWN, "look into the server's log"),
 }
 
+#: libpq gives no code for what a server said before it let anybody in: a part of the sentence → the code it would have.
+_SAID_AT_THE_DOOR = {
+    "authentication failed": "28P01",
+    "no pg_hba.conf entry": "28000",
+    "does not exist": "3D000",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "is starting up": "57P03",
+    "is shutting down": "57P03",
+    "in recovery mode": "57P03",
+}
+
 
 def in_words(name: str, error: Exception) -> str:
     """``error``: SQLAlchemy's, or the driver's own."""
@@ -86,7 +98,7 @@ def in_words(name: str, error: Exception) -> str:
     cause: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(cause, "diag", None)
     detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
-    code = getattr(cause, "sqlstate", None) or ""
+    code = getattr(cause, "sqlstate", None) or _code_of(detail)
     for prefix, (state, consequence, remedy) in _MEANINGS.items():
         if code.startswith(prefix):
             return f"the store {name} {state} ({detail}); {consequence}; {remedy}"
@@ -96,3 +108,9 @@ def in_words(name: str, error: Exception) -> str:
         f"the store {name} cannot be reached ({detail}); {_UNKNOWN}; check that the server runs and that this host "
         "reaches it; it is tried again"
     )
+
+
+def _code_of(detail: str) -> str:
+    if "FATAL" not in detail:
+        return ""
+    return next((code for part, code in _SAID_AT_THE_DOOR.items() if part in detail), "")
