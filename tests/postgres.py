@@ -1,14 +1,18 @@
-"""A private PostgreSQL for tests, as ``tests.servers.RedisServer``; one cluster, as many databases as tests ask for.
+"""A private PostgreSQL server for tests: on a free port, with a data folder of its own, gone with the test.
 
 ::
 
-    with PostgresServer(folder) as server:
-        server.url                    postgresql://wheel@127.0.0.1:<port>/wheel
-        server.fresh()                the URL of a new, empty database
-        server.kill(); server.start() SIGKILL of the postmaster; what was committed comes back
+    with PostgresServer() as server:
+        server.url()                            postgresql://wheel@127.0.0.1:<port>/postgres
+        server.new_database()                   the URL of an empty database; a few hundredths of a second
+        server.sql("SELECT 1")                  as superuser, each statement by itself
+        server.pause(); server.resume()         SIGSTOP, SIGCONT to all its processes: it is there and does not answer
+        server.kill(); server.start()           kill -9 to all of them; comes up by its log
+        server.restart()                        as an operator would: sessions are ended
 
-PostgreSQL refuses to run as root: then the folder and the process are the user's ``postgres``, which Debian's package
-makes, or ``nobody``. The cluster that the package starts by itself is not used.
+PostgreSQL refuses to run as root, so for root it runs as the user ``postgres`` that its package makes. The folder is a
+temporary one of its own, since those of pytest are closed to other users. The cluster that Debian's package makes and
+starts by itself is neither used nor touched.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,140 +34,170 @@ import psycopg
 
 from tests.servers import PATIENCE_S, absent, free_port, wait_until
 
+_DEBIAN = Path("/usr/lib/postgresql")
+
 USER = "wheel"
 
+#: Losing power is not tested, and without fsync a test is several times faster. A benchmark wants ``fsync="on"``.
+FAST = {"fsync": "off", "full_page_writes": "off"}
 
-def binaries() -> Path | None:
-    """The folder of initdb and postgres: Debian keeps them off the path; the newest version counts."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
-    on_path = shutil.which("postgres")
-    return Path(on_path).parent if on_path else None
+
+def postgres_binaries() -> Path | None:
+    """The folder with ``initdb`` and ``postgres``; of several versions the newest."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    versions = [path for path in _DEBIAN.glob("*/bin") if (path / "initdb").exists()]
+    return max(versions, key=lambda path: float(path.parent.name), default=None)
+
+
+def _user() -> dict[str, Any]:
+    """As whom the server runs, as arguments of ``subprocess``."""
+    if os.geteuid() != 0:
+        return {}
+    try:
+        entry = pwd.getpwnam("postgres")
+    except KeyError:
+        absent("the user postgres, as whom PostgreSQL runs where tests run as root,")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
 class PostgresServer:
-    def __init__(self, folder: Path, **options: str) -> None:
-        self.folder = folder
+    """One server. Usable as a context manager; ``options`` are those of postgresql.conf."""
+
+    def __init__(self, **options: str) -> None:
         self.options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
-            "max_connections": "100",
-            "shared_buffers": "64MB",
+            "logging_collector": "off",
+            "max_connections": "200",
+            "shared_buffers": "32MB",
+            **FAST,
             **options,
         }
+        self.folder: Path | None = None
         self.port = 0
-        self._data: Path | None = None
-        self._names = itertools.count(1)
+        self._databases = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> PostgresServer:
-        place = binaries()
-        if place is None:
-            absent("postgresql")
-        if self._data is None:
-            self._data = self._make(place)
-        self.port = self.port or free_port()
-        options = [f"-c{name}={value}" for name, value in {**self.options, "port": str(self.port)}.items()]
-        command = [place / "postgres", "-D", self._data, *options]
-        for _ in range(20):  # a child of one that was killed may still be about to notice
-            with self._log().open("ab") as log:
-                self._process = process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
-            wait_until(lambda process=process: process.poll() is not None or self._answers(), "postgres answers")  # type: ignore[misc]
-            if process.poll() is None:
+        """Start it, on the port it had before, or else on a free one; returns when it answers."""
+        binaries = postgres_binaries()
+        if binaries is None:
+            absent("PostgreSQL")
+        assert self._process is None, "it runs already"
+        if self.folder is None:
+            self._initialise(binaries)
+        ports = [self.port] if self.port else (free_port() for _ in range(5))
+        for port in ports:  # between finding a free port and taking it, somebody else may have
+            if self._launch(binaries, port):
+                self.port = port
                 return self
-        raise AssertionError(f"postgres did not start; its log:\n{self.log()}")
+        raise AssertionError(f"PostgreSQL did not start; its log:\n{self.log()}")
 
-    def _make(self, place: Path) -> Path:
-        """A cluster, in a folder that its user may enter; pytest's own folders are for root alone."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        data = Path(tempfile.mkdtemp(prefix="wheel-postgres-"))
-        if os.geteuid() == 0:
-            user = _other_user()
-            os.chown(data, user.pw_uid, user.pw_gid)
-        command = [place / "initdb", "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        made = subprocess.run(command, capture_output=True, text=True, **self._as_user())
-        assert made.returncode == 0, made.stderr
-        return data
+    def _initialise(self, binaries: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="wheel-postgres-"))
+        user = _user()
+        if user:
+            os.chown(self.folder, user["user"], user["group"])
+        command = [str(binaries / "initdb"), "-D", str(self.folder / "data"), "-U", USER, "-A", "trust", "-E", "UTF8"]
+        command += ["--locale=C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **user)
+        assert done.returncode == 0, done.stderr
 
-    @staticmethod
-    def _as_user() -> dict[str, Any]:
-        if os.geteuid() != 0:
-            return {"cwd": "/"}
-        user = _other_user()
-        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], "cwd": "/"}
-
-    def _answers(self) -> bool:
-        try:
-            self.run("SELECT 1", database="postgres")
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """SIGKILL; its children end by themselves when they notice."""
-        if self._process is None:
-            return
-        children = psutil.Process(self._process.pid).children()
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
-        _, alive = psutil.wait_procs(children, PATIENCE_S)
-        assert not alive, "children of postgres did not end"
+    def _launch(self, binaries: Path, port: int) -> bool:
+        assert self.folder is not None
+        command = [str(binaries / "postgres"), "-D", str(self.folder / "data"), "-p", str(port)]
+        for name, value in self.options.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, **_user())
+        self._process = process
+        wait_until(lambda: process.poll() is not None or _answers(port), f"PostgreSQL on port {port}")
+        if process.poll() is None:
+            return True
         self._process = None
+        return False
 
     def stop(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(PATIENCE_S)
-            self._process = None
+        """End it as an operator would: what is open is rolled back. Does nothing when it is not running."""
+        if self._process is None:
+            return
+        self.resume()
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(PATIENCE_S)
+        self._process = None
+
+    def kill(self) -> None:
+        """End all its processes at once, as a loss of power would."""
+        if self._process is None:
+            return
+        processes = self._all()
+        for process in processes:  # the first first, which would start others anew
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait(PATIENCE_S)
+        psutil.wait_procs(processes, PATIENCE_S)
+        self._process = None
 
     def restart(self) -> None:
-        self.kill()
+        self.stop()
         self.start()
 
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nothing is answered."""
+        for process in self._all():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def resume(self) -> None:
+        for process in self._all():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def _all(self) -> list[psutil.Process]:
+        assert self._process is not None, "it is not running"
+        first = psutil.Process(self._process.pid)
+        return [first, *first.children(recursive=True)]
+
     def __enter__(self) -> PostgresServer:
-        self.start()
-        self.run(f"CREATE DATABASE {USER}", database="postgres")
-        return self
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        if self._data is not None:
-            shutil.rmtree(self._data, ignore_errors=True)
+        self.kill()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+            self.folder = None
 
     # -- use -------------------------------------------------------------------------------------
 
-    @property
-    def url(self) -> str:
-        return self._url(USER)
-
-    def _url(self, database: str) -> str:
+    def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
-    def fresh(self) -> str:
-        name = f"wheel_{next(self._names)}"
-        self.run(f"CREATE DATABASE {name}", database="postgres")
-        return self._url(name)
+    def new_database(self) -> str:
+        """An empty database's URL. It goes with the server."""
+        name = f"wheel_{next(self._databases)}"
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url(name)
 
-    def run(self, statement: str, database: str = USER) -> list[tuple[Any, ...]]:
-        """One statement of one's own, in autocommit; its rows, if it has some."""
-        with psycopg.connect(self._url(database), autocommit=True, connect_timeout=5) as connection:
-            cursor = connection.execute(statement.encode())
+    def sql(self, *statements: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run statements, each by itself; returns the last one's rows."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     def log(self) -> str:
-        return self._log().read_text(errors="replace")
-
-    def _log(self) -> Path:
-        return self.folder / "postgres.log"
+        path = self.folder and self.folder / "log"
+        return path.read_text(errors="replace") if path and path.exists() else "(none)"
 
 
-def _other_user() -> pwd.struct_passwd:
+def _answers(port: int) -> bool:
     try:
-        return pwd.getpwnam("postgres")
-    except KeyError:
-        return pwd.getpwnam("nobody")
+        psycopg.connect(f"postgresql://{USER}@127.0.0.1:{port}/postgres", connect_timeout=2).close()
+    except psycopg.OperationalError:  # not listening yet, or still recovering
+        return False
+    return True

@@ -58,8 +58,8 @@ class ClockWatch:
         self.skew_ms = self._clock.now_ms() - second_ms
         if abs(self.skew_ms) > self._max_skew_ms:
             logger.error(
-                "this host's clock differs by %d ms from the broker's; it holds no shard while that is so; "
-                "check the time service of both hosts",
+                "this host's clock differs by %d ms from that of the broker or the store; it holds no shard while that "
+                "is so; check the time service of both hosts",
                 self.skew_ms,
                 extra={"action": "clock_skew", "skew_ms": self.skew_ms},
             )

@@ -195,13 +195,19 @@ class Engine:
             )
 
     def _second_clock_ms(self) -> int | None:
-        """The broker's, or else the store's: another machine's than this, mostly."""
+        """The broker's clock, or the store's where the broker has none.
+
+        Whoever does not answer says nothing against this clock; what holds the lease is asked next in any case.
+        """
+        now_ms = None
         try:
             now_ms = self._ctx.broker.now_ms()
-            return self._ctx.store.now_ms() if now_ms is None else now_ms
         except BrokerError:
-            # A broker that is away says nothing against this clock; the lease is kept all the same.
             self.stats.broker_errors += 1
+        try:
+            return self._ctx.store.now_ms() if now_ms is None else now_ms
+        except StoreError:
+            self.stats.store_errors += 1
             return None
 
     def _compare_hands(self, term: Term, confirmed: dict[int, Position]) -> None:

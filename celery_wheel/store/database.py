@@ -2,8 +2,8 @@
 
 ::
 
-    SqlStore ──► Database ◄── sqlite.SqliteDatabase      WAL, BEGIN IMMEDIATE, one writer, flock
-    (the port)               postgresql.PostgresqlDatabase    row locks, the lease in the row, by the server's clock
+    SqlStore ──► Database ◄── sqlite.SqliteDatabase          WAL, BEGIN IMMEDIATE, one writer, flock
+    (the port)           ◄── postgresql.PostgresqlDatabase   many sessions, row locks, the lease in the row
 """
 
 from __future__ import annotations
@@ -27,32 +27,30 @@ class Database(Protocol):
     def reading(self) -> AbstractContextManager[Connection]:
         """A connection on which each statement sees all that was committed before it began."""
 
-    def writing(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+    def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
         """A transaction: committed at the end of the block, rolled back by whatever leaves it otherwise.
 
         Args:
-            durable: False for what may be lost by a power failure, though never by the death of a process.
+            durable: False for what may be lost by a power failure, though never by the death of a process; True for
+                what may not, whatever the store's durability, which decides where it is None.
 
         Raises StoreError for every error of the database, in both kinds of block.
         """
 
+    def making(self) -> AbstractContextManager[Connection]:
+        """The transaction in which the tables are made, unless they are there by then; one at a time in the world."""
+
+    def now_ms(self) -> int | None:
+        """The database's own clock; None where it has none but this host's."""
+
     def hold(self, shard: int, holder: str) -> bool:
-        """Take or keep the shard where the lease is not in its row; False while another process has it."""
+        """Before the shard's row is taken: False while another process has the shard for certain.
+
+        Where the lease is in the row, the row decides; this then throws out a holder that stopped with the row locked.
+        """
 
     def let_go(self, shard: int) -> None:
         """Undo ``hold``."""
-
-    def now_ms(self) -> int | None:
-        """The database's own clock, by which a lease in the row runs out; None where it has none."""
-
-    def prepare_to_write(self) -> None:
-        """Before anything is written by this process that may have to make the tables."""
-
-    def prepare_tables(self, connection: Connection) -> None:
-        """In the transaction in which the tables may be made: let no other process in."""
-
-    def tables_made(self, connection: Connection) -> None:
-        """In the same transaction: what the dialect wants to be said of them."""
 
     def tidy(self) -> None:
         """Housekeeping that may take a while and must not hold up a commit; called about twice a second."""

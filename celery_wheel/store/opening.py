@@ -2,8 +2,9 @@
 
 ::
 
-    URL ─► scheme ─► its database ─► its tables ─► version, shards ─► SqlStore
-           SettingError └──── StoreUnusable, each with what to do ────┘
+    URL ─► scheme ─┬► sqlite_place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
+                   └► postgresql_place: driver, database ──┘
+           SettingError └──────────── StoreUnusable, each with what to do ──────────┘
 
 Opening a store that is there writes nothing and waits for nobody.
 """
@@ -21,22 +22,26 @@ from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
 from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
-from celery_wheel.store.sqlite import SqliteDatabase
-from celery_wheel.store.sqlite_place import EXAMPLE, check_place, file_of
 
 MAX_SHARDS = 2**SHARD_BITS
 
 
+#: Of a lease where nobody says; the setting wheel_lease has the same.
+LEASE_MS = 2_000
+
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3 or postgresql://user@host/database"
+
+
 def open_store(
-    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = 2_000
+    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = LEASE_MS
 ) -> SqlStore:
     """Open the store at ``url``, a SQLAlchemy URL.
 
     Args:
-        durability: "disk" or "memory": what a commit survives, see ``celery_wheel.store.sqlite``.
+        durability: "disk" or "memory": what a commit survives, see ``celery_wheel.store.sqlite`` and ``.postgresql``.
         shards: how many it has; None takes a store as it is (and makes a new one with 1).
-        lease_ms: how long a holder is believed to live; a database with several hosts ends what stands still before.
         create: False only looks: a store that is not there is not made, and nothing is changed by opening.
+        lease_ms: the holders' lease, below which a database on the network has to notice that one of them stopped.
 
     Raises SettingError for an argument that makes no sense, StoreUnusable for a store that cannot be used.
     """
@@ -55,25 +60,21 @@ def open_store(
 
 
 def _database(url: str, durability: str, create: bool, lease_ms: int) -> Database:
-    example = f"{EXAMPLE} or postgresql://user@host/database"
+    """The dialect is loaded only when it is used: PostgreSQL's driver is an extra."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        raise SettingError(f"wheel_store must be a database URL like {example}, got no URL") from None
+    except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
+        raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        path = file_of(parsed)
-        check_place(path, create)
-        return SqliteDatabase(str(path), durability=durability)
-    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
-        try:
-            from celery_wheel.store.postgresql import PostgresqlDatabase
-        except ImportError as error:
-            raise SettingError(
-                f"wheel_store needs psycopg, got {error}; run: pip install 'celery-wheel[postgresql]'"
-            ) from error
-        return PostgresqlDatabase(parsed.set(drivername="postgresql+psycopg"), durability=durability, lease_ms=lease_ms)
+        from celery_wheel.store import sqlite_place
+
+        return sqlite_place.open_database(parsed, durability, create)
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        from celery_wheel.store import postgresql_place
+
+        return postgresql_place.open_database(parsed, durability, lease_ms)
     # Only the scheme is shown: the rest of it may hold a password.
-    raise SettingError(f"wheel_store must be a URL like {example}, got {parsed.drivername}://…")
+    raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {parsed.drivername}://…")
 
 
 # -- what is in it ------------------------------------------------------------------------------------
@@ -87,13 +88,9 @@ def _open(database: Database, shards: int | None, create: bool) -> SqlStore:
             raise StoreUnusable(
                 f"{database.name} has no tables of a store; a scheduler makes them when it starts: celery beat -S wheel"
             )
-        database.prepare_to_write()
-        with database.writing() as connection:
-            database.prepare_tables(connection)
-            found = _read(connection)
-            if found is None:  # another process may have made them since
-                found = _make(connection, shards or 1)
-                database.tables_made(connection)
+        with database.making() as connection:
+            # Another process may have made them since.
+            found = _read(connection) or _make(connection, shards or 1)
     _check(database.name, found, shards)
     return SqlStore(database, str(uuid.UUID(found.uuid)), found.shards)
 
@@ -131,5 +128,5 @@ def _check(name: str, found: Any, shards: int | None) -> None:
     if shards is not None and shards != found.shards:
         raise StoreUnusable(
             f"the store {name} was made with {found.shards} shards, not {shards}; nothing was touched; set "
-            f"wheel_shards = {found.shards}, or let wheel_store name a new file when nothing is pending in this one"
+            f"wheel_shards = {found.shards}, or let wheel_store name a new one when nothing is pending in this one"
         )

@@ -72,10 +72,10 @@ class Store(Protocol):
         rest before it; beyond ``max_bytes`` of history in all, the oldest batches go even if younger.
         """
 
-    def now_ms(self) -> int | None:
-        """The store's own clock, as a second opinion; None where it has none."""
-
     # -- reading --------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int | None:
+        """The store's own clock, as a second opinion; None where it has none but this host's."""
 
     def state(self, shard: int) -> ShardState: ...
 

@@ -1,133 +1,150 @@
-"""PostgreSQL as a store's database: many schedulers, and the lease is in the shard's row.
+"""A PostgreSQL database as the store's: many sessions, and the lease is in the shard's row.
 
 ::
 
-    writers    READ COMMITTED; the first statement locks the shard's row with its epoch (``fence``)
-               ├─ a takeover waits there for an open commit
-               └─ and whoever it waited for finds another epoch and writes nothing: so no stronger isolation is needed
-    readers    autocommit; each statement sees what was committed before it began
-    lease      lease_until_ms by clock_timestamp() of the server, whatever the schedulers' clocks say
+    reading   autocommit: each statement sees what was committed before it began, and waits for nobody
+    writing   BEGIN ─► the shard's row is locked, if its epoch is ours ─► … ─► COMMIT
+    taking    UPDATE wheel_shard SET epoch = epoch + 1 … WHERE nobody holds it, or its lease is over, or it is ours
 
-A holder that is stopped (SIGSTOP, a frozen machine) in an open transaction would keep the row's lock. The server ends
-such a session after ``idle_in_transaction_session_timeout``, half the lease, and a connection whose other end answers
-nothing after ``tcp_user_timeout``: so a standby waits no longer than for any other dead holder.
+READ COMMITTED is enough. Whatever a holder writes begins by updating its shard's row where the epoch is its own. Two
+such transactions run one after the other: the second waits for the row, reads it anew, and finds either its epoch, and
+then all the first has committed, or another's, and then writes nothing. A takeover is an update of the same row, so
+nothing of an old term commits after it. What is not behind the fence (the inbox) is added only, and deleted behind it.
+
+Who stops, and what ends it; the lease runs by the database's clock, so no other clock has a say in it
+    killed                            its sessions end with it; the lease runs out
+    stopped between transactions      the lease runs out; when it wakes up, it is fenced
+    stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; and where PostgreSQL does
+                                      not count that as idle (in the middle of a COPY, or of a message), whoever takes
+                                      the shard ends the session that still has the row locked: the ``hold`` below
+    cut off                           tcp_user_timeout and keepalives, half of the lease, on both sides
 
 What a commit survives
-    durability "disk"     synchronous_commit as the server has it (on): a crash of the server, loss of power
-    durability "memory"   synchronous_commit off: the death of any process; after a crash of the server the last
-                          fractions of a second may be missing, and nothing is torn
-    durable=False         off in both
+    durability "disk"     what synchronous_commit of the server says ("on": fsync; synchronous standbys, if it has any)
+    durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
+    durable=False         the same as "memory"; the next durable commit takes it along
 
-New rows come by COPY: 5,000 rows of 1.2 kB take a third of the time of a pipelined executemany.
-Tables are made for what happens to them: see ``TUNING``.
+Plans: every statement has an index made for it, so the planner is not asked whether to scan the table instead. After
+a burst of which its statistics do not know it would, and read 10 million rows for a chunk of 1,000. And each plan is
+made anew (a tenth of a millisecond): one that was kept from when the tables were empty took the wrong index.
+
+Prepared statements and session settings do not go through a pooler that shares sessions by transaction (pgbouncer's
+``pool_mode=transaction``): connect to the server itself, or to a pool by session.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import psycopg
-from sqlalchemy import BigInteger, Connection, Dialect, Engine, Table, cast, create_engine, extract, func, insert, text
+from sqlalchemy import URL, BigInteger, Connection, create_engine, literal_column
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError
+from celery_wheel.store.copying import Copied
+from celery_wheel.store.postgresql_tables import set_parameters
 from celery_wheel.store.postgresql_words import in_words
-from celery_wheel.store.prepared import Prepared
 from celery_wheel.store.statements import Statements
-from celery_wheel.store.usable import Usable
 
-CONNECT_TIMEOUT_S = 3
-#: A lock that is waited for so long is somebody else's transaction by hand; the holder's take 0.3 s at most.
-LOCK_TIMEOUT_MS = 10_000
-CONNECTIONS = 8
+CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-#: Locks the making of tables: any number that nobody else is likely to use.
-MAKING = 0x776865656C
+#: An engine has six threads; the rest is for several shards, and is closed when it is not needed.
+CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
-#: A shard's, a lane's and a tally's row is rewritten many times a second: half-empty pages let that happen in place
-#: (HOT), and vacuum must not wait for a fifth of a table that has few rows. Of timers and payloads as many die as are
-#: born: vacuum goes over them after a fiftieth, without pausing, so that their space is used again.
-TUNING = {
-    "wheel_shard": "fillfactor=50, autovacuum_vacuum_threshold=200, autovacuum_vacuum_scale_factor=0",
-    "wheel_lane": "fillfactor=50, autovacuum_vacuum_threshold=200, autovacuum_vacuum_scale_factor=0",
-    "wheel_tally": "fillfactor=70, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_scale_factor=0.05",
-    "wheel_timer": "autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0",
-    "wheel_payload": "autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0",
-    "wheel_batch": "autovacuum_vacuum_scale_factor=0.05",
-    "wheel_inbox": "autovacuum_vacuum_threshold=1000, autovacuum_vacuum_scale_factor=0",
-}
+#: A statement that takes longer than this is a mistake, of ours or of the server's.
+STATEMENT_TIMEOUT_MS = 60_000
 
+#: "wheel" as a number: who makes tables takes this lock first.
+MAKING_LOCK = 0x776865656C
 
-class Copied(Prepared):
-    """The insertion of many rows, by COPY."""
-
-    __slots__ = ("_copy",)
-
-    def __init__(self, table: Table, dialect: Dialect) -> None:
-        super().__init__(insert(table), dialect)
-        self._copy = f"COPY {table.name} ({', '.join(column.name for column in table.columns)}) FROM STDIN"
-
-    def many(self, connection: Connection, rows: Any) -> None:
-        if not rows:
-            return
-        driver: Any = connection.connection.dbapi_connection
-        try:
-            with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
-                for row in rows:
-                    copy.write_row(row)
-        except psycopg.Error as error:  # COPY goes around SQLAlchemy, its errors must not
-            raise DBAPIError(self._copy, None, error) from error
+#: Ends the session in whose transaction the shard's row was changed and which outlived the lease. A younger one may be
+#: that of another who takes the shard over at this moment.
+_END_WHOEVER_STOPPED = f"""
+    SELECT pg_terminate_backend(session.pid)
+    FROM wheel_shard
+    JOIN pg_locks ON locktype = 'transactionid' AND transactionid = wheel_shard.xmax AND mode = 'ExclusiveLock'
+    JOIN pg_stat_activity AS session ON session.pid = pg_locks.pid
+    WHERE granted AND shard = %s AND lease_until_ms <= {CLOCK_SQL}
+      AND session.xact_start < clock_timestamp() - %s * interval '1 millisecond'
+"""  # noqa: S608 - nothing in it comes from outside
 
 
-class PostgresqlDatabase(Usable):
+class PostgresqlDatabase:
     def __init__(self, url: URL, *, durability: str, lease_ms: int) -> None:
-        super().__init__(url.set(drivername="postgresql", password=None).render_as_string())
+        self.name = _name(url)
         self.statements = _statements()
-        self._relaxed = durability == "memory"
-        limits = {
-            "idle_in_transaction_session_timeout": lease_ms // 2,
-            "lock_timeout": LOCK_TIMEOUT_MS,
-            "client_connection_check_interval": 1_000,
-        }
-        arguments = {
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "tcp_user_timeout": lease_ms,
-            "keepalives_idle": 2,
-            "keepalives_interval": 1,
-            "keepalives_count": 3,
-            "application_name": "celery-wheel",
-            "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
-        }
-        self._writer = _engine(url, "READ COMMITTED", arguments)
-        self._reader = _engine(url, "AUTOCOMMIT", arguments)
+        self._commits = {None: durability == "disk", True: True, False: False}
+        self._patience_ms = max(100, lease_ms // 2)
+        self._engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            isolation_level="AUTOCOMMIT",  # transactions are begun and ended in ``writing``, by name
+            pool_size=CONNECTIONS,
+            max_overflow=MORE_CONNECTIONS - CONNECTIONS,
+            pool_use_lifo=True,
+            use_native_hstore=False,
+            connect_args=_connect_args(url, lease_ms, self._patience_ms),
+        )
+        self._pid = os.getpid()
+        self._closed = False
+        self._open = 0
+        self._idle = threading.Condition()
 
     # -- transactions --------------------------------------------------------------------------------
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        self._check_usable()
-        with self._in_words(), self._reader.connect() as connection:
+        with self._in_use(), self._in_words(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Connection]:
-        self._check_usable()
-        with self._in_words(), self._writer.begin() as connection:
-            if self._relaxed or not durable:
-                connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+    def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
+        with self._in_use(), self._in_words(), self._engine.connect() as connection:
+            try:
+                connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
+                yield connection
+                connection.exec_driver_sql("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    @contextmanager
+    def making(self) -> Iterator[Connection]:
+        with self.writing(durable=True) as connection:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
             yield connection
+            set_parameters(connection)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Refuse where the connections are another process's, or closed; and let ``close`` wait."""
+        if self._pid != os.getpid():
+            raise StoreError(
+                f"the store {self.name} was opened before this process was forked; nothing was read or written; "
+                "open it anew in each process"
+            )
+        with self._idle:
+            if self._closed:
+                raise StoreError(f"the store {self.name} was closed; nothing was read or written; open it again")
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._open -= 1
+                self._idle.notify_all()
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, psycopg.Error) as error:
             raise StoreError(in_words(self.name, error)) from error
         except (OverflowError, UnicodeEncodeError) as error:
             raise StoreError(
@@ -135,53 +152,85 @@ class PostgresqlDatabase(Usable):
                 "this is a defect, please report it"
             ) from error
 
-    # -- the lease: in the row -----------------------------------------------------------------------
-
-    def hold(self, shard: int, holder: str) -> bool:
-        return True
-
-    def let_go(self, shard: int) -> None:
-        return
+    # -- the lease -----------------------------------------------------------------------------------
 
     def now_ms(self) -> int | None:
         with self.reading() as connection:
-            now_ms: int = self.statements.clock_ms(connection).scalar_one()
+            now_ms: int = connection.exec_driver_sql(f"SELECT {CLOCK_SQL}").scalar_one()
         return now_ms
+
+    def hold(self, shard: int, holder: str) -> bool:
+        with self.reading() as connection:
+            connection.exec_driver_sql(_END_WHOEVER_STOPPED, (shard, self._patience_ms)).fetchall()
+        return True
+
+    def let_go(self, shard: int) -> None:
+        """Nothing: the row says who holds the shard."""
 
     # -- housekeeping --------------------------------------------------------------------------------
 
-    def prepare_to_write(self) -> None:
-        """Nothing."""
-
-    def prepare_tables(self, connection: Connection) -> None:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:making)"), {"making": MAKING})
-
-    def tables_made(self, connection: Connection) -> None:
-        for table, parameters in TUNING.items():
-            connection.exec_driver_sql(f"ALTER TABLE {table} SET ({parameters})")
-
     def tidy(self) -> None:
-        """Nothing: autovacuum does it."""
+        """Nothing: autovacuum does it, see ``postgresql_tables``."""
 
     def close(self) -> None:
-        self._closed = True
-        self._writer.dispose()
-        self._reader.dispose()
+        with self._idle:
+            self._closed = True
+            if self._pid == os.getpid():
+                self._idle.wait_for(lambda: self._open == 0, STATEMENT_TIMEOUT_MS / 1000)
+        self._engine.dispose(close=self._pid == os.getpid())
+
+
+_BEGIN_LAZY = "BEGIN; SET LOCAL synchronous_commit = off"
+
+
+def _roll_back(connection: Connection) -> None:
+    if connection.invalidated:
+        return
+    try:
+        connection.exec_driver_sql("ROLLBACK")
+    except (SQLAlchemyError, psycopg.Error):  # the first error is the one to tell of; without us the server rolls back
+        connection.invalidate()
+
+
+def _name(url: URL) -> str:
+    """Host and database; neither the password nor options, which may hold one."""
+    host = url.host or url.query.get("host") or "local socket"
+    return f"{url.database or ''} on {host}" + (f":{url.port}" if url.port else "")
+
+
+def _connect_args(url: URL, lease_ms: int, patience_ms: int) -> dict[str, Any]:
+    settings = {
+        "idle_in_transaction_session_timeout": patience_ms,
+        "tcp_user_timeout": patience_ms,
+        "tcp_keepalives_idle": 1,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 2,
+        # Who has waited for the shard's row as long as this cannot have renewed: it is no longer the holder.
+        "lock_timeout": lease_ms,
+        "statement_timeout": STATEMENT_TIMEOUT_MS,
+        "default_transaction_isolation": "read\\ committed",
+        "plan_cache_mode": "force_custom_plan",
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "jit": "off",
+    }
+    options = [str(url.query.get("options", "")), *(f"-c {name}={value}" for name, value in settings.items())]
+    return {
+        "options": " ".join(options).strip(),
+        "application_name": "celery-wheel",
+        "connect_timeout": max(2, lease_ms // 1000),
+        "tcp_user_timeout": patience_ms,
+        "keepalives_idle": 1,
+        "keepalives_interval": 1,
+        "keepalives_count": 2,
+    }
 
 
 @cache
 def _statements() -> Statements:
-    clock_ms = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
-    dialect: Dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
-    return Statements(dialect, postgresql.insert, Copied, clock_ms)
-
-
-def _engine(url: URL, isolation_level: Any, arguments: dict[str, Any]) -> Engine:
-    return create_engine(
-        url,
-        isolation_level=isolation_level,
-        pool_size=CONNECTIONS,
-        max_overflow=CONNECTIONS,
-        pool_timeout=LOCK_TIMEOUT_MS / 1_000,
-        connect_args=arguments,
-    )
+    """Compiled once a process."""
+    clock: Any = literal_column(CLOCK_SQL, BigInteger)
+    dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
+    return Statements(dialect, postgresql.insert, clock=clock, adding=Copied)

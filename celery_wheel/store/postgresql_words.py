@@ -1,64 +1,116 @@
 """What PostgreSQL's errors mean for the store, in words: state, consequence, remedy.
 
-The codes are SQLSTATEs (postgresql.org/docs/current/errcodes-appendix.html); a class is their first two characters.
+The codes are SQLSTATEs (postgresql.org/docs/current/errcodes-appendix.html); two characters are a class. An error
+without one came from the connection. The server's own sentence is quoted, but not its details, which show values.
 """
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, TimeoutError
 
 _UNKNOWN = "what was under way may be in it or not"
+_NOTHING = "nothing was written"
+_ANEW = "the shard is adopted anew, and it is tried again"
 
-#: Code or class → (state, consequence, remedy); the first that the error's code begins with.
+#: SQLSTATE or class → (state, consequence, remedy); the first that the error's code begins with.
 _MEANINGS = {
-    "28": ("refuses this user", "nothing was read or written", "check user and password in wheel_store"),
-    "3D000": ("is not there", "nothing was read or written", "make the database: createdb"),
-    "42501": ("does not allow this", "nothing was written", "grant the user the tables wheel_*, or their schema"),
-    "42P01": ("has no tables of a store", "nothing was read or written", "start a scheduler, which makes them"),
-    "42703": (
-        "has tables of another version",
+    "53100": (
+        "has no room on its disk",
+        "nothing was written, and nothing new is accepted",
+        "free space on the server's disk",
+    ),
+    "53300": (
+        "takes no more connections",
         "nothing was read or written",
-        "run the same celery-wheel everywhere",
+        "raise max_connections on the server, or let fewer processes connect",
     ),
-    "53100": ("has no room on its disk", "nothing was written, and nothing new is accepted", "free space there"),
-    "53300": ("has no connection left", "nothing was read or written", "raise max_connections, or use a pooler"),
-    "55P03": (
-        "is locked by another transaction",
-        "nothing was written",
-        "look into pg_stat_activity for a transaction that is open for long; it is tried again",
-    ),
+    "53": ("is short of resources", _NOTHING, "look into the server's log"),
     "25P03": (
-        "ended a transaction that stood still for half a lease",
-        "nothing of it was written",
-        "was this process or its machine suspended? the shard is adopted anew",
+        "ended a session that had stopped in the middle of a transaction",
+        _NOTHING,
+        "look what stopped this process for so long: a suspended machine, swapping, a debugger",
     ),
+    "25006": (
+        "may only be read: it is a standby",
+        _NOTHING,
+        "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write",
+    ),
+    "57P01": ("ended the session: it is shut down, or another scheduler took the shard", _UNKNOWN, _ANEW),
+    "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
+    "57014": ("stopped a statement that took too long", _NOTHING, "look into the server's load and pg_stat_activity"),
+    "55P03": (
+        "has the row locked by another transaction",
+        _NOTHING,
+        "look for it in pg_stat_activity; " + _ANEW,
+    ),
+    "40": ("undid the transaction in favour of another", _NOTHING, _ANEW),
+    "28": (
+        "does not let this user in",
+        "nothing was read or written",
+        "check user and password in wheel_store, and pg_hba.conf on the server",
+    ),
+    "3D000": ("is not there", "nothing was read or written", "make it: createdb, or set wheel_store to another"),
+    "3F000": (
+        "has no schema for the tables",
+        "nothing was read or written",
+        "make the schema that search_path names",
+    ),
+    "42501": (
+        "does not permit this to the user",
+        _NOTHING,
+        "let the tables belong to the user in wheel_store, or grant it CREATE on the schema and all on its tables",
+    ),
+    "42P01": ("is not whole", "nothing was read or written", "its tables were made by another version, or by hand"),
+    "42703": ("is not whole", "nothing was read or written", "its tables were made by another version, or by hand"),
     "23": (
         "has one of these messages or ids already",
-        "nothing was written",
+        _NOTHING,
         "the shard is adopted anew, which takes stock of what is there; if this repeats, please report it",
     ),
-    "40": ("gave up a transaction in favour of another", "nothing was written", "the shard is adopted anew"),
-    "57P": ("is being stopped or started, or ended this session", _UNKNOWN, "it is tried again"),
-    "08": ("cannot be reached", _UNKNOWN, "start it, or check host and port in wheel_store; it is tried again"),
+    "22": ("cannot keep a value", _NOTHING, "this is a defect, please report it"),
+    "54": ("cannot keep a value of that size", _NOTHING, "this is a defect, please report it"),
+    "58": ("could not be read or written", _UNKNOWN, "look into the server's log for errors of its disk"),
+    "XX": ("is damaged or met a defect of its own", _UNKNOWN, "look into the server's log"),
+}
+
+#: libpq gives no code for what a server said before it let anybody in: a part of the sentence → the code it would have.
+_SAID_AT_THE_DOOR = {
+    "authentication failed": "28P01",
+    "no pg_hba.conf entry": "28000",
+    "does not exist": "3D000",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "is starting up": "57P03",
+    "is shutting down": "57P03",
+    "in recovery mode": "57P03",
 }
 
 
-_WHILE_CONNECTING = {"does not exist": "3D000", "authentication failed": "28", "too many clients": "53300"}
-
-
-def in_words(name: str, error: SQLAlchemyError) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    detail = " ".join(str(cause or error).split())
-    state = getattr(cause, "sqlstate", None)
-    if state is None and isinstance(error, DBAPIError) and type(cause).__name__ == "OperationalError":
-        # The driver gives no code for what the server says to a connection that is being made.
-        state = next((code for words, code in _WHILE_CONNECTING.items() if words in detail), "08")
-    if state is not None and state.startswith("22"):
+def in_words(name: str, error: Exception) -> str:
+    """``error``: SQLAlchemy's, or the driver's own."""
+    if isinstance(error, TimeoutError):
         return (
-            f"a value does not fit into the store {name} ({detail}); nothing of its change was written; "
-            "this is a defect, please report it"
+            f"the store {name} has all its connections of this process in use; nothing was read or written; "
+            "it is tried again; look for long transactions in pg_stat_activity"
         )
-    for prefix, (what, consequence, remedy) in _MEANINGS.items():
-        if state is not None and state.startswith(prefix):
-            return f"the store {name} {what} ({detail}); {consequence}; {remedy}"
-    return f"the store {name} did not do as it was asked ({detail}); {_UNKNOWN}; the shard is adopted anew"
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    diag = getattr(cause, "diag", None)
+    detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
+    code = getattr(cause, "sqlstate", None) or _code_of(detail)
+    for prefix, (state, consequence, remedy) in _MEANINGS.items():
+        if code.startswith(prefix):
+            return f"the store {name} {state} ({detail}); {consequence}; {remedy}"
+    if code and not code.startswith("08"):
+        return f"the store {name} did not do as it was asked ({detail}); {_UNKNOWN}; the shard is adopted anew"
+    return (
+        f"the store {name} cannot be reached ({detail}); {_UNKNOWN}; check that the server runs and that this host "
+        "reaches it; it is tried again"
+    )
+
+
+def _code_of(detail: str) -> str:
+    if "FATAL" not in detail:
+        return ""
+    return next((code for part, code in _SAID_AT_THE_DOOR.items() if part in detail), "")

@@ -3,7 +3,7 @@
 ::
 
     apply     writing   changes.write      fsync, unless durability is "memory"
-    acquire   writing                      the same: an epoch must never be given twice
+    acquire   writing                      fsync, whatever the durability: an epoch must never be given twice
     renew     writing                      no fsync: what the holder says of itself is worth nothing after a crash
     forget    writing   history.forget     no fsync
     reads     reading                      one statement each, but for ``known``
@@ -32,6 +32,10 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.statements import IN_PLACES, span
 
+#: No epoch is this one.
+NEVER_HELD = -1
+
+
 #: A scheduler that was silent for a day has no row.
 FORGOTTEN_AFTER_MS = 86_400_000
 
@@ -46,7 +50,7 @@ class SqlStore:
         #: How many shards the store was made with.
         self.shards = shards
         self._holding = threading.Lock()
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}  #: shard → the epoch of this store's own last term
 
     @property
     def uuid(self) -> str:
@@ -70,13 +74,14 @@ class SqlStore:
                     self._database.let_go(shard)
                 raise
             if epoch is not None:
-                self._held.add(shard)
+                self._held[shard] = epoch
             return epoch
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
-        values = {"at_shard": shard, "holder": holder, "lease_until_ms": now_ms + lease_ms, "lease_ms": lease_ms}
-        with self._database.writing() as connection:
-            taken = self._sql.take(connection, **values).rowcount > 0
+        """None where the lease is in the row and another's has not run out."""
+        values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms}
+        with self._database.writing(durable=True) as connection:
+            taken = self._sql.take(connection, own_epoch=self._held.get(shard, NEVER_HELD), **values).rowcount > 0
             epoch: int | None = self._sql.epoch(connection, at_shard=shard).scalar()
         if epoch is None:
             raise StoreError(self._no_shard(shard))
@@ -86,7 +91,7 @@ class SqlStore:
         values = {
             "at_shard": shard,
             "at_epoch": epoch,
-            "lease_until_ms": now_ms + lease_ms,
+            "now_ms": now_ms,
             "lease_ms": lease_ms,
             "snapshot": json.dumps(snapshot),
             "snapshot_at_ms": now_ms,
@@ -104,7 +109,7 @@ class SqlStore:
                 released = self._sql.release(connection, **values).rowcount > 0
             if released:
                 self._database.let_go(shard)
-                self._held.discard(shard)
+                self._held.pop(shard, None)
 
     def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
         with self._database.writing(durable=False) as connection:
@@ -131,10 +136,10 @@ class SqlStore:
     def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
         return history.forget(self._database, shard, epoch, history.Retention(before_ms, max_bytes), limit)
 
+    # -- reading --------------------------------------------------------------------------------------
+
     def now_ms(self) -> int | None:
         return self._database.now_ms()
-
-    # -- reading --------------------------------------------------------------------------------------
 
     def state(self, shard: int) -> ShardState:
         with self._database.reading() as connection:

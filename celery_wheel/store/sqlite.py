@@ -42,7 +42,6 @@ from celery_wheel.store.lease import FileLease
 from celery_wheel.store.sqlite_words import in_words
 from celery_wheel.store.statements import Statements
 from celery_wheel.store.turns import Turns
-from celery_wheel.store.usable import Usable
 
 #: Another process that writes (the inbox has many writers) is waited for so long; the holder's longest
 #: transactions take about 0.3 s.
@@ -67,9 +66,9 @@ WRITER_CACHE_KIB = 16 * 1024
 READER_CACHE_KIB = 4 * 1024  # a commit by anyone empties it, so it serves one call: the inner pages of two trees
 
 
-class SqliteDatabase(Usable):
+class SqliteDatabase:
     def __init__(self, path: str, *, durability: str) -> None:
-        super().__init__(path)
+        self.name = path
         self._synchronous = SYNCHRONOUS_FULL if durability == "disk" else SYNCHRONOUS_NORMAL
         self._reader = _engine(path, READERS, READER_CACHE_KIB)
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
@@ -78,6 +77,8 @@ class SqliteDatabase(Usable):
         self._turn = Turns()
         self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
         self._untidy_rows = 0
+        self._pid = os.getpid()
+        self._closed = False
 
     # -- transactions --------------------------------------------------------------------------------
 
@@ -90,13 +91,14 @@ class SqliteDatabase(Usable):
                 connection.invalidate()
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Connection]:
+    def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         self._check_usable()  # before the turn: at a fork a thread of the parent may have had it
         with self._turn:
             self._check_usable()
             self._check_file()
             with self._in_words(), self._writer.connect() as connection:
-                self._set_synchronous(connection, self._synchronous if durable else SYNCHRONOUS_NORMAL)
+                levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
+                self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
                 before = driver.total_changes
                 try:
@@ -116,6 +118,15 @@ class SqliteDatabase(Usable):
         if connection.info.get("synchronous") != level:
             connection.exec_driver_sql(f"PRAGMA synchronous={level}")
             connection.info["synchronous"] = level
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.name} was closed; nothing was read or written; open it again")
+        if self._pid != os.getpid():
+            raise StoreError(
+                f"the store {self.name} was opened before this process was forked; nothing was read or written; "
+                "open it anew in each process"
+            )
 
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced would be gone with this process."""
@@ -152,13 +163,18 @@ class SqliteDatabase(Usable):
     def let_go(self, shard: int) -> None:
         self._lease.let_go(shard)
 
-    def now_ms(self) -> int | None:
-        """A file has no clock."""
-        return None
-
     # -- housekeeping --------------------------------------------------------------------------------
 
-    def prepare_to_write(self) -> None:
+    @contextmanager
+    def making(self) -> Iterator[Connection]:
+        self._keep_a_log()
+        with self.writing() as connection:
+            yield connection
+
+    def now_ms(self) -> int | None:
+        return None
+
+    def _keep_a_log(self) -> None:
         """Once, before the tables are made: the log is a property of the file.
 
         A connection that was open before does not know of it until it reads, and would tidy nothing.
@@ -171,12 +187,6 @@ class SqliteDatabase(Usable):
                 f"SQLite cannot keep a write-ahead log for {self.name} (it offers {mode!r}), which the store needs; "
                 "the folder may be on a network file system: put the store on a local disk"
             )
-
-    def prepare_tables(self, connection: Connection) -> None:
-        """Nothing: BEGIN IMMEDIATE lets one process in."""
-
-    def tables_made(self, connection: Connection) -> None:
-        """Nothing."""
 
     def tidy(self) -> None:
         """Copy the log back into the file: most of it beside the writers, the short rest in a turn.

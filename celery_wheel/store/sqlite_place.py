@@ -1,4 +1,4 @@
-"""Where a SQLite store is: from its URL to a file, refused with a reason if it cannot be one."""
+"""Where a SQLite store lives: from its URL to a file in a folder that can be used, before anything is opened."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store.sqlite import SqliteDatabase
 
 EXAMPLE = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
 
 
-def file_of(url: URL) -> Path:
-    """The absolute path in a SQLite URL; a daemon may change its folder later."""
+def open_database(url: URL, durability: str, create: bool) -> SqliteDatabase:
     if not _names_a_file(url):
-        raise SettingError(
-            f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url.render_as_string()}"
-        )
-    return Path(url.database or "").absolute()
+        raise SettingError(f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url}")
+    path = Path(url.database or "").absolute()  # a daemon may change its folder later
+    _check_place(path, create)
+    return SqliteDatabase(str(path), durability=durability)
 
 
 def _names_a_file(url: URL) -> bool:
@@ -26,7 +26,7 @@ def _names_a_file(url: URL) -> bool:
     return bool(name) and name != ":memory:" and not name.startswith("file:") and not url.query and not url.host
 
 
-def check_place(path: Path, create: bool) -> None:
+def _check_place(path: Path, create: bool) -> None:
     if path.is_dir():
         raise StoreUnusable(f"the store {path} is a folder; name a file in it in wheel_store")
     if path.exists():

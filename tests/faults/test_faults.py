@@ -24,12 +24,12 @@ FAULTS = 6
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Server | None]]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, PostgresServer | None]]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/wheel.sqlite3", None
         return
-    with PostgresServer(tmp_path / "postgresql") as server:
-        yield server.url, server
+    with PostgresServer(fsync="on") as server:
+        yield server.url(), server
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
@@ -43,7 +43,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.timeout(240)
 def test_nothing_is_lost_or_early_and_what_comes_twice_says_so(
-    tmp_path: Path, store: tuple[str, Server | None], broker: Server
+    tmp_path: Path, store: tuple[str, PostgresServer | None], broker: Server
 ) -> None:
     rng = random.Random(SEED)
     store_url, database = store

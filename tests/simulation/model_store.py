@@ -1,7 +1,8 @@
 """A store in memory, as plain as can be: the simulation's truth. It passes the suite of tests/stores.
 
 ``Disk`` is what survives a crash; several ``ModelStore`` objects on one disk are several schedulers.
-``fault`` is called around every commit and may raise: before it nothing is written, after it all is.
+``fault`` is called around every commit and may raise: before it nothing is written (the wait for the shard's row was
+too long, the session was ended), after it all is (the answer of COMMIT was lost).
 """
 
 from __future__ import annotations
@@ -114,16 +115,20 @@ class ModelStore:
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
         with self.disk.lock:
+            self.fault("before commit")
             data = self._held(shard, epoch)
-            now_ms = self.disk.now_ms() if self.disk.now_ms else now_ms
+            snapshot_at_ms, now_ms = now_ms, self.disk.now_ms() if self.disk.now_ms else now_ms
             data.lease_until_ms = now_ms + lease_ms
-            data.snapshot, data.snapshot_at_ms = snapshot, now_ms
+            data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
+            self.fault("after commit")
 
     def release(self, shard: int, epoch: int) -> None:
         with self.disk.lock:
+            self.fault("before commit")
             data = self.disk.shard(shard)
             if data.epoch == epoch:
                 data.holder, data.owner, data.lease_until_ms = None, None, 0
+            self.fault("after commit")
 
     def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
         with self.disk.lock:
@@ -174,6 +179,7 @@ class ModelStore:
 
     def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
         with self.disk.lock:
+            self.fault("before commit")
             data = self._held(shard, epoch)
             gone = 0
             for batch in sorted(data.batches, key=lambda batch: batch.id):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from celery_wheel.store.port import Store
 from celery_wheel.store.sql import SqlStore
+from tests.postgres import PostgresServer
 from tests.stores.backends import ALL, SQL, SqlBackend
 from tests.stores.samples import Holder
 
@@ -17,15 +17,22 @@ MakeStore = Callable[[], Store]
 MakeSqlStore = Callable[[], SqlStore]
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests of a process; each test has a database of its own."""
+    with PostgresServer() as server:
+        yield server
+
+
 @pytest.fixture(params=ALL)
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
-    yield from _closing(request.param(tmp_path))
+def make_store(request: pytest.FixtureRequest) -> Iterator[MakeStore]:
+    yield from _closing(request.param(request))
 
 
 @pytest.fixture(params=SQL)
-def sql_backend(request: pytest.FixtureRequest, tmp_path: Path) -> SqlBackend:
+def sql_backend(request: pytest.FixtureRequest) -> SqlBackend:
     """For what only tables can show, and for other processes."""
-    backend: SqlBackend = request.param(tmp_path)
+    backend: SqlBackend = request.param(request)
     return backend
 
 

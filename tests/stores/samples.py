@@ -26,17 +26,10 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.port import Store
+from tests.servers import wait_until
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
-LEASE = 2_000
-
-
-def lease_end(store: Store, now_ms: int) -> tuple[int, int]:
-    """Between which instants a lease ends that was taken just now, by the clock by which it runs out."""
-    clock_ms = store.now_ms()
-    return (now_ms + LEASE, now_ms + LEASE) if clock_ms is None else (clock_ms, clock_ms + LEASE)
-
-
+LEASE = 3_000
 END = Position(2**62, 2**62)
 EVERYTHING = (ORIGIN, END)
 NO_LIMIT = 2**62
@@ -68,6 +61,19 @@ def message(**parts: Any) -> Message:
     return Message(**{**values, **parts})
 
 
+def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = LEASE, seconds: float = 10) -> int:
+    """Take a shard whose former holder is gone: at once, or where the lease runs by the database's clock, after it."""
+    epochs: list[int] = []
+
+    def acquired() -> bool:
+        epoch = store.acquire(shard, name, NOW, lease_ms)
+        epochs.extend([] if epoch is None else [epoch])
+        return bool(epochs)
+
+    wait_until(acquired, f"{name} takes shard {shard}", seconds)
+    return epochs[0]
+
+
 class Holder:
     """Holds a shard of a store and writes to it."""
 
@@ -78,11 +84,9 @@ class Holder:
         self.acquire()
 
     def acquire(self) -> int:
-        epoch = self.store.acquire(self.shard, self.name, NOW, LEASE)
-        assert epoch is not None
-        self.epoch = epoch
+        self.epoch = acquire(self.store, self.shard, self.name)
         self._count = self.store.state(self.shard).seq >> SHARD_BITS
-        return epoch
+        return self.epoch
 
     def seq(self) -> int:
         self._count += 1

@@ -1,164 +1,266 @@
-"""What only PostgreSQL does: a lease by its own clock, sessions that are ended, a server that goes and comes back."""
+"""What only the PostgreSQL store does: opening it, its sessions, its plans, and its errors in words."""
 
 from __future__ import annotations
 
-import signal
+import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from celery_wheel.errors import Fenced, SettingError, StoreError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.model import Change, TallyKey
+from celery_wheel.store.postgresql_tables import PARAMETERS
+from celery_wheel.store.postgresql_words import in_words
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
-from tests.servers import wait_until
-from tests.stores.backends import Postgres
-from tests.stores.killed import GROUP
-from tests.stores.samples import EVERYTHING, NOW, Holder
+from tests.stores.samples import NOW, Holder
 
 ROOT = Path(__file__).parents[2]
-LEASE_MS = 2_000
-AWAY = r"ended this session|cannot be reached"
 
 
 @pytest.fixture
-def server() -> PostgresServer:
-    return Postgres.start()
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
 
 
 @pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.fresh()
+def pg_store(url: str) -> Iterator[SqlStore]:
+    store = open_store(url)
+    yield store
+    store.close()
 
 
-@pytest.fixture
-def make(url: str) -> Iterator[Callable[[], SqlStore]]:
-    opened: list[SqlStore] = []
-
-    def make_one() -> SqlStore:
-        opened.append(open_store(url, shards=2))
-        return opened[-1]
-
-    yield make_one
-    for store in opened:
-        store.close()
+def refusal(url: str, **options: object) -> str:
+    with pytest.raises(StoreUnusable) as caught:
+        open_store(url, **options)  # type: ignore[arg-type]
+    return str(caught.value)
 
 
-def start(url: str, where: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.stores.killed", url, "disk", where]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+# -- opening --------------------------------------------------------------------------------------------
 
 
-def takeover_s(standby: SqlStore) -> float:
-    """How long another scheduler takes to get the shard and to write."""
-    began = time.monotonic()
-    epochs: list[int] = []
-    wait_until(lambda: epochs.append(standby.acquire(0, "host-b", 0, LEASE_MS) or 0) or epochs[-1], "a takeover")
-    standby.apply(0, epochs[-1], Change(tally={TallyKey(1, "q", "t"): 1}))
-    return time.monotonic() - began
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_takeover_from_within_an_open_transaction_takes_less_than_three_seconds(
-    url: str, make: Callable[[], SqlStore], how: signal.Signals
-) -> None:
-    standby = make()
-    with start(url, "before the commit") as process:
+def test_two_schedulers_that_start_at_once_make_one_store(url: str) -> None:
+    """In processes of their own, on an empty database."""
+    program = (
+        "import sys; from celery_wheel.store import open_store; print('ready', flush=True); sys.stdin.readline(); "
+        "store = open_store(sys.argv[1], shards=2); print(store.uuid, flush=True); store.close()"
+    )
+    command = [sys.executable, "-c", program, url]
+    pipe = subprocess.PIPE
+    starting = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
+    for process in starting:
         assert process.stdout is not None
-        try:
-            assert "written" in (line.strip() for line in process.stdout)
-            process.send_signal(how)
-            assert takeover_s(standby) < 3
-        finally:
-            process.kill()
-    assert standby.count(0, 0, *EVERYTHING) == 2 * GROUP, "what it had not committed is not there"
+        assert process.stdout.readline() == "ready\n"
+    for process in starting:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    uuids = [process.communicate(timeout=60)[0] for process in starting]
+    assert [process.returncode for process in starting] == [0, 0, 0]
+    assert len(set(uuids)) == 1
 
 
-def test_a_lease_runs_out_by_the_clock_of_the_server_and_not_by_the_callers(make: Callable[[], SqlStore]) -> None:
-    holder, standby = make(), make()
-    assert holder.acquire(0, "host-a", NOW, 60_000) == 1
-    assert standby.acquire(0, "host-b", NOW + 10**9, LEASE_MS) is None
-    assert abs((standby.now_ms() or 0) - time.time_ns() // 1_000_000) < 1_000
-
-
-def test_a_session_that_is_ended_in_a_change_leaves_nothing_of_it(
-    server: PostgresServer, make: Callable[[], SqlStore]
-) -> None:
-    store = make()
-    holder = Holder(store)
-    holder.accept(NOW)
-    with pytest.raises(StoreError, match=AWAY), store.database.writing() as connection:  # noqa: PT012 - the block is it
-        connection.exec_driver_sql("UPDATE wheel_shard SET holder = 'ghost'")
-        server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'")
-        connection.exec_driver_sql("UPDATE wheel_shard SET epoch = 99")
-    assert store.state(0).holder != "ghost"
-    holder.accept(NOW)
-
-
-def test_a_takeover_waits_for_an_open_commit_and_then_fences_it(make: Callable[[], SqlStore]) -> None:
-    former, standby = make(), make()
-    holder = Holder(former)
-    former.release(0, holder.epoch)
-    taken: list[int | None] = []
-    with former.database.writing() as connection:
-        connection.exec_driver_sql("UPDATE wheel_shard SET seq = seq + 256 WHERE shard = 0")
-        thread = threading.Thread(target=lambda: taken.append(standby.acquire(0, "host-b", 0, LEASE_MS)))
-        thread.start()
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        wait_until(lambda: Postgres.start().run(waiting)[0][0] == 1, "the takeover waits")
-        assert taken == []
-    thread.join()
-    assert taken == [holder.epoch + 1]
-    with pytest.raises(Fenced):
-        holder.accept(NOW)
-
-
-def test_several_schedulers_may_make_the_tables_at_once(url: str) -> None:
-    found: list[str] = []
+def test_many_threads_may_open_a_new_store_at_the_same_moment(url: str) -> None:
+    together, uuids = threading.Barrier(4), []
 
     def open_one() -> None:
-        store = open_store(url, shards=3)
-        found.append(store.uuid)
+        together.wait()
+        store = open_store(url, shards=2)
+        uuids.append(store.uuid)
         store.close()
 
-    threads = [threading.Thread(target=open_one) for _ in range(6)]
+    threads = [threading.Thread(target=open_one) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 6
-    assert len(set(found)) == 1
+    assert len(uuids) == 4
+    assert len(set(uuids)) == 1
 
 
-def test_a_server_that_was_killed_comes_back_with_what_was_committed(tmp_path: Path) -> None:
-    with PostgresServer(tmp_path) as server:
-        store = open_store(server.url)
-        holder = Holder(store)
-        rows = holder.accept(NOW, NOW + 1)
-        server.kill()
-        with pytest.raises(StoreError, match=AWAY):
-            holder.accept(NOW)
-        with pytest.raises(StoreError, match=AWAY):
-            store.lanes(0)
-        server.start()
-        assert [row.id for row in store.slice(0, 0, *EVERYTHING)] == [row.id for row in rows]
-        holder.accept(NOW)
-        store.close()
+def test_the_driver_may_be_named(url: str) -> None:
+    first = open_store(url)
+    second = open_store(url.replace("postgresql://", "postgresql+psycopg://"))
+    assert first.uuid == second.uuid
+    first.close()
+    second.close()
 
 
-def test_what_cannot_be_opened_says_why_and_shows_no_password(server: PostgresServer) -> None:
-    with pytest.raises(StoreUnusable, match="is not there") as caught:
-        open_store(server.url.replace("wheel@", "wheel:secret@").rpartition("/")[0] + "/nowhere")
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SettingError, match=r"pip install 'celery-wheel\[postgresql\]'") as caught:
+        open_store("postgresql://user:secret@db/wheel")
     assert "secret" not in str(caught.value)
-    with pytest.raises(StoreUnusable, match="cannot be reached"):
-        open_store("postgresql://wheel:secret@127.0.0.1:1/wheel")
-    with pytest.raises(StoreUnusable, match="no tables of a store"):
-        open_store(server.fresh(), create=False)
-    with pytest.raises(SettingError, match="wheel_store must be a URL like"):
-        open_store("mysql://wheel:secret@127.0.0.1/wheel")
+
+
+def test_looking_makes_nothing(url: str, postgres: PostgresServer) -> None:
+    assert "has no tables of a store; a scheduler makes them" in refusal(url, create=False)
+    database = url.rsplit("/", 1)[1]
+    assert postgres.sql("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'wheel%'", database=database) == [(0,)]
+
+
+def test_another_number_of_shards_is_refused(url: str) -> None:
+    open_store(url, shards=2).close()
+    assert "was made with 2 shards, not 3" in refusal(url, shards=3)
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    said = refusal("postgresql://user:secret@127.0.0.1:1/wheel?options=-cfoo%3Dhidden")
+    assert said.startswith("the store wheel on 127.0.0.1:1 cannot be reached (")
+    assert "check that the server runs" in said
+    assert "secret" not in said
+    assert "hidden" not in said
+
+
+def test_a_database_that_is_not_there_is_named(postgres: PostgresServer) -> None:
+    assert "is not there" in refusal(postgres.url("nowhere"))
+
+
+def test_a_user_who_may_not_make_tables_is_told_so(url: str, postgres: PostgresServer) -> None:
+    postgres.sql("DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN")
+    said = refusal(url.replace("wheel@", "guest:secret@"))
+    assert "does not permit this to the user" in said
+    assert "secret" not in said
+
+
+# -- sessions -------------------------------------------------------------------------------------------
+
+
+def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
+    store = open_store(url, lease_ms=3_000)
+    shown = {}
+    with store.database.writing() as connection:
+        for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout", "lock_timeout", "statement_timeout"):
+            shown[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+        isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+    store.close()
+    assert shown == {
+        "idle_in_transaction_session_timeout": "1500ms",
+        "tcp_user_timeout": "1500",
+        "lock_timeout": "3s",
+        "statement_timeout": "1min",
+    }
+    assert isolation == "read committed"
+
+
+@pytest.mark.parametrize(
+    ("durability", "durable", "commit"),
+    [("disk", None, "on"), ("disk", False, "off"), ("memory", None, "off"), ("memory", True, "on")],
+)
+def test_only_what_must_last_waits_for_the_disk(url: str, durability: str, durable: bool | None, commit: str) -> None:
+    store = open_store(url, durability=durability)
+    with store.database.writing(durable=durable) as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == commit
+    store.close()
+
+
+def test_a_forked_process_is_refused(pg_store: SqlStore) -> None:
+    holder = Holder(pg_store)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            pg_store.state(0)
+            said = "it read"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        said = lines.read()
+    assert said.startswith("StoreError: ")
+    assert "was opened before this process was forked" in said
+    holder.accept(NOW)
+
+
+def test_what_was_closed_is_refused(url: str) -> None:
+    store = open_store(url)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="was closed; nothing was read or written"):
+        store.state(0)
+
+
+def test_its_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) -> None:
+    [(before,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+    now_ms = pg_store.now_ms()
+    [(after,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+    assert now_ms is not None
+    assert before - 1 <= now_ms <= after
+
+
+# -- tables and plans -----------------------------------------------------------------------------------
+
+
+def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlStore, postgres: PostgresServer) -> None:
+    found = postgres.sql(
+        "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'wheel%' AND reloptions IS NOT NULL",
+        database=url.rsplit("/", 1)[1],
+    )
+    assert {name: dict(option.split("=") for option in options) for name, options in found} == PARAMETERS
+
+
+PLANS = {
+    "count": "wheel_timer_position",
+    "sizes": "wheel_timer_position",
+    "ids_in_range": "wheel_timer_position",
+    "summary": "wheel_timer_position",
+    "slice": "wheel_timer_position",
+    "find": "wheel_timer_task",
+    "read_inbox": "wheel_inbox_shard",
+    "pending": "wheel_tally_place",
+    "forget_outcome": "wheel_outcome_timer",
+    "move": "wheel_timer_pkey",
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
+    """Also where the planner has no statistics yet, and its plans for the empty tables were others."""
+    Holder(pg_store).accept(*range(NOW, NOW + 3_000))
+    statement = getattr(pg_store.database.statements, name)
+    given = {
+        "task_id": "t",
+        "nullif_1": "",
+        **{n: str(n[9:].zfill(32)) for n in statement.names if n[:9] == "envelope_"},
+    }
+    with pg_store.database.reading() as connection:
+        places = tuple(given.get(place, 1) for place in statement.names)
+        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    assert PLANS[name] in plan
+    assert "Seq Scan" not in plan
+
+
+# -- words ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (psycopg.errors.DiskFull("could not extend file"), "has no room on its disk .*; nothing was written, .*; free"),
+        (psycopg.errors.SerializationFailure("could not serialize"), "undid the transaction .*nothing was written"),
+        (psycopg.errors.DeadlockDetected("deadlock"), "undid the transaction .*it is tried again"),
+        (
+            psycopg.errors.ReadOnlySqlTransaction("read-only"),
+            "may only be read: it is a standby .*target_session_attrs=read-write",
+        ),
+        (psycopg.errors.AdminShutdown("terminating"), "ended the session.*may be in it or not"),
+        (psycopg.errors.CrashShutdown("crash"), "is starting, stopping or recovering .*may be in it or not"),
+        (psycopg.errors.InvalidPassword("no"), "does not let this user in .*check user and password"),
+        (psycopg.errors.UndefinedTable("no"), "is not whole"),
+        (psycopg.OperationalError("server closed the connection"), "cannot be reached .*may be in it or not"),
+        (psycopg.errors.SyntaxError("?"), "did not do as it was asked"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_says_what_it_means_and_what_to_do(error: Exception, said: str) -> None:
+    import re
+
+    assert re.match(f"the store wheel on db {said}", in_words("wheel on db", error))

@@ -9,10 +9,21 @@ import pytest
 
 #: Importing the left side must load none of the right side. Kombu itself imports Django where that is installed.
 NEVER = {
-    "celery_wheel": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.app"],
+    "celery_wheel": ["celery", "kombu", "sqlalchemy", "django", "redis", "psycopg", "celery_wheel.app"],
     "celery_wheel.timing": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.store"],
     "celery_wheel.store.model": ["celery", "kombu", "sqlalchemy", "django", "celery_wheel.timing"],
-    "celery_wheel.store": ["celery", "kombu", "django", "redis", "celery_wheel.engine", "celery_wheel.broker"],
+    "celery_wheel.store": [
+        "celery",
+        "kombu",
+        "django",
+        "redis",
+        "psycopg",
+        "celery_wheel.engine",
+        "celery_wheel.broker",
+    ],
+    "celery_wheel.store.sql": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
+    "celery_wheel.store.opening": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
+    "celery_wheel.store.sqlite_place": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.engine.engine": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.broker"],
     "celery_wheel.engine.runner": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.broker"],
     "celery_wheel.broker.envelope": ["celery", "kombu", "sqlalchemy", "django", "redis"],

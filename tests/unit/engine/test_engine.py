@@ -384,3 +384,15 @@ def test_positions_are_given_once_and_grow(rig: Rig) -> None:
 @pytest.mark.parametrize("activity", ["ingest", "load", "dispatch", "forget"])
 def test_nothing_happens_while_the_shard_is_not_held(rig: Rig, activity: str) -> None:
     assert rig.run(activity) is Round.IDLE
+
+
+def test_the_stores_clock_is_the_second_opinion_where_the_broker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    true_ms = rig.clock.now_ms()
+    rig.disk.now_ms = lambda: true_ms
+    monkeypatch.setattr(rig.broker, "now_ms", lambda: None)
+    rig.run()
+    assert rig.engine.held
+    rig.clock.step(100_000)
+    rig.run("tend")
+    assert not rig.engine.held

@@ -139,7 +139,7 @@ def test_a_failure_that_nobody_thought_of_sets_the_message_aside(monkeypatch: py
     def broken(*_: Any) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("celery_wheel.broker.envelope._message", broken)
+    monkeypatch.setattr("celery_wheel.broker.envelope.message_of", broken)
     assert decode(GOOD, MAX).reason == "'surprise'"  # type: ignore[union-attr]
 
 
@@ -147,6 +147,6 @@ def test_only_memory_running_out_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     def out_of_memory(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("celery_wheel.broker.envelope._message", out_of_memory)
+    monkeypatch.setattr("celery_wheel.broker.envelope.message_of", out_of_memory)
     with pytest.raises(MemoryError):
         decode(GOOD, MAX)

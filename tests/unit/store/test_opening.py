@@ -127,9 +127,12 @@ def test_a_store_can_live_in_a_file_that_has_other_tables(path: Path, open_it: O
 @pytest.mark.parametrize(
     ("url", "rule"),
     [
-        ("mysql://user:secret@db/wheel", "must be a URL like .*, got mysql://…$"),
-        ("redis://localhost", "must be a URL like"),
-        ("sqlite+aiosqlite:////tmp/x", "must be a URL like"),
+        ("mysql://user:secret@db/wheel", "must be a database URL like .*, got mysql://…$"),
+        ("postgresql+psycopg2://user:secret@db/wheel", "must be a database URL like .*, got postgresql.psycopg2://…$"),
+        ("postgresql://user:secret@db", "must name a database"),
+        ("postgresql://user:pass@db:secret/wheel", "must be a database URL like .*, got no URL$"),
+        ("redis://localhost", "must be a database URL"),
+        ("sqlite+aiosqlite:////tmp/x", "must be a database URL"),
         ("wheel.sqlite3", "must be a database URL like sqlite:////var/lib"),
         ("", "must be a database URL"),
         ("sqlite://", "must name a file"),

@@ -55,9 +55,10 @@ def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[NewRow]:
 
 
 @pytest.mark.parametrize(("durability", "durable", "level"), [
-    ("disk", True, FULL), ("disk", False, NORMAL), ("memory", True, NORMAL), ("memory", False, NORMAL),
+    ("disk", None, FULL), ("disk", True, FULL), ("disk", False, NORMAL),
+    ("memory", None, NORMAL), ("memory", True, FULL), ("memory", False, NORMAL),
 ])  # fmt: skip
-def test_only_what_must_last_waits_for_the_disk(path: Path, durability: str, durable: bool, level: int) -> None:
+def test_only_what_must_last_waits_for_the_disk(path: Path, durability: str, durable: bool | None, level: int) -> None:
     store = open_store(f"sqlite:///{path}", durability=durability)
     database = database_of(store)
     for _ in range(2):  # in either order, on the one connection that writes

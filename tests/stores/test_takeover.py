@@ -1,0 +1,152 @@
+"""On PostgreSQL a standby takes the shard over within 3 seconds, whatever its holder died of or stopped in."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced, StoreError
+from celery_wheel.store import changes, open_store
+from celery_wheel.store.model import Change
+from celery_wheel.store.sql import SqlStore
+from tests.postgres import PostgresServer
+from tests.servers import wait_until
+from tests.stores.held import LEASE, ROWS
+from tests.stores.samples import EVERYTHING, NOW, Holder, acquire
+
+ROOT = Path(__file__).parents[2]
+
+TAKEOVER_S = 3.0
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def standby(url: str) -> Iterator[SqlStore]:
+    store = open_store(url, shards=2, lease_ms=LEASE)
+    yield store
+    store.close()
+
+
+@contextmanager
+def held(url: str, where: str) -> Iterator[subprocess.Popen[str]]:
+    """A holder in a process of its own, which has stopped at ``where``."""
+    command = [sys.executable, "-m", "tests.stores.held", url, where]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stopped\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("where", ["between", "writing", "copying"])
+def test_a_standby_takes_over(url: str, standby: SqlStore, where: str, how: signal.Signals) -> None:
+    with held(url, where) as process:
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+        process.send_signal(how)
+        began = time.monotonic()
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+        took_s = time.monotonic() - began
+        assert standby.count(0, 0, *EVERYTHING) in ((0, 1) if where != "between" else (ROWS + 1,))
+        standby.apply(0, 2, Change())
+    assert took_s <= TAKEOVER_S
+
+
+def test_who_wakes_up_after_a_takeover_is_fenced(url: str, standby: SqlStore) -> None:
+    sleeper = open_store(url, shards=2, lease_ms=200)
+    holder = Holder(sleeper, name="host-a")
+    sleeper.renew(0, holder.epoch, NOW, 1, {})
+    acquire(standby, name="host-b")
+    for write in (lambda: holder.accept(NOW), lambda: sleeper.renew(0, holder.epoch, NOW, LEASE, {})):
+        with pytest.raises(Fenced):
+            write()
+    assert sleeper.acquire(0, "host-a", NOW, LEASE) is None
+    sleeper.close()
+
+
+def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> None:
+    """A lease that is over while its holder is at work is taken by nobody but in its turn, and without a quarrel."""
+    store = open_store(url, shards=2, lease_ms=LEASE)
+    holder = Holder(store)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        holder.accept(NOW)
+        store.renew(0, holder.epoch, NOW, LEASE, {})
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    store.close()
+
+
+def test_the_same_name_on_another_machine_is_another_holder(url: str, standby: SqlStore) -> None:
+    """Two containers may both be host/1."""
+    store = open_store(url, shards=2)
+    Holder(store, name="beat/1")
+    assert standby.acquire(0, "beat/1", NOW, LEASE) is None
+    store.close()
+
+
+# -- trouble in between ---------------------------------------------------------------------------------
+
+
+def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(
+    postgres: PostgresServer, standby: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = Holder(standby)
+    holder.accept(NOW)
+    before = holder.highest_seq
+
+    def write_and_be_ended(connection: Connection, *change: Any) -> None:
+        write(connection, *change)
+        driver: Any = connection.connection.dbapi_connection
+        postgres.sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+
+    write = changes.write
+    monkeypatch.setattr(changes, "write", write_and_be_ended)
+    with pytest.raises(StoreError, match="ended the session"):
+        holder.accept(NOW)
+    monkeypatch.undo()
+    assert standby.state(0).seq == before
+    holder.accept(NOW)
+    assert standby.count(0, 0, *EVERYTHING) == 2
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_server_that_was_restarted_is_found_again(how: str) -> None:
+    with PostgresServer() as server:
+        store = open_store(server.url())
+        holder = Holder(store)
+        rows = holder.accept(NOW, NOW + 1)
+        if how == "kill":
+            server.kill()
+            with pytest.raises(StoreError, match=r"cannot be reached|ended the session"):
+                holder.accept(NOW)
+            server.start()
+        else:
+            server.restart()
+        wait_until(lambda: _reads(store), "the store reads again")
+        holder.acquire()
+        assert holder.ids() == [row.id for row in rows]
+        holder.accept(NOW)
+        store.close()
+
+
+def _reads(store: SqlStore) -> bool:
+    try:
+        store.state(0)
+    except StoreError:
+        return False
+    return True
