@@ -12,8 +12,7 @@
     the connection dies        Interrupted, with what was confirmed until then
     memory or disk alarm       the server reads nothing more: Interrupted or BrokerError after ``TIMEOUT_S``
 
-What is outstanding on a connection that lives is not sent again by a second call with the same rows: its confirms are
-waited for.
+A call that fails ends its connection: no confirm of it can be taken for one of the next call's.
 """
 
 from __future__ import annotations
@@ -60,11 +59,14 @@ class Window:
             except (*LOST, amqp.exceptions.ChannelError) as error:
                 self._link.drop()
                 raise self._interrupted(str(error)) from error
+            except BaseException:
+                self._link.drop()
+                raise
 
     def _interrupted(self, why: str) -> BrokerError:
         text = f"{self._link.describe()} did not confirm all that was sent ({why}); what is in doubt is sent again"
         if self._written:
-            return Interrupted(text, self._confirmed | self._result.failed.keys())
+            return Interrupted(text, self._confirmed)
         return BrokerError(f"{self._link.describe()} took nothing ({why}); nothing was sent, and it is tried again")
 
     def _begin(self) -> None:
@@ -72,9 +74,7 @@ class Window:
 
     def _publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
         self._open()
-        waiting = {row.id for row in self._outstanding.values()}
-        self._written |= waiting
-        left = [row for row in self._routable(rows) if row.id not in waiting]
+        left = self._routable(rows)
         for size in (WINDOW, WINDOW, 1):
             try:
                 self._send(left, now_ms, again, size)
