@@ -14,7 +14,7 @@ import logging
 from functools import cache
 from typing import Any
 
-from celery_wheel.broker import SERVED
+from celery_wheel.broker import refusal
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ def reaches(app: Any, connection: Any, producer: Any) -> bool:
     """Can the wheel take what this call sends?"""
     own = app.amqp.producer_pool.connections.connection  # a template: nothing is connected
     transport = str(own.transport.driver_type)
-    if transport not in SERVED or not _is_one_server(own):
-        _say_unserved(transport if transport not in SERVED else f"{transport} with several servers")
+    if refusal(transport) or not _is_one_server(own):
+        _say_unserved(transport if refusal(transport) else f"{transport} with several servers")
         return False
     other = _connection_of(connection) if connection else producer.connection if producer else None
     return other is None or _same(own, other)
@@ -33,7 +33,7 @@ def reaches(app: Any, connection: Any, producer: Any) -> bool:
 @cache  # once a process and transport
 def _say_unserved(transport: str) -> None:
     logger.warning(
-        "wheel: no engine for transport %r yet: delayed tasks are left to Celery itself (worker-held eta); "
+        "wheel: no engine for transport %r: delayed tasks are left to Celery itself (worker-held eta); "
         "wheel_enabled = False says so without this warning",
         transport,
         extra={"action": "not_diverted", "transport": transport},
@@ -43,9 +43,9 @@ def _say_unserved(transport: str) -> None:
 def _is_one_server(own: Any) -> bool:
     """A hand that is kept on one of several servers says nothing about the others; Sentinel names one of them.
 
-    Where none is kept, as on RabbitMQ, any of them will do.
+    Where none is kept, any of them will do.
     """
-    if own.transport.driver_type == "amqp":
+    if own.transport.driver_type != "redis":
         return True
     if own.transport_cls == "sentinel":
         return bool((own.transport_options or {}).get("master_name"))

@@ -4,7 +4,8 @@
 
     app.connection_for_write() ──driver type──► redis     celery_wheel.broker.redis.edge
                                                 amqp      celery_wheel.broker.amqp.edge
-                                                others    no edge yet: their delayed tasks stay Celery's own
+                                                filesystem  none: its delayed tasks stay Celery's own
+                                                others    celery_wheel.broker.virtual.edge
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ if TYPE_CHECKING:
     from celery_wheel.conf import Conf
     from celery_wheel.engine.port import Broker
 
-#: kombu's names (``driver_type``) of the transports that an edge serves.
-SERVED = frozenset({"redis", "amqp"})
+#: kombu's names (``driver_type``) of transports that cannot do it, and why.
+REFUSED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
+
+
+def refusal(transport: str) -> str | None:
+    """Why no edge serves a transport; None if one does."""
+    return REFUSED.get(transport)
 
 
 def check_transport(app: Any) -> None:
     """Raise SettingError if no edge serves the app's transport."""
     transport = app.connection_for_write().transport.driver_type
-    if transport not in SERVED:
-        raise SettingError(
-            f"broker_url must be of a transport that the wheel serves ({', '.join(sorted(SERVED))}), got {transport!r}"
-        )
+    if why := refusal(transport):
+        raise SettingError(f"broker_url must be of a transport that the wheel serves, got {transport!r}: {why}")
 
 
 def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
@@ -41,6 +45,12 @@ def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
             namespace=conf.namespace,
             max_message_bytes=conf.max_message_bytes,
             keep_eta=conf.keep_eta,
+        )
+    if app.connection_for_write().transport.driver_type != "redis":
+        from celery_wheel.broker.virtual.edge import KombuBroker
+
+        return KombuBroker(
+            app, namespace=conf.namespace, max_message_bytes=conf.max_message_bytes, keep_eta=conf.keep_eta
         )
     try:
         from celery_wheel.broker.redis.edge import RedisBroker

@@ -46,11 +46,14 @@ class Server(Protocol):
 
 
 class Site:
-    def __init__(self, folder: Path, broker: Server, store_url: str, rng: random.Random, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, broker: Server, store_url: str, rng: random.Random, every_s: float = 0.01, **settings: Any
+    ) -> None:
         self.folder = folder
         self.broker = broker
         self.settings = {"wheel_store": store_url, **settings}
         self.rng = rng
+        self._every_s = every_s
         self.scheduled: list[str] = []
         self.perhaps: list[str] = []
         self.app = Celery("producer", broker=broker.url, set_as_current=False)
@@ -124,8 +127,8 @@ class Site:
     # -- load ----------------------------------------------------------------------------------------
 
     def _produce(self) -> None:
-        """About 100 tasks a second, due within 4 s, until it is told to stop."""
-        while not self._stop.wait(0.01):
+        """A task every 10 ms or so, due within 4 s, until it is told to stop."""
+        while not self._stop.wait(self._every_s):
             self._send(self.rng.uniform(0.05, 4))
 
     def _send(self, countdown_s: float) -> None:

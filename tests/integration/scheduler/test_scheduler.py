@@ -77,7 +77,7 @@ def test_what_was_accepted_survives_a_kill_and_leaves_in_order_exactly_once(benc
         ({"wheel_tick": -1}, "wheel_tick must be"),
         ({"wheel_lese": 1}, "wheel_lese must be the name of a setting"),
         ({"wheel_store": "sqlite:////proc/no/such/wheel.sqlite3"}, "/proc/no/such"),
-        ({"broker_url": "memory://"}, "broker_url must be of a transport that the wheel serves"),
+        ({"broker_url": "filesystem://"}, "broker_url must be of a transport that the wheel serves"),
     ],
 )
 def test_what_cannot_work_stops_the_start_with_a_reason_and_exit_code_1(

@@ -7,14 +7,13 @@ import pytest
 from kombu import pools
 from kombu.transport.memory import Channel, Transport
 
-from celery_wheel import Celery, reach
+from celery_wheel import Celery
 from tests.unit.app.landed import Broker
 
 
 @pytest.fixture(autouse=True)
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def broker() -> Iterator[Broker]:
     """An empty broker; its queues are of this process, and so are kombu's pools of connections to it."""
-    monkeypatch.setattr(reach, "SERVED", {"redis", "memory"})
     yield Broker()
     pools.reset()
     Channel.queues.clear()

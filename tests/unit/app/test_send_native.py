@@ -106,6 +106,7 @@ def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
     assert not reach.reaches(redis_app, Connection("redis://broker.example", transport_options=options), None)
 
 
+@pytest.mark.usefixtures("_quiet_log")
 def test_several_brokers_to_fail_over_are_left_to_celery_as_the_scheduler_refuses_them(
     make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,10 +145,8 @@ def _quiet_log() -> Iterator[None]:
 def test_a_transport_without_an_engine_goes_native_and_says_so_once(
     make_app: Callable[..., Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reach, "SERVED", {"redis"})
     app = make_app()
     app.conf.broker_url = "filesystem://"
     folders = {name: str(tmp_path) for name in ("data_folder_in", "data_folder_out", "control_folder")}

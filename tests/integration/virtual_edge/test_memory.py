@@ -1,0 +1,152 @@
+"""kombu's memory transport: producer, engine and worker in one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.contrib.testing.worker import start_worker
+from kombu import Exchange, Queue
+from kombu.transport.memory import Channel, Transport
+
+from celery_wheel import Celery
+from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.runner import Runner
+from celery_wheel.errors import BrokerError
+from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
+from celery_wheel.timing import SystemClock
+from tests.servers import wait_until
+
+BIG = 2**30
+
+
+@pytest.fixture
+def app() -> Iterator[Any]:
+    found = Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False)
+    found.conf.update(task_queues=None)
+    yield found
+    found.close()
+    Channel.queues.clear()
+    Transport.global_state.clear()
+
+
+def edge_of(app: Any) -> KombuBroker:
+    return KombuBroker(app, namespace="wheel", max_message_bytes=2**20)
+
+
+def task_ids(peeked: Peeked) -> list[str]:
+    return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
+
+
+def rows_of(peeked: Peeked) -> list[Row]:
+    return [Row.of(one, n, 0, n, n) for n, one in enumerate(peeked.arrivals, 1) if isinstance(one, Message)]
+
+
+def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_path: Path) -> None:
+    ran: list[tuple[int, float]] = []
+
+    @app.task(name="note")
+    def note(n: int) -> None:
+        ran.append((n, time.time()))
+
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    engine = Engine(0, "here", store, edge_of(app), SystemClock(), Limits())
+    runner = Runner(engine, lease_ms=2_000, poll_ms=20)
+    runner.start()
+    try:
+        due = {n: time.time() + 0.2 + n / 50 for n in range(20)}
+        for n, at_s in due.items():
+            note.apply_async((n,), countdown=at_s - time.time())
+        with start_worker(app, pool="solo", perform_ping_check=False):
+            wait_until(lambda: len(ran) == 20, "all tasks run")
+    finally:
+        runner.stop()
+        store.close()
+    assert runner.failure is None
+    assert [n for n, _ in ran] == list(range(20))
+    assert all(at_s >= due[n] - 0.001 for n, at_s in ran)
+
+
+def test_messages_come_again_until_they_are_trimmed_and_go_back_when_the_shard_is_left(app: Any) -> None:
+    sent = [app.send_task("t", (n,), countdown=60).id for n in range(4)]
+    edge, other = edge_of(app), edge_of(app)
+    edge.adopt(0, 1)
+    first = edge.peek(0, 2, BIG)
+    assert task_ids(first) == sent[:2]
+    assert task_ids(edge.peek(0, 2, BIG)) == sent[:2]
+    assert edge.trim(0, 1, first.token)
+    assert task_ids(edge.peek(0, 10, BIG)) == sent[2:]
+    edge.leave(0, 1)
+    with pytest.raises(BrokerError, match="given up"):
+        edge.peek(0, 1, BIG)
+    other.adopt(0, 2)
+    assert sorted(task_ids(other.peek(0, 10, BIG))) == sorted(sent[2:])
+    assert not other.trim(0, 2, first.token) or edge is not other
+    other.close()
+
+
+def test_a_worker_gets_what_celery_would_have_sent(app: Any) -> None:
+    """Down to the bytes that the transport stores, but for the delivery tag."""
+    raws = []
+    for countdown in (None, 60):
+        app.send_task("t", (1,), {"k": "v"}, countdown=countdown, task_id="same", priority=3, queue="mail")
+        if countdown:
+            edge = edge_of(app)
+            edge.adopt(0, 1)
+            (row,) = rows_of(edge.peek(0, 1, BIG))
+            assert edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], row.eta_ms).failed == {}
+            edge.close()
+        raws.append(Channel.queues["mail"].get_nowait())
+    for raw in raws:
+        assert raw["properties"].pop("delivery_tag")
+    assert raws[0] == raws[1]
+
+
+def test_a_topic_exchange_routes_and_what_has_no_route_is_told(app: Any) -> None:
+    news = Exchange("news", "topic")
+    app.conf.task_queues = [Queue("all", news, routing_key="news.#"), Queue("celery")]
+    edge = edge_of(app)
+    row = Row(1, 0, 1, 1, 1, "t", "news", "topic", "news.x", None, None, None, None, b"{}", b"{}", b"x")
+    lost = Row(2, 0, 2, 2, 2, "t", "nowhere", "direct", "x", None, None, None, None, b"{}", b"{}", b"x")
+    published = edge.publish(0, 1, 0, ORIGIN, Position(2, 2), [row, lost], 0, again=True)
+    assert published.failed.keys() == {2}
+    (raw,) = [Channel.queues["all"].get_nowait()]
+    assert raw["headers"] == {"wheel_again": True}
+    edge.close()
+
+
+def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(app: Any) -> None:
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    with app.connection_for_write() as connection:
+        connection.Producer().publish({"no": "envelope"}, routing_key="wheel.0")
+    sent = app.send_task("t", countdown=60).id
+    bad, good = edge.peek(0, 10, BIG).arrivals
+    assert isinstance(bad, Unreadable)
+    assert "envelope" in bad.reason
+    assert isinstance(good, Message)
+    assert good.task_id == sent
+    edge.close()
+
+
+def test_two_threads_may_publish_and_read_at_once(app: Any) -> None:
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    row = Row(1, 0, 1, 1, 1, "t", "", "direct", "mail", "mail", None, None, None, b"{}", b"{}", b"x")
+    threads = [
+        threading.Thread(target=edge.publish, args=(0, 1, 0, ORIGIN, Position(1, 1), [row] * 200, 0)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        edge.peek(0, 10, BIG)
+    assert Channel.queues["mail"].qsize() == 400
+    edge.close()
