@@ -140,5 +140,7 @@ class Dispatcher:
         with term.lock:
             due_ms = term.next_due_ms(monotonic_ms)
             retries_ms = [lane.retry_at_ms - monotonic_ms for lane in term.lanes.values() if lane.in_flight]
-        wait_ms = MAX_WAIT_MS if due_ms is None or self._watch.halted else due_ms - clock.now_ms()
+        if self._watch.halted:
+            return MAX_WAIT_MS
+        wait_ms = MAX_WAIT_MS if due_ms is None else due_ms - clock.now_ms()
         return max(0, min(MAX_WAIT_MS, wait_ms, *retries_ms))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from celery_wheel.engine.context import Round
+from celery_wheel.engine.lane import RETRY_FIRST_MS
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import MAX_SEQ, REST, Position, Unreadable
@@ -396,3 +397,23 @@ def test_the_stores_clock_is_the_second_opinion_where_the_broker_has_none(monkey
     rig.clock.step(100_000)
     rig.run("tend")
     assert not rig.engine.held
+
+
+def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
+    rig = Rig()
+    rig.send("a", 0)
+    rig.run("tend", "ingest", "load")
+    term = rig.engine.term
+    assert term is not None
+    lane = term.lanes[0]
+    with term.active():
+        term.window.reap(term.lanes, rig.clock.now_ms())
+        chunk = term.take(lane, rig.clock.now_ms(), 10, 10**6)
+        assert chunk is not None
+        lane.refuse(chunk, [row.id for row in chunk.rows], rig.clock.monotonic_ms())
+    assert rig.engine.wait_ms() == RETRY_FIRST_MS
+    rig.pass_time(RETRY_FIRST_MS)
+    assert rig.engine.wait_ms() == 0
+    rig.clock.step(120_000)
+    rig.run("dispatch")
+    assert rig.engine.wait_ms() > 0, "nothing may be dispatched after such a step: no reason to look again at once"
