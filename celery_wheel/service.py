@@ -9,6 +9,7 @@ neither Celery nor the settings, the edges know no engine.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from typing import Any
 
@@ -49,7 +50,8 @@ class WheelService:
         conf.check()
         self._store = store = open_store_of(conf)
         limits, clock = limits_of(conf), SystemClock()
-        holder = f"{socket.gethostname()}/{os.getpid()}"
+        # A container that is started anew has its host name and its process id again, and must not pass for the former.
+        holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         for shard in range(conf.shards):
             # A connection of its own for each engine: one that hangs holds up no other shard.
             broker = broker_for(self._app, conf, store.uuid)

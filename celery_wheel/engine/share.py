@@ -31,6 +31,7 @@ def share(me: str, alive: Sequence[str], holders: Mapping[int, str | None], held
     """What ``me`` is to do.
 
     Args:
+        me: a name that no other scheduler has or had.
         alive: the schedulers that were heard of lately.
         holders: who holds each shard of the store, or held it last.
         held: the shards that ``me`` holds for certain.

@@ -209,7 +209,7 @@ inbox = Table(
 scheduler = Table(
     "wheel_scheduler",
     metadata,
-    Column("name", Text, primary_key=True, comment="host and process id"),
+    Column("name", Text, primary_key=True, comment="host, a random part, process id"),
     _required("seen_ms", BigInteger, "when it was last heard of; instant, Unix milliseconds"),
 )
 

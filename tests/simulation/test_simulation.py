@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from tests.simulation import planted, planted_rabbit
+from tests.simulation.fleet import Fleet
 from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.world import Violation, World
 
@@ -65,6 +66,13 @@ def test_no_seed_breaks_a_promise_on_rabbitmq() -> None:
 
 HAPPENS_ON_RABBITMQ = [what for what in HAPPENS if what not in ("rollbacks", "lost by redis")]
 HAPPENS_ON_RABBITMQ += ["refused", "sent twice"]
+
+
+@pytest.mark.timeout(180)
+def test_no_seed_breaks_a_promise_while_schedulers_share_shards() -> None:
+    fleets = [Fleet(seed).run() for seed in range(60)]
+    assert sum(fleet.sent for fleet in fleets) > 1_000
+    assert {len(fleet.schedulers) for fleet in fleets} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("world", [World, RabbitWorld])

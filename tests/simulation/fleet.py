@@ -1,0 +1,155 @@
+"""Several shards and several schedulers in one thread from one seed: they come, go, die, and share the shards.
+
+Each shard has a model Redis of its own; all are in one model store. Every activity is the product's own: the engines'
+rounds, step by step, and ``Balance.once``. Judged: each message is pushed once, none is lost, none is early, and when
+nothing changes any more the shares are even and stay as they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from celery_wheel.balance import Balance
+from celery_wheel.engine.context import Round
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.store.model import Message, Row
+from celery_wheel.timing import ManualClock
+from tests.simulation.model_redis import ModelRedis, RedisServer
+from tests.simulation.model_store import Disk, ModelStore
+from tests.simulation.world import ACTIVITIES, START_MS, WEIGHTS, Violation
+
+NAMES = ("a", "b", "c")
+
+
+class Scheduler:
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        self.name = name
+        self.clock = ManualClock(fleet.clock_ms)
+        store = ModelStore(fleet.disk)
+        self.engines = [
+            Engine(
+                shard, name, store, ModelRedis(server, lambda: fleet.clock_ms, pushed=fleet.pushed), self.clock, LIMITS
+            )
+            for shard, server in enumerate(fleet.servers)
+        ]
+        self.balance = Balance(store, name, self.engines, self.clock)
+        self.rounds: dict[tuple[int, str], Iterator[str | Round]] = {}
+
+    def step(self, shard: int, activity: str) -> None:
+        place = shard, activity
+        if place not in self.rounds:
+            self.rounds[place] = getattr(self.engines[shard], activity)()
+        step = next(self.rounds[place], None)
+        if step is None or isinstance(step, Round):
+            del self.rounds[place]
+
+    def finish(self, shard: int, activity: str) -> None:
+        self.step(shard, activity)
+        while (shard, activity) in self.rounds:
+            self.step(shard, activity)
+
+    def leave(self) -> None:
+        """As a process that is asked to stop."""
+        for shard in range(len(self.engines)):
+            for activity in ACTIVITIES:
+                while (shard, activity) in self.rounds:
+                    self.step(shard, activity)
+            self.finish(shard, "release")
+
+
+LIMITS = Limits(lease_ms=300, window_ms=5_000, retention_ms=10**10)
+
+
+class Fleet:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.clock_ms = START_MS
+        self.disk = Disk(lambda: self.clock_ms)
+        self.servers = [RedisServer() for _ in range(self.rng.randrange(2, 6))]
+        for shard in range(len(self.servers)):
+            self.disk.shard(shard)
+        self.pushes: Counter[tuple[str, int]] = Counter()
+        self.sent = self.started = 0
+        self.schedulers = {"a": Scheduler(self, "a")}
+
+    def run(self) -> Fleet:
+        for _ in range(1_200):
+            self._happen()
+        for n in range(300):  # calm: nobody comes or goes
+            for scheduler in self.schedulers.values():
+                scheduler.balance.once()
+                self._all_of(scheduler)
+            self._pass(200)
+            if n == 250:
+                before = self._shares()
+        self._judge(before)
+        return self
+
+    def _happen(self) -> None:
+        dice, rng = self.rng.random(), self.rng
+        self._pass(rng.choice((0, 0, 1, 3)))
+        if dice < 0.03:
+            self._send()
+        elif dice < 0.035:
+            self._come_or_go(rng.choice(NAMES))
+        elif dice < 0.08:
+            rng.choice(list(self.schedulers.values())).balance.once()
+        else:
+            scheduler = rng.choice(list(self.schedulers.values()))
+            scheduler.step(rng.randrange(len(self.servers)), rng.choices(ACTIVITIES, WEIGHTS)[0])
+
+    def _come_or_go(self, name: str) -> None:
+        if name not in self.schedulers:
+            self.started += 1
+            self.schedulers[name] = Scheduler(self, f"{name}/{self.started}")  # a process id is not used twice
+        elif len(self.schedulers) > 1:
+            gone = self.schedulers.pop(name)
+            if self.rng.random() < 0.5:  # else it was killed
+                gone.leave()
+
+    def _send(self) -> None:
+        self.sent += 1
+        due_ms = self.clock_ms + self.rng.choice((-5, 10, 100, 400))
+        name = f"00000000-0000-7000-8000-{self.sent:012d}"
+        message = Message(
+            name, name, "t", due_ms, self.clock_ms, "", "direct", "q", "q", None, None, None, None, b"{}", b"{}", b"x"
+        )
+        self.rng.choice(self.servers).keys.wheel.append(message)
+
+    def _pass(self, ms: int) -> None:
+        self.clock_ms += ms
+        for scheduler in self.schedulers.values():
+            scheduler.clock.advance(ms)
+
+    def _all_of(self, scheduler: Scheduler) -> None:
+        for shard in range(len(self.servers)):
+            for activity in ACTIVITIES:
+                scheduler.finish(shard, activity)
+
+    def pushed(self, row: Row, _now_ms: int) -> None:
+        place = str(row.id), row.id & 0xFF
+        self.pushes[place] += 1
+        if self.pushes[place] > 1:
+            raise Violation(f"seed {self.seed}: row {row.id} was pushed twice")
+        if self.clock_ms < row.eta_ms:
+            raise Violation(f"seed {self.seed}: row {row.id} was pushed early")
+
+    def _shares(self) -> dict[str, list[int]]:
+        return {
+            name: [engine.shard for engine in scheduler.engines if engine.held]
+            for name, scheduler in self.schedulers.items()
+        }
+
+    def _judge(self, before: dict[str, list[int]]) -> None:
+        shares = self._shares()
+        counts = sorted(map(len, shares.values()))
+        if len(self.pushes) != self.sent:
+            raise Violation(f"seed {self.seed}: {self.sent} were sent, {len(self.pushes)} left")
+        if sum(counts) != len(self.servers) or counts[-1] - counts[0] > 1:
+            raise Violation(f"seed {self.seed}: the shares are {shares}")
+        if shares != before:
+            raise Violation(f"seed {self.seed}: shards still move: {before}, {shares}")
