@@ -38,6 +38,10 @@ END = Position(2**63 - 1, 2**63 - 1)
 #: A destination that refuses is tried again after this time, twice as long after each time it refuses.
 RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
 
+#: It gets one at a time until it has taken so many: of several at once, a later one may be taken after an earlier one
+#: was refused.
+PROVEN_AFTER = 100
+
 
 @dataclass(slots=True, eq=False)
 class Chunk:
@@ -95,6 +99,7 @@ class Lane:
     doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
     retry_at_ms: int = 0  #: monotonic: nothing is tried before
     retry_ms: int = RETRY_FIRST_MS
+    proven: int = 0  #: how many rows its destination has taken since it last refused one
     _tokens: int = 0
 
     def reserve(self, lowest: Position) -> int:
@@ -181,8 +186,13 @@ class Lane:
     def refuse(self, chunk: Chunk, refused: Collection[int], now_ms: int) -> None:
         """Its queue did not take all of the chunk: the rest of it is tried again, and nothing goes before it."""
         chunk.taken.update(row.id for row in chunk.left() if row.id not in refused)
+        self.proven = 0
         self.retry_at_ms = now_ms + self.retry_ms
         self.retry_ms = min(RETRY_MAX_MS, 2 * self.retry_ms)
+
+    def at_once(self, max_count: int) -> int:
+        """How many rows may go in one chunk."""
+        return max_count if self.target is None or self.proven >= PROVEN_AFTER else 1
 
     def busy(self, rows: dict[int, Row], now_ms: int) -> bool:
         """Whether rows that are due wait in this lane, in memory or, for all that is known, in the store."""
@@ -195,6 +205,7 @@ class Lane:
         failed = chunk.failed
         self.in_flight = None
         self.retry_ms = RETRY_FIRST_MS
+        self.proven += len(chunk.rows)
         self.sent = max(self.sent, chunk.to)
         if self.unsettled is None:
             self.unsettled = Unsettled(chunk.from_, chunk.to)

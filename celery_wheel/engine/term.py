@@ -179,7 +179,7 @@ class Term:
         waiting: set[str] = set()
         if lane.target is None:
             waiting = {one.target for one in self.lanes.values() if one.target and one.busy(self.window.rows, now_ms)}
-        chunk = lane.take(self.window.rows, now_ms, max_count, max_bytes, waiting)
+        chunk = lane.take(self.window.rows, now_ms, lane.at_once(max_count), max_bytes, waiting)
         if chunk is not None:
             self.window.left(chunk.bytes + sum(row.size for row in chunk.diverted))
         return chunk
@@ -233,6 +233,8 @@ class Term:
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
             self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+        for row in done.refused:
+            self._lane_of(row.target).proven = 0
         self._divert(settlement, done.refused, done.again)
 
     def _divert(self, settlement: Settlement, rows: Sequence[Row], again: bool) -> None:
