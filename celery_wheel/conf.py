@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from celery_wheel.errors import SettingError
@@ -24,23 +25,41 @@ GIB = 2**30
 PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
 
 
+#: The file of a store that nobody named.
+PLAIN_STORE = "sqlite:///celery-wheel.sqlite3"
+
+
+def _django_settings() -> Any:
+    """The settings of the Django project that runs here; None where Django was not imported."""
+    django_conf = sys.modules.get("django.conf")
+    return django_conf.settings if django_conf is not None and django_conf.settings.configured else None
+
+
+def _installed(project: Any, name: str) -> bool:
+    return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
+
+
 def default_base_scheduler() -> str:
     """django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
-    django_conf = sys.modules.get("django.conf")  # where Django was not imported there is no project to ask
-    if django_conf is not None and django_conf.settings.configured:
-        for app in getattr(django_conf.settings, "INSTALLED_APPS", ()):
-            if str(app).partition(".")[0] == "django_celery_beat":
-                return "django_celery_beat.schedulers:DatabaseScheduler"
+    if _installed(_django_settings(), "django_celery_beat"):
+        return "django_celery_beat.schedulers:DatabaseScheduler"
     return PLAIN_SCHEDULER
+
+
+def default_store() -> str:
+    """A file in the project's folder where a Django project lists django_wheel: its web processes read it too."""
+    project = _django_settings()
+    folder = getattr(project, "BASE_DIR", None) if _installed(project, "django_wheel") else None
+    return PLAIN_STORE if folder is None else f"sqlite:///{Path(folder).absolute() / 'celery-wheel.sqlite3'}"
 
 
 class Conf:
     """The settings of one app, each read when it is asked for and valid when it is returned."""
 
     store = Setting(
-        "sqlite:///celery-wheel.sqlite3",
+        default_store,
         matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
-        "Where waiting messages are kept: the SQLAlchemy URL of a SQLite file or of a PostgreSQL database.",
+        "Where waiting messages are kept: the URL of a SQLite file or of a PostgreSQL database, or django://default.",
         secret=True,
     )
     namespace = Setting(
@@ -152,6 +171,7 @@ def _all() -> Iterator[Setting[Any]]:
 
 def settings() -> Iterator[tuple[str, Any, str]]:
     """(name, default, docstring) of every setting, in the order of the README's table."""
+    plain = {default_base_scheduler: PLAIN_SCHEDULER, default_store: PLAIN_STORE}
     for setting in _all():
-        default = PLAIN_SCHEDULER if setting.default is default_base_scheduler else setting.default
+        default = plain[setting.default] if callable(setting.default) else setting.default
         yield setting.name, default, setting.__doc__ or ""

@@ -2,11 +2,12 @@
 
 ::
 
-    URL ─► scheme ─┬► sqlite_place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
-                   └► postgresql_place: driver, database ──┘
+    URL ─► place ─┬► sqlite_place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
+                  └► postgresql_place: driver, database ──┘
            SettingError └──────────── StoreUnusable, each with what to do ──────────┘
 
-Opening a store that is there writes nothing and waits for nobody.
+Opening a store that is there writes nothing and waits for nobody. Where somebody else makes the tables (Django's
+migrations), opening only puts the first rows into them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import Connection, insert, inspect, make_url, select
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, insert, inspect, select
 
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
+from celery_wheel.store.place import BEAT, EXAMPLES, Place, place_of
 from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
 
@@ -28,8 +29,6 @@ MAX_SHARDS = 2**SHARD_BITS
 
 #: Of a lease where nobody says; the setting wheel_lease has the same.
 LEASE_MS = 2_000
-
-EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3 or postgresql://user@host/database"
 
 
 def open_store(
@@ -49,9 +48,10 @@ def open_store(
         raise SettingError(f"wheel_durability must be 'disk' or 'memory', got {durability!r}")
     if shards is not None and not 1 <= shards <= MAX_SHARDS:
         raise SettingError(f"wheel_shards must be from 1 to {MAX_SHARDS}, got {shards}")
-    database = _database(url, durability, create, lease_ms)
+    place = place_of(url)
+    database = _database(place, durability, create, lease_ms)
     try:
-        return _open(database, shards, create)
+        return _open(database, shards, create, place)
     except BaseException as error:
         database.close()
         if isinstance(error, StoreError) and not isinstance(error, StoreUnusable):
@@ -59,39 +59,38 @@ def open_store(
         raise
 
 
-def _database(url: str, durability: str, create: bool, lease_ms: int) -> Database:
+def _database(place: Place, durability: str, create: bool, lease_ms: int) -> Database:
     """The dialect is loaded only when it is used: PostgreSQL's driver is an extra."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
-        raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
-    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+    driver = place.url.drivername
+    if driver in ("sqlite", "sqlite+pysqlite"):
         from celery_wheel.store import sqlite_place
 
-        return sqlite_place.open_database(parsed, durability, create)
-    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return sqlite_place.open_database(place, durability, create)
+    if driver in ("postgresql", "postgresql+psycopg"):
         from celery_wheel.store import postgresql_place
 
-        return postgresql_place.open_database(parsed, durability, lease_ms)
+        return postgresql_place.open_database(place.url, durability, lease_ms)
     # Only the scheme is shown: the rest of it may hold a password.
-    raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {parsed.drivername}://…")
+    raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {driver}://…")
 
 
 # -- what is in it ------------------------------------------------------------------------------------
 
 
-def _open(database: Database, shards: int | None, create: bool) -> SqlStore:
+def _open(database: Database, shards: int | None, create: bool, place: Place) -> SqlStore:
     with database.reading() as connection:
         found = _read(connection)
+        tables = found is not None or inspect(connection).has_table(meta.name)
     if found is None:
+        if not tables and not (create and place.own):
+            maker = f"a scheduler makes them when it starts: {BEAT}" if place.own else f"run: {place.made_by}"
+            raise StoreUnusable(f"{database.name} has no tables of a store; {maker}")
         if not create:
-            raise StoreUnusable(
-                f"{database.name} has no tables of a store; a scheduler makes them when it starts: celery beat -S wheel"
-            )
+            raise StoreUnusable(f"the store {database.name} was never used; a scheduler begins it: {BEAT}")
         with database.making() as connection:
             # Another process may have made them since.
             found = _read(connection) or _make(connection, shards or 1)
-    _check(database.name, found, shards)
+    _check(database.name, found, shards, place)
     return SqlStore(database, str(uuid.UUID(found.uuid)), found.shards)
 
 
@@ -103,7 +102,7 @@ def _read(connection: Connection) -> Any:
 
 
 def _make(connection: Connection, shards: int) -> Any:
-    metadata.create_all(connection)
+    metadata.create_all(connection)  # those that are there stay as they are
     connection.execute(insert(meta).values(id=1, schema_version=SCHEMA_VERSION, uuid=str(uuid.uuid4()), shards=shards))
     for number in range(shards):
         connection.execute(insert(shard).values(shard=number, epoch=0, seq=0, history_bytes=0))
@@ -113,17 +112,17 @@ def _make(connection: Connection, shards: int) -> Any:
     return _read(connection)
 
 
-def _check(name: str, found: Any, shards: int | None) -> None:
+def _check(name: str, found: Any, shards: int | None, place: Place) -> None:
     if found.schema_version > SCHEMA_VERSION:
         raise StoreUnusable(
             f"the store {name} was made by a newer celery-wheel (its tables have version {found.schema_version}, this "
             f"one knows {SCHEMA_VERSION}); nothing was touched; run: pip install -U celery-wheel"
         )
     if found.schema_version < SCHEMA_VERSION:
+        remedy = "let the older one dispatch what is pending, then let wheel_store name a new store"
         raise StoreUnusable(
             f"the store {name} was made by an older celery-wheel (its tables have version {found.schema_version}, this "
-            f"one needs {SCHEMA_VERSION}); nothing was touched; let the older one dispatch what is pending, then let "
-            "wheel_store name a new store"
+            f"one needs {SCHEMA_VERSION}); nothing was touched; {remedy if place.own else f'run: {place.made_by}'}"
         )
     if shards is not None and shards != found.shards:
         raise StoreUnusable(

@@ -8,16 +8,18 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store.place import Place
 from celery_wheel.store.sqlite import SqliteDatabase
 
 EXAMPLE = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
 
 
-def open_database(url: URL, durability: str, create: bool) -> SqliteDatabase:
+def open_database(place: Place, durability: str, create: bool) -> SqliteDatabase:
+    url = place.url
     if not _names_a_file(url):
         raise SettingError(f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url}")
     path = Path(url.database or "").absolute()  # a daemon may change its folder later
-    _check_place(path, create)
+    _check_place(path, create, place)
     return SqliteDatabase(str(path), durability=durability)
 
 
@@ -26,7 +28,7 @@ def _names_a_file(url: URL) -> bool:
     return bool(name) and name != ":memory:" and not name.startswith("file:") and not url.query and not url.host
 
 
-def _check_place(path: Path, create: bool) -> None:
+def _check_place(path: Path, create: bool, place: Place) -> None:
     if path.is_dir():
         raise StoreUnusable(f"the store {path} is a folder; name a file in it in wheel_store")
     if path.exists():
@@ -36,9 +38,11 @@ def _check_place(path: Path, create: bool) -> None:
                 "wheel_store to another"
             )
         return
+    if not place.own:
+        raise StoreUnusable(f"there is no store at {path}; run: {place.made_by}")
     if not create:
         raise StoreUnusable(
-            f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel. If one runs, it "
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}. If one runs, it "
             "runs in another folder or on another machine: give wheel_store an absolute path"
         )
     folder = path.parent

@@ -1,8 +1,8 @@
-"""The Celery app. The import is one of the two lines that differ from a project without the wheel."""
+"""The Celery app, as in any project; ``django_wheel`` in the settings makes its delayed tasks wait in the wheel."""
 
 import os
 
-from celery_wheel import Celery
+from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 

@@ -22,7 +22,7 @@ from kombu.utils.url import maybe_sanitize_url
 from demo import broker, folder
 from demo.errors import DemoError
 from demo.processes import Child
-from demo.stack import PROJECT, Stack
+from demo.stack import LOGIN, PASSWORD, PROJECT, Stack
 
 POLL_S = 0.1
 DEFAULT_RUN_DIR = PROJECT.parent / ".run" / "demo"
@@ -113,6 +113,7 @@ class Demo:
         wheel = f"{celery} --workdir {_short(PROJECT)} -A config wheel status"
         lines = {
             "board": f"http://127.0.0.1:{port}/",
+            "admin": f"http://127.0.0.1:{port}/admin/django_wheel/wheel/  login {LOGIN}, password {PASSWORD}",
             "wheel": wheel if self.options.run_dir == DEFAULT_RUN_DIR else f"RUN_DIR={run_dir} {wheel}",
             "broker": maybe_sanitize_url(self.stack.broker_url),
             "logs": f"{run_dir}/{{beat,worker,web}}.log",

@@ -4,7 +4,7 @@
 
     redis ─── worker  (runs the tasks)
           └── beat    (CELERY_BEAT_SCHEDULER = "wheel": holds what is not due yet)
-    web               (the board)
+    web               (the board, and the admin)
 """
 
 import os
@@ -19,6 +19,9 @@ from demo.processes import Child, Processes
 PROJECT = Path(__file__).resolve().parent.parent
 START_S = 30.0
 
+#: Who may log in to the demo's admin; it is served to this machine only.
+LOGIN, PASSWORD = "demo", "demo"
+
 Until = Callable[[Callable[[], bool], str, float], None]  #: wait until true; what is waited for; at most so long
 
 
@@ -32,6 +35,7 @@ class Stack:
         self.broker_url = broker_url or f"redis://127.0.0.1:{self._port}/0"
         self._until = until
         env = {**os.environ, "RUN_DIR": str(folder), "BROKER_URL": self.broker_url, "PYTHONUNBUFFERED": "1"}
+        env["DJANGO_SUPERUSER_PASSWORD"] = PASSWORD
         self.processes = Processes(folder, PROJECT, env)
 
     def start_broker(self) -> None:
@@ -44,11 +48,16 @@ class Stack:
         (self.folder / "broker-url").write_text(self.broker_url)
 
     def migrate(self) -> None:
-        child = self.manage("migrate", "migrate", "--verbosity=0")
-        self._until(lambda: child.popen.poll() is not None, "migrate", START_S)
-        self.processes.stop("migrate")
+        self._finish("migrate", "--verbosity=0")
+        self._finish("createsuperuser", "--noinput", f"--username={LOGIN}", "--email=demo@localhost")
+
+    def _finish(self, command: str, *arguments: str) -> None:
+        """Run a command of Django's to its end."""
+        child = self.manage(command, command, *arguments)
+        self._until(lambda: child.popen.poll() is not None, command, START_S)
+        self.processes.stop(command)
         if child.popen.returncode:
-            raise DemoError(f"the database could not be migrated:\n{child.tail()}")
+            raise DemoError(f"manage.py {command} failed:\n{child.tail()}")
 
     def start_worker(self) -> Child:
         return self._celery("worker", "worker", "--concurrency=2", "--hostname=flights@%h", "--loglevel=INFO")
@@ -57,7 +66,7 @@ class Stack:
         return self._celery("beat", "beat", "--loglevel=INFO", "--pidfile=")
 
     def start_web(self, port: int) -> Child:
-        return self.manage("web", "runserver", "--noreload", f"127.0.0.1:{port}")
+        return self.manage("web", "runserver", "--noreload", "--insecure", f"127.0.0.1:{port}")
 
     def stop(self) -> None:
         """Stop everything; the broker last, so that the others can say goodbye to it."""

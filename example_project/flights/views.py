@@ -1,14 +1,18 @@
-"""The board: one page that shows how the latest replay is going."""
+"""The board: what the wheel holds for the day's departures, what has left, and how late."""
+
+from collections.abc import Iterable
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from celery_wheel.store.browse import Task
+from flights import wheel
 from flights.models import Execution, Reminder, Replay
 from flights.replay import now_ms
 from flights.summary import summarise
 
-SHOWN = 12  #: flights listed on the page
+SHOWN = 12  #: flights in each of the two lists
 GRACE_MS = 30_000
 
 
@@ -24,9 +28,18 @@ def board(request: HttpRequest) -> HttpResponse:
     context = {
         "replay": replay,
         "summary": summarise(due, executions.values_list("task_id", "executed_at_ms"), now, GRACE_MS),
-        "next_up": [
-            (reminder, max(0, reminder.due_at_ms - now) / 1000)
-            for reminder in reminders.exclude(task_id__in=executions.values("task_id")).order_by("due_at_ms")[:SHOWN]
+        "waiting": [
+            {"flight": flight, "in_s": max(0, task.due_ms - now) / 1000}
+            for flight, task in _named(wheel.waiting(SHOWN))
         ],
+        "left": [{"flight": flight, "late_ms": task.late_ms} for flight, task in _named(wheel.left(SHOWN))],
     }
     return render(request, "flights/board.html", context)
+
+
+def _named(tasks: Iterable[Task]) -> list[tuple[str, Task]]:
+    """Each with its flight: the wheel knows task ids, and opens no message."""
+    listed = list(tasks)
+    wanted = Reminder.objects.filter(task_id__in=[task.task_id for task in listed])
+    flights = dict(wanted.values_list("task_id", "flight"))
+    return [(flights.get(task.task_id, task.task_id), task) for task in listed]

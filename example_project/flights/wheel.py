@@ -1,28 +1,40 @@
-"""The one question the example asks of the wheel itself: how many tasks has it dispatched?
+"""What the example asks of the wheel itself: what waits in it, what has left, and how late that was.
 
-It reads the store's own records, one a settlement, which outlive the scheduler; the figures in
-``celery wheel status`` count from the start of the present holder.
+It reads the store's own records, which outlive the scheduler; the figures in ``celery wheel status`` count from the
+start of the present holder.
 """
 
-from celery import current_app
-from sqlalchemy import create_engine, func, select
+from sqlalchemy import func, select
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.store import open_store
+from celery_wheel.store.browse import Task
 from celery_wheel.store.schema import batch
+from django_wheel.project import project_wheel
+
+REMIND = "flights.tasks.remind"
 
 
 def dispatched_since(since_ms: int) -> int | None:
     """Tasks that left the wheel since that instant; None while there is no store."""
-    url = current_app.conf.wheel_store
+    total = select(func.coalesce(func.sum(batch.c.count), 0)).where(batch.c.dispatched_ms >= since_ms)
     try:
-        open_store(url, shards=None, create=False).close()  # connecting would make an empty file
+        with project_wheel().store.database.reading() as connection:
+            return int(connection.scalar(total) or 0)
     except StoreUnusable:
         return None
-    engine = create_engine(url)
+
+
+def waiting(limit: int) -> list[Task]:
+    """The reminders that leave next."""
     try:
-        with engine.connect() as connection:
-            total = select(func.coalesce(func.sum(batch.c.count), 0)).where(batch.c.dispatched_ms >= since_ms)
-            return int(connection.scalar(total) or 0)
-    finally:
-        engine.dispose()
+        return project_wheel().pending(limit=limit, task=REMIND).items
+    except StoreUnusable:
+        return []
+
+
+def left(limit: int) -> list[Task]:
+    """The reminders that left last."""
+    try:
+        return project_wheel().history(limit=limit, task=REMIND).items
+    except StoreUnusable:
+        return []

@@ -1,0 +1,63 @@
+"""Each shard as anybody may see it: who holds it, what waits, and how far behind it is.
+
+What only the holder knows (levels, edge) is in its last snapshot, with the snapshot's age; everything else is read from
+the store. Plain data, as ``celery wheel status --json`` prints it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from celery_wheel.store import browse
+from celery_wheel.store.sql import SqlStore
+
+#: A holder renews twice a second; one that was not heard of for this long is gone or stuck.
+SILENT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """``behind_ms``: for how long the first task that did not leave is overdue; 0 when nothing is."""
+
+    shard: int
+    holder: str | None
+    epoch: int
+    lease_until_ms: int | None
+    live: bool
+    snapshot_age_ms: int | None
+    pending: int
+    next_due_ms: int | None
+    behind_ms: int
+    lanes: list[dict[str, Any]]
+    snapshot: dict[str, Any] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def status_of(store: SqlStore, now_ms: int) -> list[ShardStatus]:
+    """All shards of a store, in order."""
+    return [shard_status(store, shard, now_ms) for shard in range(store.shards)]
+
+
+def shard_status(store: SqlStore, shard: int, now_ms: int) -> ShardStatus:
+    state = store.state(shard)
+    age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
+    next_due_ms = min((one.due_ms for one in browse.next_due(store, shard)), default=None)
+    return ShardStatus(
+        shard=shard,
+        holder=state.holder,
+        epoch=state.epoch,
+        lease_until_ms=state.lease_until_ms,
+        live=state.holder is not None and age_ms is not None and age_ms < SILENT_MS,
+        snapshot_age_ms=age_ms,
+        pending=sum(store.pending(shard).values()),
+        next_due_ms=next_due_ms,
+        behind_ms=0 if next_due_ms is None else max(0, now_ms - next_due_ms),
+        lanes=[
+            {"lane": one.lane, "hand": list(one.hand), "cut": list(one.cut), "target": one.target}
+            for one in store.lanes(shard)
+        ],
+        snapshot=state.snapshot,
+    )

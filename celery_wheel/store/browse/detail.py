@@ -1,0 +1,113 @@
+"""One message with all that the store knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS, Stopped, Task
+from celery_wheel.store.browse.when import with_times
+from celery_wheel.store.model import ORIGIN, REST, LaneState
+from celery_wheel.store.schema import outcome, payload, timer
+from celery_wheel.store.sql import SqlStore
+
+#: Rows of one task id that are shown: a retried task has one row a try.
+FOUND = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A message, its bytes, and what became of it.
+
+    ``state``: ``pending``, ``leaving`` (handed to the broker, whose answer is not in the store yet), ``dispatched``, or
+    the kind of its last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
+    """
+
+    task: Task
+    state: str
+    waits_for: str | None  #: the destination that refuses it for the time being
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    queue: str | None
+    envelope_id: str
+    headers: bytes
+    properties: bytes
+    body: bytes
+    outcomes: list[Stopped]
+
+
+_MORE = (
+    timer.c.exchange,
+    timer.c.exchange_type,
+    timer.c.routing_key,
+    timer.c.queue,
+    timer.c.envelope_id,
+    payload.c.headers,
+    payload.c.properties,
+    payload.c.body,
+)
+
+
+def detail(store: SqlStore, timer_id: int) -> Detail | None:
+    """The message with this id; None where there is none, or none any more."""
+    found = _details(store, timer.c.id == timer_id)
+    return found[0] if found else None
+
+
+def find(store: SqlStore, task_id: str) -> list[Detail]:
+    """All messages of a task id, the latest due first: tries of one task have the same."""
+    return [
+        one
+        for shard in range(store.shards)
+        for one in _details(store, (timer.c.shard == shard) & (timer.c.task_id == task_id))
+    ]
+
+
+def _details(store: SqlStore, where: ColumnElement[bool]) -> list[Detail]:
+    joined = timer.outerjoin(payload, payload.c.id == timer.c.id)
+    wanted = select(*TASK_COLUMNS, *_MORE).select_from(joined).where(where)
+    in_order = wanted.order_by(timer.c.due_ms.desc(), timer.c.seq.desc()).limit(FOUND)
+    lanes = {(shard, one.lane): one for shard in range(store.shards) for one in store.lanes(shard)}
+    with store.database.reading() as connection:
+        return [_detail(connection, lanes, row) for row in connection.execute(in_order).all()]
+
+
+def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:
+    columns = len(TASK_COLUMNS)
+    task = Task(*row[:columns])
+    exchange, exchange_type, routing_key, queue, envelope_id, *parts = row[columns:]
+    lane, stopped = lanes.get((task.shard, task.lane)), _outcomes(connection, task.id)
+    state = _state(task, lane, stopped)
+    if state == "dispatched":
+        (task,) = with_times(connection, [task])
+    return Detail(
+        task=task,
+        state=state,
+        waits_for=lane.target if lane is not None and state in ("pending", "leaving") else None,
+        exchange=exchange,
+        exchange_type=exchange_type,
+        routing_key=routing_key,
+        queue=queue,
+        envelope_id=str(envelope_id),
+        headers=bytes(parts[0] or b""),
+        properties=bytes(parts[1] or b""),
+        body=bytes(parts[2] or b""),
+        outcomes=stopped,
+    )
+
+
+def _outcomes(connection: Connection, timer_id: int) -> list[Stopped]:
+    joined = outcome.join(timer, timer.c.id == outcome.c.timer_id)
+    wanted = select(*STOPPED_COLUMNS).select_from(joined).where(outcome.c.timer_id == timer_id)
+    return [Stopped(*row) for row in connection.execute(wanted.order_by(outcome.c.at_ms, outcome.c.id).limit(FOUND))]
+
+
+def _state(task: Task, lane: LaneState | None, stopped: list[Stopped]) -> str:
+    if task.lane == REST:
+        return stopped[-1].kind if stopped else "parked"
+    if task.position <= (ORIGIN if lane is None else lane.hand):
+        return "dispatched"
+    return "leaving" if lane is not None and task.position <= lane.cut else "pending"

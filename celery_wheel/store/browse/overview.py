@@ -1,0 +1,89 @@
+"""Counts and times for the whole store. Counts come from the tally, which every commit keeps; no row is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import and_, func, select, tuple_
+
+from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.schema import scheduler, tally, timer
+from celery_wheel.store.sql import SqlStore
+
+#: Names in a filter's list; beyond that nobody scrolls.
+NAMES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """How many messages of a shard are due in the hour that begins at ``from_ms``."""
+
+    shard: int
+    from_ms: int
+    pending: int
+
+    @property
+    def to_ms(self) -> int:
+        return self.from_ms + HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The queues and tasks that have anything pending, with how much."""
+
+    queues: dict[str, int]
+    tasks: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The next of a shard's lane to leave."""
+
+    shard: int
+    lane: int
+    due_ms: int
+
+
+def due_by_hour(store: SqlStore) -> list[Due]:
+    """What is pending, by shard and hour of due time, both in order."""
+    total = func.sum(tally.c.pending)
+    grouped = (
+        select(tally.c.shard, tally.c.hour, total).where(tally.c.pending > 0).group_by(tally.c.shard, tally.c.hour)
+    )
+    with store.database.reading() as connection:
+        found = connection.execute(grouped.order_by(tally.c.shard, tally.c.hour)).all()
+    return [Due(shard, hour * HOUR_MS, int(pending)) for shard, hour, pending in found]
+
+
+def names(store: SqlStore) -> Names:
+    """What a filter can be set to: the names with the most pending, NAMES of each at most."""
+    total = func.sum(tally.c.pending)
+    with store.database.reading() as connection:
+        found = {
+            column.name: connection.execute(
+                select(column, total).where(tally.c.pending > 0).group_by(column).order_by(total.desc()).limit(NAMES)
+            ).all()
+            for column in (tally.c.queue, tally.c.task)
+        }
+    return Names(*({name: int(count) for name, count in sorted(found[one])} for one in ("queue", "task")))
+
+
+def next_due(store: SqlStore, shard: int) -> list[Next]:
+    """The first row behind each lane's hand; a lane with nothing in it is left out."""
+    found, lanes = [], store.lanes(shard)
+    with store.database.reading() as connection:
+        for lane in lanes:
+            place = tuple_(timer.c.due_ms, timer.c.seq)
+            behind = and_(timer.c.shard == shard, timer.c.lane == lane.lane, place > tuple_(*lane.hand))
+            first = select(timer.c.due_ms).where(behind).order_by(timer.c.due_ms, timer.c.seq).limit(1)
+            due_ms = connection.scalar(first)
+            if due_ms is not None:
+                found.append(Next(shard, lane.lane, due_ms))
+    return found
+
+
+def schedulers(store: SqlStore) -> dict[str, int]:
+    """The schedulers of the last day, with when each was last heard of."""
+    with store.database.reading() as connection:
+        rows = connection.execute(select(scheduler.c.name, scheduler.c.seen_ms).order_by(scheduler.c.name)).all()
+    return {row.name: row.seen_ms for row in rows}

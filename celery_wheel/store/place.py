@@ -1,0 +1,53 @@
+"""What ``wheel_store`` names: a database of its own, or one that another package knows, like ``django://default``.
+
+::
+
+    sqlite:///… postgresql://…  ──────────────────────────────►  Place(that URL, tables made by the first scheduler)
+    django://default ──► entry point "django" of the group     ►  Place(URL of the entry of DATABASES,
+                         ``celery_wheel.stores``                         tables made by "python manage.py migrate")
+
+Whoever adds a scheme gives a function from the name behind ``://`` to a Place. It is loaded when such a URL is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from celery_wheel.errors import SettingError
+
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
+
+#: Of the ways to name a store that other packages add.
+GROUP = "celery_wheel.stores"
+
+BEAT = "celery beat -S wheel"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``made_by``: the command that makes the tables there. With BEAT that is a scheduler, by opening the store."""
+
+    url: URL
+    made_by: str = BEAT
+
+    @property
+    def own(self) -> bool:
+        """Whether opening may make the tables."""
+        return self.made_by == BEAT
+
+
+def place_of(url: str) -> Place:
+    """Raises SettingError for what names no database; passwords are not shown."""
+    scheme, separator, name = url.partition("://")
+    if separator:
+        for added in entry_points(group=GROUP, name=scheme):
+            found: Place = added.load()(name)
+            return found
+    try:
+        return Place(make_url(url))
+    except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
+        raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None

@@ -1,0 +1,21 @@
+"""What listing ``django_wheel`` does: the app's delayed tasks wait in the wheel, and the admin shows it."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.db import router
+
+
+class DjangoWheelConfig(AppConfig):
+    name = "django_wheel"
+    verbose_name = "Celery wheel"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_wheel import checks  # noqa: F401 - importing registers them
+        from django_wheel.database import WheelRouter
+        from django_wheel.project import install_on_apps
+
+        install_on_apps()
+        if not any(isinstance(one, WheelRouter) for one in router.routers):
+            router.routers.append(WheelRouter())

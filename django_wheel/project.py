@@ -1,0 +1,72 @@
+"""The project's Celery app: found, and made to let its delayed tasks wait in the wheel.
+
+::
+
+    ready() ──► apps that are there ─┐
+                                     ├─► beat_scheduler = "wheel"? ─► celery_wheel.install
+    an app that is made later ───────┘        no: left as it is; its scheduler would never look into the wheel's queue
+
+So nothing has to be changed where the app is made, and an app of another broker in the same process is left alone.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from celery import _state, current_app
+from django.core.exceptions import ImproperlyConfigured
+
+from celery_wheel import install
+from celery_wheel.conf import Conf
+from celery_wheel.control import Wheel
+
+#: How ``beat_scheduler`` names the wheel's.
+NAMES = ("wheel", "celery_wheel.beat:WheelScheduler", "celery_wheel.beat.WheelScheduler")
+
+
+def install_on_apps() -> None:
+    """On every app of this process that uses the wheel, now or when it is made."""
+    for app in _state._get_active_apps():
+        _consider(app)
+    _state.connect_on_app_finalize(_consider)
+
+
+def _consider(app: Any) -> None:
+    if uses_wheel(app):
+        install(app)
+
+
+def uses_wheel(app: Any) -> bool:
+    scheduler = app.conf.beat_scheduler
+    if isinstance(scheduler, str):
+        return scheduler in NAMES
+    return f"{getattr(scheduler, '__module__', '')}.{getattr(scheduler, '__name__', '')}" in NAMES
+
+
+def wheel_app() -> Any:
+    """The project's app: the current one if it uses the wheel, else another that does; None where there is none."""
+    current = current_app._get_current_object()
+    found = [app for app in (current, *_state._get_active_apps()) if uses_wheel(app)]
+    return found[0] if found else None
+
+
+def conf() -> Conf | None:
+    app = wheel_app()
+    return None if app is None else Conf(app)
+
+
+@cache
+def _wheel_of(app: Any) -> Wheel:
+    return Wheel(app)
+
+
+def project_wheel() -> Wheel:
+    """What waits in the wheel of the project's app; raises ImproperlyConfigured where no app uses it."""
+    app = wheel_app()
+    if app is None:
+        raise ImproperlyConfigured(
+            'no Celery app of this process uses the wheel; set CELERY_BEAT_SCHEDULER = "wheel", and import the Celery '
+            "app in the __init__.py of your project"
+        )
+    return _wheel_of(app)

@@ -1,0 +1,69 @@
+"""The site's admin over a store that a test fills itself; times stand still where a test compares them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.site.settings":
+    pytest.skip("needs --ds=tests.site.settings, as `make test` says it", allow_module_level=True)
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from celery_wheel.store import open_store
+from celery_wheel.store.sql import SqlStore
+from tests.site import celery_app
+from tests.stores.samples import Holder
+
+SHARDS = 2
+
+MakeClient = Callable[[str], Client]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    """The store of the site's app, a new one."""
+    before = celery_app.conf.wheel_store
+    celery_app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    made = open_store(celery_app.conf.wheel_store, shards=SHARDS)
+    yield made
+    made.close()
+    celery_app.conf.wheel_store = before
+
+
+@pytest.fixture
+def holder(store: SqlStore) -> Holder:
+    return Holder(store)
+
+
+@pytest.fixture
+def client_of(db: None) -> MakeClient:
+    """A logged-in client: of ``anonymous``, ``staff`` (no permission), ``viewer``, ``operator`` or ``superuser``."""
+
+    def make(kind: str) -> Client:
+        client = Client()
+        if kind == "anonymous":
+            return client
+        user = User.objects.create_user(kind, password=kind, is_staff=True, is_superuser=kind == "superuser")
+        needed = {"viewer": "view_wheel", "operator": "operate_wheel"}.get(kind)
+        if needed:
+            user.user_permissions.add(Permission.objects.get(codename=needed))
+        client.force_login(user)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def viewer(client_of: MakeClient) -> Client:
+    return client_of("viewer")
+
+
+def text_of(response: Any) -> str:
+    found: str = response.content.decode()
+    return found

@@ -1,0 +1,156 @@
+"""Each system check: when it speaks, when it does not, and that it says what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import CheckMessage
+from django.core.checks.registry import registry
+from django.db import connections
+from django.test import override_settings
+from kombu import Queue
+
+import django_wheel.checks
+from celery_wheel.store import open_store
+from django_wheel import project
+from django_wheel.checks import check_live, check_settings
+from tests.servers import RedisServer
+from tests.site import celery_app
+
+Checks = Callable[..., list[CheckMessage]]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def conf(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets settings of the site's app until the test ends."""
+
+    def change(**settings: Any) -> None:
+        for name, value in settings.items():
+            monkeypatch.setitem(celery_app.conf, name, value)
+            for cached in ("amqp", "_pool"):
+                celery_app.__dict__.pop(cached, None)
+
+    return change
+
+
+@pytest.fixture(autouse=True)
+def plain_again() -> Iterator[None]:
+    yield
+    celery_app.__dict__.pop("amqp", None)
+
+
+def ids(found: list[CheckMessage]) -> list[str]:
+    assert all(one.hint for one in found)
+    return [str(one.id).removeprefix("django_wheel.") for one in found]
+
+
+def test_a_good_site_has_nothing_to_hear() -> None:
+    assert check_settings(None) == []
+
+
+def test_no_app_uses_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "uses_wheel", lambda app: False)
+    assert ids(check_settings(None)) == ["W001"]
+    assert check_live(None) == []
+
+
+def test_a_setting_makes_no_sense(conf: Callable[..., None]) -> None:
+    conf(wheel_shards=0)
+    (one,) = check_settings(None)
+    assert (one.id, "wheel_shards must be a whole number" in one.msg) == ("django_wheel.E002", True)
+    assert check_live(None) == []
+
+
+@pytest.mark.parametrize(("options", "found"), [({}, ["W005"]), ({"transaction_mode": "IMMEDIATE"}, [])])
+def test_sqlite_upgrades_its_locks(
+    conf: Callable[..., None], monkeypatch: pytest.MonkeyPatch, options: dict[str, str], found: list[str]
+) -> None:
+    conf(wheel_store="django://default")
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
+    assert ids(check_settings(None)) == found
+
+
+@pytest.mark.parametrize(("queues", "found"), [(["wheel.0", "celery"], ["W006"]), (["wheel.7"], [])])
+def test_the_wheels_queue_is_in_task_queues(conf: Callable[..., None], queues: list[str], found: list[str]) -> None:
+    conf(task_queues=[Queue(name) for name in queues])
+    assert ids(check_settings(None)) == found
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"wheel_enabled": False}, ["W007"]),
+        ({"wheel_min_delay": 3_601}, ["W007"]),
+        ({"wheel_min_delay": 60, "broker_transport_options": {"visibility_timeout": 30}}, ["W007"]),
+        ({"wheel_min_delay": 60}, []),
+        ({"wheel_enabled": False, "broker_url": "amqp://localhost"}, []),
+    ],
+)
+def test_waiting_in_workers_beyond_the_visibility_timeout(
+    conf: Callable[..., None], settings: dict[str, Any], found: list[str]
+) -> None:
+    conf(**{"broker_url": "redis://localhost:1/0", **settings})
+    assert ids(check_settings(None)) == found
+
+
+def test_naive_times_are_read_as_utc() -> None:
+    with override_settings(USE_TZ=False):
+        assert ids(check_settings(None)) == ["W009"]
+        with override_settings(TIME_ZONE="UTC"):
+            assert check_settings(None) == []
+
+
+def test_the_store_is_not_there(conf: Callable[..., None], tmp_path: Path) -> None:
+    conf(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3")
+    assert ids(check_live(None)) == ["E003"]
+
+
+@pytest.mark.django_db
+def test_the_store_is_not_migrated(conf: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    conf(wheel_store="django://default")
+    (tmp_path / "site.sqlite3").touch()
+    monkeypatch.setitem(connections["default"].settings_dict, "NAME", str(tmp_path / "site.sqlite3"))
+    assert ids(check_live(None)) == ["E004"]
+
+
+def test_the_broker_is_asked(conf: Callable[..., None], tmp_path: Path, redis: RedisServer) -> None:
+    store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    open_store(store).close()
+    conf(wheel_store=store, broker_url="redis://127.0.0.1:1/0")
+    (one,) = check_live(None)
+    assert (one.id, "does not answer" in one.msg) == ("django_wheel.W011", True)
+
+    conf(broker_url=redis.url)
+    assert check_live(None) == []
+    for n in range(3):
+        celery_app.send_task("site.nothing", (n,), countdown=60)
+    redis.client().config_set("maxmemory-policy", "allkeys-lru")
+    found = check_live(None)
+    assert ids(found) == ["W008", "W010"]
+    assert "3 delayed tasks wait in the broker for shard 0" in found[1].msg
+    assert celery_app.conf.broker_url == redis.url
+
+
+def test_only_what_asks_nobody_runs_always() -> None:
+    ours = [one for one in registry.get_checks(include_deployment_checks=True) if "django_wheel" in one.__module__]
+    always = [one for one in registry.get_checks() if "django_wheel" in one.__module__]
+    assert [one.__name__ for one in always] == ["check_settings"]
+    assert len(ours) == 2
+
+
+def test_every_id_stands_for_one_thing() -> None:
+    source = Path(django_wheel.checks.__file__).read_text()
+    used = re.findall(r'id="django_wheel\.([EW]\d{3})"', source)
+    assert len(used) == len(set(used))
+    in_the_header = set(re.findall(r"([EW]\d{3})  ", source.split('"""')[1]))
+    assert set(used) == in_the_header

@@ -1,0 +1,259 @@
+"""What the pages show, and that they read by key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from freezegun import freeze_time
+
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState
+from celery_wheel.store.sql import SqlStore
+from tests.admin.conftest import text_of
+from tests.site import celery_app
+from tests.stores.samples import LEASE, NOW, Holder, hour_of, ids, place
+
+ADMIN = "/admin/django_wheel"
+
+#: NOW of the samples, as a moment.
+MOMENT = "2027-01-15 08:00:00"
+SHOWN = "2027-01-15 09:00:00"  # in Berlin
+
+
+def snapshot(**changes: Any) -> dict[str, Any]:
+    bucket = {"index": 17, "expiration_ms": NOW + 340, "pending": 3}
+    return {
+        "at_ms": NOW,
+        "clock_halted": False,
+        "window_count": 3,
+        "window_bytes": 300,
+        "next_due_ms": NOW + 340,
+        "dispatched": 1_234,
+        "rejected": 1,
+        "late_ms_max": 5,
+        "levels": [
+            {"level": 0, "tick_ms": 1, "interval_ms": 512, "current_time_ms": NOW, "pending": 3, "buckets": [bucket]},
+            {"level": 1, "tick_ms": 512, "interval_ms": 262_144, "current_time_ms": NOW, "pending": 0, "buckets": []},
+        ],
+        **changes,
+    }
+
+
+def tallied(holder: Holder, *due_ms: int, **parts: Any) -> list[Any]:
+    rows = holder.accept(*due_ms, **parts)
+    for row in rows:
+        holder.apply(tally={hour_of(row): 1})
+    return rows
+
+
+@freeze_time(MOMENT)
+def test_the_wheel_page_shows_levels_buckets_and_counts(viewer: Client, holder: Holder) -> None:
+    tallied(holder, *[NOW + 340 + n for n in range(3)], NOW + 3 * HOUR_MS, NOW + 400 * 24 * HOUR_MS)
+    holder.store.renew(0, holder.epoch, NOW - 700, LEASE, snapshot())
+    text = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    assert 'data-count="5"' in text
+    assert 'data-level="0" data-pending="3"' in text
+    assert "tick 1 ms, interval 512 ms" in text
+    assert "tick 512 ms, interval 4 min 22 s" in text
+    assert f"host-a, epoch {holder.epoch}" in text
+    assert 'data-age="700">700 ms</span> ago' in text
+    assert f"from={NOW + 340}&amp;to={NOW + 341}" in text
+    assert f"3 pending from {SHOWN}.340" in text
+    assert '<strong id="wheel-beyond">2</strong> tasks are further ahead' in text
+    assert f"from={NOW + 3 * HOUR_MS}&amp;to={NOW + 4 * HOUR_MS}" in text
+    assert "later: 1" in text
+    assert "1,234" in text
+
+
+@freeze_time(MOMENT)
+def test_the_live_part_is_the_same_without_the_frame(viewer: Client, holder: Holder) -> None:
+    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    text = text_of(viewer.get(f"{ADMIN}/wheel/live/"))
+    assert "<html" not in text
+    assert 'data-level="0"' in text
+
+
+@freeze_time(MOMENT)
+def test_a_wheel_without_a_holder_says_so(viewer: Client, holder: Holder) -> None:
+    assert "last heard of" in text_of(viewer.get(f"{ADMIN}/wheel/"))
+    holder.store.renew(0, holder.epoch, NOW - 6_000, LEASE, snapshot())
+    assert "last heard of 6 s ago" in text_of(viewer.get(f"{ADMIN}/wheel/"))
+    holder.store.release(0, holder.epoch)
+    assert "No scheduler is at work" in text_of(viewer.get(f"{ADMIN}/wheel/"))
+
+
+@freeze_time(MOMENT)
+def test_it_says_how_far_behind_it_is_and_how_late_tasks_left(viewer: Client, holder: Holder) -> None:
+    rows = tallied(holder, NOW - 90_000, NOW - 61_500)
+    holder.settle(ORIGIN, place(rows[0]), at_ms=NOW - 89_960)
+    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    holder.store.attend("host-b/1/2", NOW, 1)
+    text = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    assert "1 min 1 s" in text
+    assert "40 ms / 40 ms / 40 ms" in text
+    assert "host-b/1/2" in text
+    assert "host-b/1/2" not in text_of(viewer.get(f"{ADMIN}/shard/"))
+
+
+@freeze_time(MOMENT)
+def test_a_click_on_a_bucket_lists_its_tasks(viewer: Client, holder: Holder) -> None:
+    inside = tallied(holder, NOW + 340, task="app.inside")
+    tallied(holder, NOW + 339, NOW + 341, task="app.outside")
+    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    page = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    (link,) = set(re.findall(r'href="(/admin/django_wheel/pending/[^"]*from=\d+340[^"]*)"', page))
+    text = text_of(viewer.get(link.replace("&amp;", "&")))
+    assert f"/pending/{inside[0].id}/" in text
+    assert "app.inside" in text
+    assert ">app.outside<" not in text.split("</datalist>")[-1]
+
+
+def test_pending_tasks_page_by_key(viewer: Client, holder: Holder, store: SqlStore) -> None:
+    rows = holder.accept(*range(NOW, NOW + 230))
+    second = Holder(store, 1).accept(*range(NOW, NOW + 20))
+    seen: list[int] = []
+    link: str | None = ""
+    while link is not None:
+        text = text_of(viewer.get(f"{ADMIN}/pending/{link}"))
+        seen += [int(one) for one in re.findall(r"/pending/(\d+)/", text)]
+        found = re.search(r'href="(\?[^"]*)" rel="next"', text)
+        link = found[1].replace("&amp;", "&") if found else None
+    assert seen == ids(sorted([*rows, *second], key=place))
+
+
+def test_no_page_counts_the_rows(viewer: Client, holder: Holder, store: SqlStore) -> None:
+    from sqlalchemy import event
+
+    tallied(holder, *range(NOW, NOW + 5))
+    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    said: list[str] = []
+    from django_wheel import wheel
+
+    engine: Any = wheel.store.database._reader  # type: ignore[attr-defined]
+    event.listen(engine, "before_cursor_execute", lambda c, cu, statement, *rest: said.append(statement.lower()))
+    for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+        viewer.get(f"{ADMIN}/{page}/?task=app.remind")
+    assert said
+    assert not [one for one in said if "count(" in one]
+
+
+def test_filters_and_their_offers(viewer: Client, holder: Holder) -> None:
+    tallied(holder, NOW, task="app.a", queue="x")
+    tallied(holder, NOW + 1, task="app.b", queue="y")
+    text = text_of(viewer.get(f"{ADMIN}/pending/?task=app.b"))
+    table = text.split("<tbody>")[1]
+    assert "app.b" in table
+    assert "app.a" not in table
+    assert '<option value="app.a">1 pending</option>' in text
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("shard=x", "shard must be a whole number of at most 255, got &#x27;x&#x27;"),
+        ("shard=-1", "shard must be a whole number"),
+        ("shard=%D9%A3", "shard must be a whole number"),
+        ("from=soon", "from must be a date and time like"),
+        ("to=2027-02-31", "to must be a date and time like"),
+        ("to=99999999999999999999999999", "to must be a whole number"),
+        ("after=1", "after must be a place"),
+        ("after=9.99999999999999999999", "after must be a place"),
+        ("task=%00", "task must be text without NUL characters"),
+    ],
+)
+def test_what_makes_no_sense_is_told_and_left_out(viewer: Client, holder: Holder, query: str, said: str) -> None:
+    tallied(holder, NOW)
+    response = viewer.get(f"{ADMIN}/pending/?{query}")
+    assert response.status_code == 200
+    assert said in text_of(response)
+    assert "app.remind" in text_of(response)
+
+
+def test_times_without_a_zone_are_of_the_site(viewer: Client, holder: Holder) -> None:
+    rows = tallied(holder, NOW, NOW + 1_000)
+    text = text_of(viewer.get(f"{ADMIN}/pending/?from=2027-01-15T09:00:01"))
+    assert f"/pending/{rows[1].id}/" in text
+    assert f"/pending/{rows[0].id}/" not in text
+    assert f"{SHOWN[:-1]}1.000" in text
+
+
+def test_a_task_is_found_by_its_id_whatever_became_of_it(viewer: Client, holder: Holder) -> None:
+    left, waits = tallied(holder, NOW, NOW + 5, task_id="wanted")
+    holder.settle(ORIGIN, place(left), at_ms=NOW + 7)
+    text = text_of(viewer.get(f"{ADMIN}/pending/?q=wanted"))
+    assert f'/pending/{left.id}/">dispatched' in text
+    assert f'/pending/{waits.id}/">pending' in text
+    assert "does not know this id" in text_of(viewer.get(f"{ADMIN}/pending/?q=other"))
+
+
+def test_the_history_has_lateness(viewer: Client, holder: Holder) -> None:
+    rows = tallied(holder, NOW, NOW + 5)
+    holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 12)
+    text = text_of(viewer.get(f"{ADMIN}/history/"))
+    assert ">7 ms<" in text
+    assert ">12 ms<" in text
+
+
+def test_rejected_messages_have_their_reason_and_bytes(viewer: Client, holder: Holder) -> None:
+    bad = holder.reject(b"\x80<b>")
+    holder.apply(rejects=[bad], outcomes=[holder.outcome(bad.id, "rejected")])
+    gone = holder.accept(NOW)[0]
+    holder.apply(moves=[holder.rest(gone)], outcomes=[holder.outcome(gone.id, "cancelled")])
+    text = text_of(viewer.get(f"{ADMIN}/rejected/"))
+    assert "asked for" in text
+    assert f"/pending/{bad.id}/body/" in text
+    assert f"/pending/{gone.id}/" not in text
+    assert f"/pending/{gone.id}/" in text_of(viewer.get(f"{ADMIN}/rejected/?kind=cancelled"))
+    assert "kind must be rejected" in text_of(viewer.get(f"{ADMIN}/rejected/?kind=lost"))
+    response = viewer.get(f"{ADMIN}/pending/{bad.id}/body/")
+    assert response.content == b"\x80<b>"
+    assert response["Content-Type"] == "application/octet-stream"
+    assert response["Content-Disposition"].startswith("attachment;")
+    assert response["X-Content-Type-Options"] == "nosniff"
+
+
+def test_batches_and_shards(viewer: Client, holder: Holder) -> None:
+    rows = holder.accept(NOW)
+    holder.apply(lanes=[LaneState(4, ORIGIN, ORIGIN, "slow")])
+    holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 12)
+    assert f"{SHOWN}.012" in text_of(viewer.get(f"{ADMIN}/batch/"))
+    text = text_of(viewer.get(f"{ADMIN}/shard/"))
+    assert "waits for slow" in text
+    assert "nobody" in text  # shard 1
+
+
+def test_what_is_not_there_is_404(viewer: Client, holder: Holder) -> None:
+    for address in ("pending/77/", "pending/77/body/", f"pending/{2**70}/", "pending/x/", "timer/", "wheel/add/"):
+        assert viewer.get(f"{ADMIN}/{address}").status_code == 404, address
+
+
+@pytest.mark.django_db
+def test_a_store_that_cannot_be_read_is_said(viewer: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+    for page in ("wheel", "wheel/live", "pending", "pending/1", "shard"):
+        response = viewer.get(f"{ADMIN}/{page}/")
+        assert response.status_code == 503
+        assert "there is no store at" in text_of(response)
+    assert not (tmp_path / "none.sqlite3").exists()
+
+
+def test_a_new_store_with_nothing_in_it_is_shown(viewer: Client, store: SqlStore) -> None:
+    for page in ("wheel", "wheel/live", "pending", "history", "rejected", "batch", "shard"):
+        assert viewer.get(f"{ADMIN}/{page}/").status_code == 200, page
+
+
+@freeze_time(MOMENT)
+def test_python_users_have_the_same(holder: Holder) -> None:
+    from django_wheel import wheel
+
+    rows = tallied(holder, NOW + 5, task_id="mine")
+    assert [one.task_id for one in wheel.pending(task="app.remind").items] == ["mine"]
+    found = wheel.get("mine")
+    assert found is not None
+    assert (found.task.id, found.state) == (rows[0].id, "pending")
+    assert wheel.counts().tasks == {"app.remind": 1}
+    assert wheel.status()[0].pending == 1
+    assert wheel.history().items == []
+    assert wheel.outcomes().items == []

@@ -1,0 +1,128 @@
+"""Who may see what, by every address and method; and that nobody changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, get_resolver
+from sqlalchemy import select
+
+from celery_wheel.store import schema
+from celery_wheel.store.sql import SqlStore
+from tests.admin.conftest import MakeClient, text_of
+from tests.stores.samples import NOW, Holder, hour_of
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+NASTY = "</td><script>alert(1)</script>\u202e\x07"
+
+
+def patterns(resolver: Any = None, prefix: str = "/") -> Iterator[str]:
+    for one in (resolver or get_resolver()).url_patterns:
+        here = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            yield from patterns(one, here)
+        elif isinstance(one, URLPattern):
+            yield here
+
+
+#: Every address of django_wheel, found and not listed, so that a new one is tested too.
+ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
+
+
+@pytest.fixture
+def row(holder: Holder) -> int:
+    rows = holder.accept(NOW, task=NASTY, task_id=NASTY, queue=NASTY, body=NASTY.encode(), headers=b'{"a": "<i>"}')
+    holder.apply(tally={hour_of(rows[0]): 1})
+    return rows[0].id
+
+
+def contents(store: SqlStore) -> dict[str, list[Any]]:
+    with store.database.reading() as connection:
+        return {
+            table.name: [tuple(one) for one in connection.execute(select(table))]
+            for table in schema.metadata.sorted_tables
+        }
+
+
+def test_the_addresses_are_found() -> None:
+    assert len(ADDRESSES) == 9
+    assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.admin"}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("anonymous", 302), ("staff", 403), ("viewer", 200), ("operator", 200), ("superuser", 200)],
+)
+def test_every_address_with_every_method(
+    client_of: MakeClient, store: SqlStore, row: int, address: str, kind: str, status: int
+) -> None:
+    client, before = client_of(kind), contents(store)
+    for method in METHODS:
+        response = client.generic(method, address.replace("<int:timer_id>", str(row)), "x=1")
+        wanted = 405 if status == 200 and method not in ("GET", "HEAD") else status
+        assert response.status_code == wanted, method
+        if wanted == 302:
+            assert response["Location"].startswith("/admin/login/")
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
+def test_djangos_own_forms_are_not_there(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
+    client, before = client_of(kind), contents(store)
+    for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+        for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
+            for method in ("GET", "POST"):
+                assert client.generic(method, f"/admin/django_wheel/{page}/{form}/").status_code == 404
+        data = {"action": "delete_selected", "_selected_action": row, "post": "yes"}
+        assert client.post(f"/admin/django_wheel/{page}/", data).status_code == 405
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(("kind", "sees"), [("staff", False), ("viewer", True), ("operator", True)])
+def test_the_admins_index_offers_the_pages_to_those_who_may(client_of: MakeClient, kind: str, sees: bool) -> None:
+    text = text_of(client_of(kind).get("/admin/"))
+    assert ("/admin/django_wheel/pending/" in text) is sees
+    assert "/admin/django_wheel/pending/add/" not in text
+
+
+def test_nothing_of_a_message_reaches_the_page_unescaped(client_of: MakeClient, holder: Holder, row: int) -> None:
+    holder.apply(moves=[holder.rest(holder.accept(NOW)[0])])
+    bad = holder.reject(NASTY.encode())
+    outcome = holder.outcome(bad.id, "rejected")
+    outcome.reason = NASTY
+    holder.apply(rejects=[bad], outcomes=[outcome])
+    client = client_of("viewer")
+    for address in (
+        "wheel/",
+        "pending/",
+        f"pending/?q={NASTY}",
+        f"pending/?task={NASTY}",
+        f"pending/{row}/",
+        "rejected/",
+        f"pending/{bad.id}/",
+        f"history/?from={NASTY}",
+    ):
+        text = text_of(client.get(f"/admin/django_wheel/{address}"))
+        assert "<script>alert" not in text, address
+        assert "<i>" not in text, address
+        assert "\u202e" not in text.replace("value=", "").split("<form")[-1].split("</form>")[-1], address
+
+
+def test_long_names_are_cut(client_of: MakeClient, holder: Holder) -> None:
+    holder.accept(NOW, task="t" * 100_000, task_id="i" * 100_000, body=b"b" * 3_000_000)
+    client = client_of("viewer")
+    page = client.get("/admin/django_wheel/pending/")
+    assert len(page.content) < 50_000
+    one = client.get(f"/admin/django_wheel/pending/{holder.ids()[0]}/")
+    assert len(one.content) < 50_000
+    assert "more characters" in text_of(one)
+
+
+def test_pages_of_a_logged_out_browser_are_not_kept(client_of: MakeClient, row: int) -> None:
+    response = client_of("viewer").get("/admin/django_wheel/pending/")
+    assert "no-store" in response["Cache-Control"]

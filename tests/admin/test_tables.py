@@ -1,0 +1,218 @@
+"""Two descriptions of the tables, SQLAlchemy's and Django's migrations, make the same tables on both databases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+
+from celery_wheel.errors import SettingError
+from celery_wheel.store import open_store
+from celery_wheel.store.schema import metadata
+from tests.postgres import PostgresServer
+from tests.stores.samples import NOW, Holder
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database for the site."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/site.sqlite3"
+    url: str = request.getfixturevalue("postgres").new_database()
+    return url
+
+
+def manage(folder: Path, database: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command of the site, whose wheel is in its own database unless ``SITE_STORE`` says otherwise."""
+    environment = {**os.environ, "SITE_FOLDER": str(folder), "SITE_STORE": "django://default", **more}
+    environment |= {"DJANGO_SETTINGS_MODULE": "tests.site.settings", "COLUMNS": "200"}
+    if database.startswith("postgresql"):
+        environment["SITE_DATABASE"] = database
+    command = [sys.executable, "-W", "error", "-m", "django", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def migrated(folder: Path, database: str, **more: str) -> str:
+    done = manage(folder, database, "migrate", "--verbosity", "0", **more)
+    assert done.returncode == 0, done.stderr
+    return database
+
+
+def described(url: str) -> dict[str, Any]:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with engine.connect() as connection:
+            look = _postgresql if engine.dialect.name == "postgresql" else _sqlite
+            return {table: look(connection, table) for table in metadata.tables}
+    finally:
+        engine.dispose()
+
+
+def _sqlite(connection: Any, table: str) -> dict[str, Any]:
+    """Column types as SQLite takes them: by affinity; but INTEGER of a key is the very word."""
+    columns = connection.execute(text(f"PRAGMA table_info({table})")).all()
+    indexes = inspect(connection)
+    created = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": table})
+    return {
+        "columns": [(name, _affinity(type_), bool(notnull or key), key) for _, name, type_, notnull, _, key in columns],
+        "row id": [type_.upper() for _, _, type_, _, _, key in columns if key],
+        "autoincrement": "AUTOINCREMENT" in created.upper(),
+        "indexes": sorted((one["name"], one["column_names"]) for one in indexes.get_indexes(table)),
+        "unique": sorted((one["name"], one["column_names"]) for one in indexes.get_unique_constraints(table)),
+    }
+
+
+def _affinity(type_: str) -> str:
+    """https://www.sqlite.org/datatype3.html, 3.1"""
+    type_ = type_.upper()
+    words = (("INT", "INTEGER"), ("CHAR", "TEXT"), ("CLOB", "TEXT"), ("TEXT", "TEXT"), ("BLOB", "BLOB"))
+    return next((affinity for word, affinity in words if word in type_), "NUMERIC")
+
+
+def _postgresql(connection: Any, table: str) -> dict[str, Any]:
+    where = {"table": table}
+    columns = text("""
+        SELECT attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid),
+               col_description(attrelid, attnum)
+        FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE attrelid = to_regclass(:table) AND attnum > 0 ORDER BY attnum
+    """)
+    indexes = text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = :table ORDER BY indexname")
+    constraints = text("""
+        SELECT contype::text, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = to_regclass(:table)
+        ORDER BY 1, 2
+    """)
+    options = text("SELECT unnest(reloptions) FROM pg_class WHERE oid = to_regclass(:table) ORDER BY 1")
+    return {
+        "columns": [tuple(row) for row in connection.execute(columns, where)],
+        "indexes": [tuple(row) for row in connection.execute(indexes, where)],
+        "constraints": [tuple(row) for row in connection.execute(constraints, where)],
+        "options": [row[0] for row in connection.execute(options, where)],
+    }
+
+
+def test_both_descriptions_make_the_same_tables(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    other = (
+        f"sqlite:///{tmp_path}/other.sqlite3"
+        if database.startswith("sqlite")
+        else request.getfixturevalue("postgres").new_database()
+    )
+    open_store(other).close()
+    by_django, by_store = described(migrated(tmp_path, database)), described(other)
+    for table, wanted in by_store.items():
+        assert by_django[table] == wanted, table
+
+
+def test_migrations_are_complete(tmp_path: Path) -> None:
+    done = manage(tmp_path, "sqlite", "makemigrations", "--check", "--dry-run", "django_wheel")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_path: Path) -> None:
+    migrated(tmp_path, database)
+    done = manage(
+        tmp_path,
+        database,
+        "shell",
+        "-c",
+        "from celery_wheel.store import open_store; store = open_store('django://default', shards=2); store.close()",
+    )
+    assert done.returncode == 0, done.stderr
+    store = open_store(database, shards=2, create=False)
+    holder = Holder(store)
+    holder.accept(NOW)
+    store.close()
+    counted = manage(
+        tmp_path, database, "shell", "-c", "from django_wheel.models import Timer; print('rows', Timer.objects.count())"
+    )
+    assert "rows 1" in counted.stdout, counted.stderr
+
+
+def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: Path) -> None:
+    opening = "from celery_wheel.store import open_store; open_store('django://default')"
+    done = manage(tmp_path, database, "shell", "-c", opening)
+    assert "run: python manage.py migrate django_wheel --database=default" in done.stderr
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    assert (check.returncode, "Run: python manage.py migrate django_wheel" in check.stderr) == (2, True), check.stderr
+    migrated(tmp_path, database)
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    assert (check.returncode, "was never used" in check.stderr) == (1, True), check.stderr
+    manage(tmp_path, database, "shell", "-c", opening + ".close()")
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    assert (check.returncode, "nothing is to be done" in check.stdout) == (0, True), check.stderr
+
+
+def test_tables_of_another_version_are_refused_with_what_to_run(database: str, tmp_path: Path) -> None:
+    migrated(tmp_path, database)
+    manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://').close()")
+    age = "from django_wheel.models import Meta; Meta.objects.update(schema_version=1)"
+    assert manage(tmp_path, database, "shell", "-c", age).returncode == 0
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    assert check.returncode == 2
+    assert "was made by an older celery-wheel" in check.stderr
+
+
+def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: str, tmp_path: Path) -> None:
+    own = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    migrated(tmp_path, database, SITE_STORE=own)
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
+    names = inspect(engine).get_table_names()
+    engine.dispose()
+    assert "auth_user" in names
+    assert not [name for name in names if name.startswith("wheel_")]
+    asked = manage(
+        tmp_path,
+        database,
+        "shell",
+        "-c",
+        "from django_wheel.models import Timer; Timer.objects.count()",
+        SITE_STORE=own,
+    )
+    assert "the wheel's tables are in no entry of DATABASES" in asked.stderr
+    # Django has the migrations down as done; whoever moves the store into this database is told how to go about it.
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    assert check.returncode == 2
+    for command in check.stderr.partition("Run: ")[2].strip().split("; then: "):
+        done = manage(tmp_path, database, *command.split()[2:])
+        assert done.returncode == 0, done.stderr
+    assert "was never used" in manage(tmp_path, database, "wheel_migrate_check").stderr
+
+
+def test_an_entry_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="must name an entry of DATABASES, got django://other"):
+        open_store("django://other")
+
+
+def test_a_new_file_of_django_gets_a_log(tmp_path: Path) -> None:
+    """Readers must not hold up the scheduler: that needs SQLite's write-ahead log, which Django does not ask for."""
+    database = migrated(tmp_path, f"sqlite:///{tmp_path}/site.sqlite3")
+    opening = "from celery_wheel.store import open_store; open_store('django://default').close()"
+    manage(tmp_path, database, "shell", "-c", opening)
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+    engine.dispose()
+
+
+def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    monkeypatch.setattr(connections["default"], "vendor", "mysql", raising=False)
+    with pytest.raises(
+        SettingError, match=r"must name a SQLite or PostgreSQL database, got django://default \(mysql\)"
+    ):
+        open_store("django://default")

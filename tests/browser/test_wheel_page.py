@@ -1,0 +1,122 @@
+"""The wheel page in a browser, while tasks flow through a real wheel."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from celery_wheel.store.sql import SqlStore
+from tests.browser.conftest import PASSWORD, VIEWER, Site
+from tests.servers import wait_until
+
+WHEEL = "/admin/django_wheel/wheel/"
+HOURS_S = 7_200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def later(site: Site, store: SqlStore) -> None:
+    """40 tasks that are due in two hours."""
+    for n in range(40):
+        site.app.send_task("site.later", (n,), countdown=HOURS_S + n)
+    wait_until(lambda: pending(store) == 40, "the tasks are taken in")
+
+
+def pending(store: SqlStore) -> int:
+    return sum(store.pending(0).values())
+
+
+def refreshed(page: Page) -> int:
+    """The count on the page after it was fetched anew, once from now on."""
+    with page.expect_response(re.compile(r"/wheel/live/")) as fetched:
+        pass
+    body = fetched.value.text()
+    found = re.search(r'data-count="(\d+)"', body)
+    assert found, body
+    expect(page.locator("#wheel-pending-count")).to_have_attribute("data-count", re.compile(r"\d+"))
+    return int(found[1])
+
+
+def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Site, store: SqlStore) -> None:
+    page.goto(WHEEL)
+    for n in range(600):
+        site.app.send_task("site.soon", (n,), countdown=8 + n / 60)
+    wait_until(lambda: pending(store) == 640, "the tasks are taken in")
+    seen = []
+    while True:
+        before = pending(store)
+        count = refreshed(page)
+        assert pending(store) <= count <= before
+        seen.append(count)
+        if count == 40:
+            break
+    assert len(set(seen)) > 3, "tasks were to leave while the page was looked at"
+    assert site.redis.client().llen("celery") == 600
+
+    def levels() -> int:
+        return sum(int(str(one.get_attribute("data-pending"))) for one in page.locator(".wheel-level").all())
+
+    # What is due in two hours is beyond the window, in the store only.
+    wait_until(lambda: (levels(), page.locator("#wheel-beyond").text_content()) == (0, "40"), "the levels are empty")
+    assert page.locator("#wheel-lost").is_hidden()
+    assert int(str(page.locator("#wheel-age").get_attribute("data-age"))) < 2_000
+
+
+def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
+    page.goto(WHEEL)
+    page.locator(".wheel-strip a").last.focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/pending/\?shard=0&from=\d+&to=\d+"))
+    expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
+    page.locator("#wheel-pending tbody a").first.click()
+    expect(page.locator(".wheel-facts")).to_contain_text("pending")
+
+
+def test_what_is_open_stays_open_when_the_page_is_fetched_anew(page: Page) -> None:
+    page.goto(WHEEL)
+    page.locator("#ahead summary").click()
+    refreshed(page)
+    refreshed(page)
+    expect(page.locator("#ahead table")).to_be_visible()
+    assert page.locator("#ahead tbody tr").count() >= 1
+
+
+def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: Site) -> None:
+    colours = set()
+    for scheme in ("light", "dark"):
+        context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto("/admin/")
+        page.fill("input[name=username]", VIEWER)
+        page.fill("input[name=password]", PASSWORD)
+        page.click("input[type=submit]")
+        page.goto(WHEEL)
+        strip = page.locator(".wheel-strip").first
+        colours.add(strip.evaluate("one => getComputedStyle(one).backgroundColor"))
+        context.close()
+    assert len(colours) == 2
+
+
+def test_without_a_script_the_page_is_whole(browser: Browser, site: Site) -> None:
+    context = browser.new_context(base_url=site.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/admin/")
+    page.fill("input[name=username]", VIEWER)
+    page.fill("input[name=password]", PASSWORD)
+    page.click("input[type=submit]")
+    page.goto(WHEEL)
+    expect(page.locator("#wheel-pending-count")).to_contain_text("40")
+    context.close()
+
+
+def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site: Site) -> None:
+    page.goto(WHEEL)
+    site.kill("beat")
+    expect(page.locator("#wheel-live .errornote")).to_contain_text("last heard of", timeout=15_000)
+    site.start_beat()
+    expect(page.locator("#wheel-live .errornote")).to_have_count(0, timeout=20_000)
+    site.kill("web")
+    expect(page.locator("#wheel-lost")).to_be_visible(timeout=15_000)
+    site.start_web()
+    expect(page.locator("#wheel-lost")).to_be_hidden(timeout=30_000)

@@ -1,0 +1,171 @@
+"""What people ask of a store: every page is complete, in order, and no line is on two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_wheel.store import browse
+from celery_wheel.store.browse import Criteria, Page, Task
+from celery_wheel.store.browse import pages as pages_module
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
+from celery_wheel.store.sql import SqlStore
+from tests.stores.samples import NOW, Holder, hour_of, ids, place
+
+EVERYTHING = Criteria()
+
+
+@pytest.fixture
+def second(sql_store: SqlStore) -> Holder:
+    return Holder(sql_store, shard=1)
+
+
+def walk(turn: Callable[[Position], Page[Task]], start: Position) -> list[int]:
+    """The ids of all pages, one after the other."""
+    found: list[int] = []
+    page = turn(start)
+    while True:
+        found += [one.id for one in page.items]
+        if page.next is None:
+            return found
+        page = turn(page.next)
+
+
+def test_pending_tasks_come_in_the_order_in_which_they_leave_whatever_their_shard_and_lane(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    sql_holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN, "slow")])
+    rows = [
+        *sql_holder.accept(*range(NOW, NOW + 40, 4)),
+        *second.accept(*range(NOW + 2, NOW + 40, 4)),
+    ]
+    aside = [sql_holder.row(due, lane=3) for due in range(NOW + 1, NOW + 40, 4)]
+    sql_holder.apply(rows=aside)
+    wanted = ids(sorted([*rows, *aside], key=place))
+    for limit in (1, 3, 7, 1000):
+        assert walk(lambda after, n=limit: browse.pending(sql_store, EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
+
+
+def test_what_left_is_no_longer_pending_and_has_the_time_at_which_it_left(
+    sql_holder: Holder, sql_store: SqlStore
+) -> None:
+    rows = sql_holder.accept(*range(NOW, NOW + 10))
+    sql_holder.settle(ORIGIN, place(rows[3]), at_ms=NOW + 100)
+    sql_holder.settle(place(rows[3]), place(rows[6]), at_ms=NOW + 200)
+    assert walk(lambda after: browse.pending(sql_store, EVERYTHING, after, 2), ORIGIN) == ids(rows[7:])
+    page = browse.dispatched(sql_store, EVERYTHING, limit=5)
+    assert [one.id for one in page.items] == ids(rows[6:1:-1])
+    assert [one.late_ms for one in page.items] == [194, 195, 196, 97, 98]
+    rest = browse.dispatched(sql_store, EVERYTHING, page.next or ORIGIN, 5)
+    assert ([one.id for one in rest.items], rest.next) == (ids(rows[1::-1]), None)
+
+
+def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW)
+    sql_holder.put_hand(place(rows[0]))
+    (only,) = browse.dispatched(sql_store, EVERYTHING).items
+    assert (only.dispatched_ms, only.late_ms) == (None, None)
+
+
+def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    sql_holder.accept(NOW, NOW + HOUR_MS, task="app.a", queue="x")
+    b = sql_holder.accept(NOW + 5, NOW + 3 * HOUR_MS, task="app.b", queue=None, routing_key="y")
+    other = second.accept(NOW + 7, task="app.b", queue="y")
+    for rows, holder in ((b, sql_holder), (other, second)):
+        tally = {}
+        for row in rows:
+            tally[hour_of(row)] = tally.get(hour_of(row), 0) + 1
+        holder.apply(tally=tally)
+
+    def found(**criteria: object) -> list[int]:
+        return [one.id for one in browse.pending(sql_store, Criteria(**criteria)).items]  # type: ignore[arg-type]
+
+    assert found(task="app.b") == ids([b[0], *other, b[1]])
+    assert found(queue="y") == ids([b[0], *other, b[1]])
+    assert found(queue="y", shard=0) == ids(b)
+    assert found(task="app.b", queue="x") == []
+    assert found(from_ms=NOW + 5, to_ms=NOW + HOUR_MS) == ids([b[0], *other])
+    assert found(task="app.b", from_ms=NOW + 6) == ids([*other, b[1]])
+    assert found(shard=2) == []
+    everything = browse.dispatched(sql_store, Criteria(task="app.b"))
+    assert everything.items == []
+
+
+def test_a_filter_looks_at_so_many_rows_and_says_where_to_go_on(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 10)
+    rows = [sql_holder.row(NOW + n, task="app.rare" if n in (3, 25, 47) else "app.often") for n in range(50)]
+    sql_holder.apply(rows=rows, tally={hour_of(rows[3]): 3})
+    rare = Criteria(task="app.rare")
+    first = browse.pending(sql_store, rare, limit=5)
+    assert ([one.id for one in first.items], first.next) == ([rows[3].id], place(rows[9]))
+    assert walk(lambda after: browse.pending(sql_store, rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
+    sql_holder.put_hand(place(rows[-1]))
+    found = walk(lambda before: browse.dispatched(sql_store, rare, before, 2), pages_module.END)
+    assert found == ids([rows[n] for n in (47, 25, 3)])
+
+
+def test_what_was_set_aside_comes_latest_first_with_its_reason(sql_holder: Holder, sql_store: SqlStore) -> None:
+    bad = [sql_holder.reject(b"no message %d" % n, at_ms=NOW + n) for n in range(3)]
+    rows = sql_holder.accept(NOW)
+    sql_holder.apply(
+        rejects=bad,
+        outcomes=[sql_holder.outcome(one.id, "rejected", NOW + n) for n, one in enumerate(bad)],
+    )
+    sql_holder.apply(moves=[sql_holder.rest(rows[0])], outcomes=[sql_holder.outcome(rows[0].id, "cancelled", NOW + 1)])
+    page = browse.outcomes(sql_store, ["rejected"], EVERYTHING, limit=2)
+    assert [one.timer_id for one in page.items] == [bad[2].id, bad[1].id]
+    assert page.items[0].reason == "asked for"
+    both = browse.outcomes(sql_store, ["rejected", "cancelled"], EVERYTHING)
+    assert [one.at_ms - NOW for one in both.items] == [2, 1, 1, 0]
+    assert browse.outcomes(sql_store, ["rejected"], EVERYTHING, page.next or ORIGIN).items[0].timer_id == bad[0].id
+
+
+def test_one_message_with_its_bytes_and_what_became_of_it(sql_holder: Holder, sql_store: SqlStore) -> None:
+    early, late, gone = sql_holder.accept(NOW, NOW + 10, NOW + 20, task_id="same", body=b"\x00\xff")
+    sql_holder.settle(ORIGIN, place(early), at_ms=NOW + 3)
+    sql_holder.apply(moves=[sql_holder.rest(gone)], outcomes=[sql_holder.outcome(gone.id)])
+    found = browse.find(sql_store, "same")
+    assert {one.task.id: one.state for one in found} == {
+        early.id: "dispatched",
+        late.id: "pending",
+        gone.id: "cancelled",
+    }
+    left = browse.detail(sql_store, early.id)
+    assert left is not None
+    assert (left.task.late_ms, left.body, left.queue, left.outcomes) == (3, b"\x00\xff", "celery", [])
+    assert left.envelope_id == early.message.envelope_id
+    sql_holder.apply(lanes=[LaneState(0, Position(*place(early)), Position(*place(late)))])
+    assert [one.state for one in browse.find(sql_store, "same") if one.task.id == late.id] == ["leaving"]
+    assert browse.detail(sql_store, 12345) is None
+    assert browse.find(sql_store, "nobody") == []
+
+
+def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW + HOUR_MS)
+    sql_holder.apply(tally={hour_of(rows[0]): 5, hour_of(rows[1]): 2})
+    other = second.accept(NOW, queue="mail", task="app.mail")
+    second.apply(tally={hour_of(other[0]): 1})
+    due = browse.due_by_hour(sql_store)
+    assert [(one.shard, one.from_ms, one.pending) for one in due] == [(0, NOW, 5), (0, NOW + HOUR_MS, 2), (1, NOW, 1)]
+    names = browse.names(sql_store)
+    assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
+    assert [(one.lane, one.due_ms) for one in browse.next_due(sql_store, 0)] == [(0, NOW)]
+    sql_store.attend("a", NOW, 1)
+    assert browse.schedulers(sql_store) == {"a": NOW}
+
+
+def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW + 1)
+    sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)
+    sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 2)
+    second.settle(ORIGIN, place(second.accept(NOW)[0]), at_ms=NOW + 3)
+    page = browse.batches(sql_store, EVERYTHING, limit=2)
+    last = browse.batches(sql_store, EVERYTHING, page.next or ORIGIN, 2)
+    found = sorted(one.dispatched_ms - NOW for one in [*page.items, *last.items])
+    assert (found, last.next) == ([1, 2, 3], None)
+    assert page.items[0].to == place(rows[1])
