@@ -93,11 +93,13 @@ def test_messages_come_again_until_they_are_trimmed_and_go_back_when_the_shard_i
     other.close()
 
 
-def test_a_worker_gets_what_celery_would_have_sent(app: Any) -> None:
+@pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | None) -> None:
     """Down to the bytes that the transport stores, but for the delivery tag."""
     raws = []
     for countdown in (None, 60):
-        app.send_task("t", (1,), {"k": "v"}, countdown=countdown, task_id="same", priority=3, queue="mail")
+        options = {"task_id": "same", "priority": 3, "queue": "mail", "compression": compression}
+        app.send_task("t", (1,), {"k": "v"}, countdown=countdown, **options)
         if countdown:
             edge = edge_of(app)
             edge.adopt(0, 1)
@@ -134,6 +136,21 @@ def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(app: Any) -> None:
     assert "envelope" in bad.reason
     assert isinstance(good, Message)
     assert good.task_id == sent
+    edge.close()
+
+
+def test_what_has_no_body_or_cannot_be_unpacked_is_kept(app: Any) -> None:
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    app.send_task("t", countdown=60, compression="zlib")
+    torn = Channel.queues["wheel.0"].get_nowait()
+    Channel.queues["wheel.0"].put({"properties": {"delivery_tag": "1", "delivery_info": {}}})
+    Channel.queues["wheel.0"].put({**torn, "body": "bm8gemxpYg=="})
+    found = edge.peek(0, 10, BIG).arrivals
+    assert [one.reason.partition(":")[0] for one in found if isinstance(one, Unreadable)] == [
+        "message must have a body",
+        "body must be what its header 'compression' says",
+    ]
     edge.close()
 
 
