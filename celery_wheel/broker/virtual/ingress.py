@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 PREFETCH = 200
 CONNECT_S = 5
+#: A channel that has one of these is of a transport whose server gives back what nobody acknowledged.
+TIME_OUTS = ("visibility_timeout", "peek_lock_seconds", "ack_deadline_seconds")
 #: A look into the queue takes at least so long when there is nothing.
 LOOK_S = 0.01
 #: How long a server may hold a look, where the option ``wait_time_seconds`` allows it (SQS: 10 by default, in whole
@@ -76,7 +78,13 @@ class Ingress:
                 raise BrokerError("the wheel queue is not read: the shard was given up; nothing was taken")
             if self._connection is None:
                 self._consume()
-            self._gather(min(max_count, PREFETCH))
+            try:
+                self._gather(min(max_count, PREFETCH))
+            except Exception as error:
+                if not self._held:
+                    raise
+                # Who knows whether they could be given back: first they go to the store.
+                logger.info("%s: no more can be read now (%s)", self._queue.name, told(error))
         found: list[Any] = []
         weight = 0
         for message in self._held:
@@ -123,6 +131,10 @@ class Ingress:
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
         self._channel = channel = connection.channel()
         self._server_wait_s = getattr(channel, "wait_time_seconds", 0)
+        if any(hasattr(channel, name) for name in TIME_OUTS):
+            # kombu, closing the channel, would try again what could not be given back (its time-out has run out, or the
+            # server is away), one by one, and write all of it to a file in /tmp.
+            channel.do_restore = False
         consumer: Any = Consumer(
             channel,
             [self._queue],

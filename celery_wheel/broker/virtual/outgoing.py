@@ -87,10 +87,11 @@ class Outgoing:
 
     def _given_up(self, row: Row, error: Exception) -> str:
         """Returns why it is not tried again, or nothing."""
+        first = row.id not in self._tries
         tries = self._tries[row.id] = self._tries.get(row.id, 0) + (not later(error))
         if tries >= TRIES:
             return f"refused {tries} times: {told(error)}"
-        if tries <= 1:
+        if first:
             logger.warning(
                 "%s does not take a task %s (%s); what is for it waits, and is tried again",
                 row.target,

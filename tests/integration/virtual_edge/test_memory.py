@@ -154,6 +154,26 @@ def test_what_has_no_body_or_cannot_be_unpacked_is_kept(app: Any) -> None:
     edge.close()
 
 
+def test_what_was_read_is_handed_out_although_the_server_went_away(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [app.send_task("t", (n,), countdown=60).id for n in range(2)]
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    look, looks = Transport.drain_events, iter([True, True, False, False])
+
+    def two_and_no_more(*arguments: Any, **options: Any) -> Any:
+        if next(looks):
+            return look(*arguments, **options)
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(Transport, "drain_events", two_and_no_more)
+    peeked = edge.peek(0, 10, BIG)
+    assert task_ids(peeked) == sent
+    assert edge.trim(0, 1, peeked.token)
+    with pytest.raises(BrokerError, match="gone"):
+        edge.peek(0, 10, BIG)
+    edge.close()
+
+
 def test_two_threads_may_publish_and_read_at_once(app: Any) -> None:
     edge = edge_of(app)
     edge.adopt(0, 1)
