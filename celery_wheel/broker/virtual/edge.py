@@ -1,7 +1,7 @@
 """The broker edge for any kombu transport: what ``engine.port.Broker`` asks, where the broker keeps no hand.
 
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as sent when the
-transport's ``publish`` has returned. What has no route is reported, never dropped.
+transport's ``publish`` has returned. What has no route or is refused is reported, never dropped.
 
 Non-promises: those that the transport does not make. Most of kombu's virtual transports take a message off the server
 when they deliver it, so a scheduler that is killed between a delivery and its commit loses at most ``PREFETCH``

@@ -122,7 +122,10 @@ class Ingress:
                     self._let_wait(0)
 
     def _let_wait(self, seconds: int) -> None:
-        """How long the server may hold the next look; all transports of kombu that can do it call it the same."""
+        """How long the server may hold the next look; all transports of kombu that can do it call it the same.
+
+        Not at all while messages are held: SQS would hide for as long what is given back.
+        """
         if self._server_wait_s:
             self._channel.wait_time_seconds = min(seconds, self._server_wait_s)
 
@@ -149,7 +152,6 @@ class Ingress:
         """As far as that is possible, to be had by others at once; raises nothing."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._let_wait(0)  # or SQS would hide them for so long
             try:
                 self._requeue(lost(connection))
                 connection.release()

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 AGAIN = "wheel_again"
 
-#: So often a message is refused before it is rejected: less than a second, and on a new connection each time, because
-#: some transports keep what they once knew of a queue.
+#: So often a message is refused before it is rejected: about a second, and on a new connection each time, because some
+#: transports keep what they once knew of a queue.
 TRIES = 5
 
 loads: Any = json.loads

@@ -23,7 +23,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
 from celery_wheel.timing import SystemClock
 from tests.servers import wait_until
-from tests.sqs import SqsServer
+from tests.sqs import KEY, SECRET, SqsServer
 
 BIG = 2**30
 _names = itertools.count()
@@ -211,6 +211,19 @@ def test_what_is_no_message_of_kombu_is_kept_and_the_rest_goes_on(bench: Bench) 
     peeked = edge.peek(0, 10, BIG)
     assert ids(peeked) == sent
     assert sum(isinstance(one, Unreadable) for one in peeked.arrivals) == 3
+    assert edge.trim(0, 1, peeked.token)
+    assert bench.counts() == (0, 0)
+
+
+def test_predefined_queues_work_under_both_names(bench: Bench) -> None:
+    place = {"url": bench.queue, "access_key_id": KEY, "secret_access_key": SECRET}
+    queues = dict.fromkeys((f"{bench.name}.0", f"{bench.name}-0", f"{bench.name}-out"), place)
+    bench.app.conf.broker_transport_options = {**bench.server.options, "predefined_queues": queues}
+    sent = bench.send(1)
+    edge = bench.edge()
+    edge.adopt(0, 1)
+    peeked = edge.peek(0, 10, BIG)
+    assert ids(peeked) == sent
     assert edge.trim(0, 1, peeked.token)
     assert bench.counts() == (0, 0)
 
