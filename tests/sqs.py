@@ -6,7 +6,7 @@
         server.url                                   sqs://key:secret@127.0.0.1:<port>
         server.options                               what broker_transport_options must say
         server.make_queue("wheel-0", VisibilityTimeout="2")
-        server.client()                              boto3's, for looking behind kombu's back
+        server.client                                boto3's, for looking behind kombu's back
 
 moto is no SQS: it finds a message at the first look, keeps them in order and forgets all when it ends. What it does
 keep are the rules that matter here: a received message is hidden for the queue's visibility time-out and then comes
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -46,9 +47,9 @@ class SqsServer:
         self.port = 0
 
     def start(self) -> SqsServer:
-        for port in (
-            free_port() for _ in range(5)
-        ):  # between finding a free port and taking it, somebody else may have
+        """On the port it had before, or else on a free one."""
+        ports = [self.port] if self.port else (free_port() for _ in range(5))
+        for port in ports:  # between finding a free port and taking it, somebody else may have
             self.port = port
             if self._launch():
                 return self
@@ -75,7 +76,9 @@ class SqsServer:
             self._process = None
 
     def restart(self) -> None:
-        raise AssertionError("moto keeps nothing over a restart")
+        """All queues are gone with what was in them."""
+        self.kill()
+        self.start()
 
     def __enter__(self) -> SqsServer:
         return self.start()
@@ -91,6 +94,7 @@ class SqsServer:
     def url(self) -> str:
         return f"sqs://{KEY}:{SECRET}@127.0.0.1:{self.port}"
 
+    @cached_property
     def client(self) -> Any:
         return boto3.client(
             "sqs",
@@ -102,5 +106,5 @@ class SqsServer:
 
     def make_queue(self, name: str, **attributes: str) -> str:
         """Returns its URL."""
-        found: str = self.client().create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        found: str = self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
         return found

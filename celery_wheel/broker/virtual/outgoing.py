@@ -50,6 +50,7 @@ class Outgoing:
     def publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
         published, confirmed = Published(Verdict.PUBLISHED), set[int]()
         waiting: dict[str, str] = {}  #: destinations that did not take a message, so that none overtakes it
+        stale = False
         with self._lock:
             producer = self._producer()
             for row in rows:
@@ -63,6 +64,7 @@ class Outgoing:
                     raise (Interrupted(text, confirmed) if confirmed else BrokerError(text)) from error
                 except Exception as error:  # whatever the transport calls it
                     reason = self._given_up(row, error)
+                    stale |= not later(error)
                     if not reason:
                         waiting[row.target] = published.refused[row.id] = told(error)
                         continue
@@ -71,7 +73,7 @@ class Outgoing:
                 else:
                     confirmed.add(row.id)
                 self._tries.pop(row.id, None)
-            if waiting:
+            if stale:
                 self.forget()
         return published
 

@@ -41,7 +41,7 @@ class Bench:
     def __init__(self, server: SqsServer, visibility_s: int = 30) -> None:
         self.name = f"n{next(_names)}-{os.getpid()}"
         self.server = server
-        self.client = server.client()
+        self.client = server.client
         self.queue = server.make_queue(f"{self.name}-0", VisibilityTimeout=str(visibility_s))
         self.app = Celery(self.name, broker=server.url, set_as_current=False)
         self.app.conf.update(broker_transport_options=server.options, wheel_namespace=self.name)
@@ -279,3 +279,26 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(bench: Bench, tmp
     assert runner.failure is None
     for url in outs.values():
         assert len(bench.client.receive_message(QueueUrl=url)["Messages"]) == 1
+
+
+def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Path) -> None:
+    with SqsServer(tmp_path / "sqs") as server:
+        bench = Bench(server)
+        store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+        engine = Engine(0, "here", store, bench.edge(), SystemClock())
+        runner = Runner(engine, lease_ms=2_000, poll_ms=20)
+        runner.start()
+        try:
+            bench.app.send_task("t", countdown=2, queue="out")
+            wait_until(lambda: engine.stats.accepted == 1, "the store has it")
+            server.kill()
+            wait_until(lambda: engine.stats.broker_errors > 1, "the schedulers have noticed")
+            server.start()
+            wait_until(lambda: engine.stats.dispatched == 1, "what the store had has left")
+            bench.app.send_task("t", countdown=0.1, queue="out")
+            wait_until(lambda: engine.stats.dispatched == 2, "what is sent now leaves as well")
+        finally:
+            runner.stop()
+            store.close()
+            bench.close()
+        assert runner.failure is None

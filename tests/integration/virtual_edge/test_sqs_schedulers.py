@@ -30,7 +30,7 @@ def stalled(store: Path) -> Iterator[sqlite3.Connection]:
 def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands(tmp_path: Path) -> None:
     path = tmp_path / "wheel.sqlite3"
     with SqsServer(tmp_path / "sqs") as server:
-        wheel, client = server.make_queue("wheel-0", VisibilityTimeout="3"), server.client()
+        wheel, client = server.make_queue("wheel-0", VisibilityTimeout="3"), server.client
         server.make_queue("celery", VisibilityTimeout="60")
         options = {**server.options, "polling_interval": 0.05}  # the worker's, when it has seen an empty queue
         site = Site(
@@ -57,7 +57,7 @@ def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands
                 assert in_hand() >= 5, "they are hidden, and nobody has them"
             for name in SCHEDULERS:
                 site.scheduler(name)
-            site.wait_for(len(site.notes()) + 60, 60)
+            site.wait_for(len(site.notes()) + 30, 60)
             verdict = site.settle(30)
             print(verdict)
             wait_until(lambda: waiting() == waiting("NotVisible") == 0, "the wheel queue is empty")
