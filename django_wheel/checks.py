@@ -71,7 +71,7 @@ def _locks() -> Checked:
         yield Warning(
             f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time, and a transaction of Django's "
             "that reads before it writes fails at once (database is locked) if that happens in between.",
-            hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (from Django 5.1 on) and OPTIONS["timeout"] = 20, or let '
+            hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (since Django 5.1) and OPTIONS["timeout"] = 20, or let '
             "wheel_store name a file of its own.",
             id="django_wheel.W005",
         )

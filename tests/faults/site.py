@@ -53,7 +53,7 @@ class Site:
         self.broker = broker
         self.settings = {"wheel_store": store_url, **settings}
         self.rng = rng
-        self._every_s = every_s
+        self.every_s = every_s  #: between two tasks
         self.scheduled: list[str] = []
         self.perhaps: list[str] = []
         self.app = Celery("producer", broker=broker.url, set_as_current=False)
@@ -127,8 +127,8 @@ class Site:
     # -- load ----------------------------------------------------------------------------------------
 
     def _produce(self) -> None:
-        """A task every 10 ms or so, due within 4 s, until it is told to stop."""
-        while not self._stop.wait(self._every_s):
+        """A task every ``every_s`` or so, due within 4 s, until it is told to stop."""
+        while not self._stop.wait(self.every_s):
             self._send(self.rng.uniform(0.05, 4))
 
     def _send(self, countdown_s: float) -> None:

@@ -93,11 +93,13 @@ def test_messages_come_again_until_they_are_trimmed_and_go_back_when_the_shard_i
     other.close()
 
 
-def test_a_worker_gets_what_celery_would_have_sent(app: Any) -> None:
+@pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | None) -> None:
     """Down to the bytes that the transport stores, but for the delivery tag."""
     raws = []
     for countdown in (None, 60):
-        app.send_task("t", (1,), {"k": "v"}, countdown=countdown, task_id="same", priority=3, queue="mail")
+        options = {"task_id": "same", "priority": 3, "queue": "mail", "compression": compression}
+        app.send_task("t", (1,), {"k": "v"}, countdown=countdown, **options)
         if countdown:
             edge = edge_of(app)
             edge.adopt(0, 1)
@@ -134,6 +136,41 @@ def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(app: Any) -> None:
     assert "envelope" in bad.reason
     assert isinstance(good, Message)
     assert good.task_id == sent
+    edge.close()
+
+
+def test_what_has_no_body_or_cannot_be_unpacked_is_kept(app: Any) -> None:
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    app.send_task("t", countdown=60, compression="zlib")
+    torn = Channel.queues["wheel.0"].get_nowait()
+    Channel.queues["wheel.0"].put({"properties": {"delivery_tag": "1", "delivery_info": {}}})
+    Channel.queues["wheel.0"].put({**torn, "body": "bm8gemxpYg=="})
+    found = edge.peek(0, 10, BIG).arrivals
+    assert [one.reason.partition(":")[0] for one in found if isinstance(one, Unreadable)] == [
+        "message must have a body",
+        "body must be what its header 'compression' says",
+    ]
+    edge.close()
+
+
+def test_what_was_read_is_handed_out_although_the_server_went_away(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [app.send_task("t", (n,), countdown=60).id for n in range(2)]
+    edge = edge_of(app)
+    edge.adopt(0, 1)
+    look, looks = Transport.drain_events, iter([True, True, False, False])
+
+    def two_and_no_more(*arguments: Any, **options: Any) -> Any:
+        if next(looks):
+            return look(*arguments, **options)
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(Transport, "drain_events", two_and_no_more)
+    peeked = edge.peek(0, 10, BIG)
+    assert task_ids(peeked) == sent
+    assert edge.trim(0, 1, peeked.token)
+    with pytest.raises(BrokerError, match="gone"):
+        edge.peek(0, 10, BIG)
     edge.close()
 
 

@@ -1,0 +1,163 @@
+"""Publishing through any kombu transport, one message after the other, on a connection of its own.
+
+::
+
+    publish ──► has no route, or no transport could send it      failed: rejected
+            ├─► the server is away                               Interrupted or BrokerError: all is tried again
+            └─► the server refuses this one                      refused: what is for this destination waits in order
+                    for the fifth time, and not for "later"      failed: too big, not allowed, …
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.entity import Exchange
+from kombu.messaging import Producer
+from kombu.utils import json
+
+from celery_wheel.broker.virtual.ingress import CONNECT_S
+from celery_wheel.broker.virtual.trouble import later, lost, told
+from celery_wheel.engine.port import Published, Verdict
+from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.store.model import Row
+
+logger = logging.getLogger(__name__)
+
+AGAIN = "wheel_again"
+
+#: So often a message is refused before it is rejected: about a second, and on a new connection each time, because some
+#: transports keep what they once knew of a queue.
+TRIES = 5
+
+loads: Any = json.loads
+
+
+class Outgoing:
+    """Args: ``app``, whose queues say how exchanges and queues are declared."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._channel: Any = None
+        self._declared: set[tuple[str, str]] = set()
+        self._tries: dict[int, int] = {}  #: by the id of a row that was refused
+
+    def publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
+        published, confirmed = Published(Verdict.PUBLISHED), set[int]()
+        waiting: dict[str, str] = {}  #: destinations that did not take a message, so that none overtakes it
+        stale = False
+        with self._lock:
+            producer = self._producer()
+            for row in rows:
+                if row.target in waiting:
+                    published.refused[row.id] = waiting[row.target]
+                    continue
+                try:
+                    reason = self._send(producer, row, now_ms, again)
+                except lost(self._connection) as error:
+                    text = self._drop(error)
+                    raise (Interrupted(text, confirmed) if confirmed else BrokerError(text)) from error
+                except Exception as error:  # whatever the transport calls it
+                    reason = self._given_up(row, error)
+                    stale |= not later(error)
+                    if not reason:
+                        waiting[row.target] = published.refused[row.id] = told(error)
+                        continue
+                if reason:
+                    published.failed[row.id] = reason
+                else:
+                    confirmed.add(row.id)
+                self._tries.pop(row.id, None)
+            if stale:
+                self.forget()
+        return published
+
+    def forget(self) -> None:
+        """Begin anew with the next message."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.collect()
+
+    def close(self) -> None:
+        with self._lock:
+            self.forget()
+
+    def _given_up(self, row: Row, error: Exception) -> str:
+        """Returns why it is not tried again, or nothing."""
+        first = row.id not in self._tries
+        tries = self._tries[row.id] = self._tries.get(row.id, 0) + (not later(error))
+        if tries >= TRIES:
+            return f"refused {tries} times: {told(error)}"
+        if first:
+            logger.warning(
+                "%s does not take a task %s (%s); what is for it waits, and is tried again",
+                row.target,
+                row.task,
+                told(error),
+                extra={"action": "refused", "target": row.target},
+            )
+        return ""
+
+    def _send(self, producer: Any, row: Row, now_ms: int, again: bool) -> str:
+        """Returns why it cannot be sent, or nothing."""
+        try:
+            headers, properties = loads(row.headers), loads(row.properties)
+            if again:
+                headers[AGAIN] = True
+            if not self._has_route(row):
+                return f"no queue is bound to exchange {row.exchange!r} with routing key {row.routing_key!r}"
+            if row.expires_ms is not None:
+                properties["expiration"] = max(0, row.expires_ms - now_ms) / 1000
+            producer.publish(
+                row.body,
+                exchange=Exchange(row.exchange, row.exchange_type),  # type: ignore[no-untyped-call]
+                routing_key=row.routing_key,
+                headers=headers,
+                priority=row.priority or 0,
+                **properties,
+            )
+        except (TypeError, ValueError) as error:
+            return f"it cannot be sent by this transport: {error}"
+        return ""
+
+    def _has_route(self, row: Row) -> bool:
+        """Declare what the app knows of the destination, once a connection: a virtual transport keeps no exchanges, and
+        would take a topic for a direct one, and drop the message."""
+        place = row.exchange, row.routing_key
+        if place not in self._declared:
+            for queue in self._app.amqp.queues.values():
+                bound = queue.exchange is not None and queue.exchange.name == row.exchange
+                if bound or (not row.exchange and queue.name == row.routing_key):
+                    queue(self._channel).declare()
+            self._declared.add(place)
+        channel = self._channel
+        if not row.exchange or not hasattr(channel, "get_table"):
+            return True
+        if row.exchange_type == "fanout" and channel.supports_fanout:
+            return True
+        try:
+            table = channel.get_table(row.exchange)
+        except KeyError:
+            return False
+        return bool(channel.typeof(row.exchange).lookup(table, row.exchange, row.routing_key, None))
+
+    def _producer(self) -> Any:
+        if self._connection is None:
+            self._connection = connection = self._app.connection_for_write()
+            try:
+                connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+                self._channel = connection.channel()
+            except Exception as error:  # a wrong key is no lost connection to all transports
+                raise BrokerError(self._drop(error)) from error
+            self._declared.clear()
+        return Producer(self._channel, auto_declare=False)  # type: ignore[no-untyped-call]
+
+    def _drop(self, error: BaseException) -> str:
+        text = f"{self._connection.as_uri()} does not take messages ({told(error)}); it is tried again"
+        self.forget()
+        return text

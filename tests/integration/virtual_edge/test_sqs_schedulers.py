@@ -1,0 +1,70 @@
+"""Real schedulers and a real worker on kombu's SQS transport: moto's server in the place of Amazon's."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.site import Site
+from tests.servers import wait_until
+from tests.sqs import SqsServer
+
+SCHEDULERS = ("scheduler-a", "scheduler-b")
+
+
+@contextmanager
+def stalled(store: Path) -> Iterator[sqlite3.Connection]:
+    """Nobody else can commit to the store."""
+    with closing(sqlite3.connect(store, timeout=10, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("ROLLBACK")
+
+
+@pytest.mark.timeout(120)
+def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands(tmp_path: Path) -> None:
+    path = tmp_path / "wheel.sqlite3"
+    with SqsServer(tmp_path / "sqs") as server:
+        wheel, client = server.make_queue("wheel-0", VisibilityTimeout="3"), server.client
+        server.make_queue("celery", VisibilityTimeout="60")
+        options = {**server.options, "polling_interval": 0.05}  # the worker's, when it has seen an empty queue
+        site = Site(
+            tmp_path, server, f"sqlite:///{path}", random.Random(5), every_s=0.02, broker_transport_options=options
+        )
+
+        def waiting(which: str = "") -> int:
+            name = f"ApproximateNumberOfMessages{which}"
+            found = client.get_queue_attributes(QueueUrl=wheel, AttributeNames=[name])
+            return int(found["Attributes"][name])
+
+        with site:
+            site.wait_for(20, 60)
+            with stalled(path) as store:
+                (stored,) = store.execute("SELECT count(*) FROM wheel_timer").fetchone()
+
+                def in_hand() -> int:
+                    """At least so many were read, and are in no store: what is sent meanwhile only makes it fewer."""
+                    return len(site.scheduled) - stored - waiting()
+
+                site.every_s = 1
+                wait_until(lambda: in_hand() > 0, "messages are read that cannot be committed")
+                for name in SCHEDULERS:
+                    site._kill(name)
+                wait_until(lambda: in_hand() > 0, "they are hidden, and nobody has them", 2)
+            site.every_s = 0.02
+            for name in SCHEDULERS:
+                site.scheduler(name)
+            site.wait_for(len(site.notes()) + 30, 60)
+            verdict = site.settle(30)
+            print(verdict)
+            wait_until(lambda: waiting() == waiting("NotVisible") == 0, "the wheel queue is empty")
+            said = site.said()
+    assert not verdict.lost, f"{verdict}\n{said}"
+    assert not verdict.early, str(verdict)
+    assert not verdict.strange, str(verdict)
+    assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}\n{said}"
