@@ -120,13 +120,14 @@ class KombuBroker:
         since: Since | None = None,
         again: bool = False,
     ) -> Published:
-        published, confirmed = Published(Verdict.PUBLISHED), set[int]()
+        published, confirmed, tried = Published(Verdict.PUBLISHED), set[int](), False
         with self._lock:
             connection = self._connection or self._connect()
             try:
                 self._open()
                 producer = Producer(self._channel, auto_declare=False)  # type: ignore[no-untyped-call]
                 for row in rows:
+                    tried = True
                     reason = self._publish(producer, row, now_ms, again)
                     if reason:
                         published.failed[row.id] = reason
@@ -135,7 +136,8 @@ class KombuBroker:
             except lost(connection) as error:
                 self._drop()
                 text = f"{connection.as_uri()} does not take messages ({error}); it is tried again"
-                raise (Interrupted(text, confirmed) if confirmed else BrokerError(text)) from error
+                # Whose answer was lost may be there all the same.
+                raise (Interrupted(text, confirmed) if tried else BrokerError(text)) from error
         return published
 
     def _publish(self, producer: Any, row: Row, now_ms: int, again: bool) -> str:

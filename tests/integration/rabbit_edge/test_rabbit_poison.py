@@ -1,4 +1,4 @@
-"""Messages and destinations that RabbitMQ or AMQP will not have: each concerns itself alone, and nothing is sent thrice."""
+"""Messages and destinations that RabbitMQ or AMQP will not have: each concerns itself alone."""
 
 from __future__ import annotations
 
@@ -129,3 +129,16 @@ def test_of_messages_with_one_body_the_one_that_came_back_is_the_one_that_failed
 def test_a_message_without_a_queue_is_noticed_whatever_its_encoding(yard: Yard, encoding: str) -> None:
     bad = row(1, "nowhere", body="a+ä".encode("utf-16"), properties=properties(content_encoding=encoding))
     assert yard.publish(yard.edge(), [bad]).failed.keys() == {1}
+
+
+def test_what_one_queue_of_an_exchange_refuses_another_has(yard: Yard) -> None:
+    """Why the engine marks it when it is tried again."""
+    yard.queue("small", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    yard.queue("mail")
+    yard.channel.exchange_declare("news", "fanout", durable=True, auto_delete=False)
+    for queue in ("small", "mail"):
+        yard.channel.queue_bind(queue, "news")
+    edge = yard.edge()
+    assert yard.publish(edge, [row(1, exchange="news")]).refused == {}
+    assert yard.publish(edge, [row(2, exchange="news")]).refused.keys() == {2}
+    assert ids(yard.take("mail")) == ["task-1", "task-2"]

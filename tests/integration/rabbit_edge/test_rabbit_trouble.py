@@ -90,8 +90,8 @@ def test_bodies_pass_as_bytes_whatever_their_encoding_says(yard: Yard, encoding:
 
 @pytest.mark.parametrize(
     "table",
-    [b"\x04when" + b"T" + struct.pack(">Q", 2**50), b"\x02\xff\xfe" + b"t\x01", b"\x01a?"],
-    ids=["a date beyond all years", "a name that is no text", "a type that is none"],
+    [b"\x04when" + b"T" + struct.pack(">Q", 2**50), b"\x02\xff\xfe" + b"t\x01"],
+    ids=["a date beyond all years", "a name that is no text"],
 )
 def test_properties_that_cannot_be_read_stop_nobody(yard: Yard, table: bytes) -> None:
     class Bad(amqp.Message):
@@ -100,11 +100,6 @@ def test_properties_that_cannot_be_read_stop_nobody(yard: Yard, table: bytes) ->
 
     edge = yard.edge()
     edge.adopt(0, 1)
-    if table.endswith(b"?"):
-        with pytest.raises(amqp.exceptions.AMQPError):
-            yard.channel.basic_publish(Bad(b"body"), routing_key="wheel.0")
-            yard.channel.queue_declare("wheel.0", passive=True)
-        return  # the server is the first to refuse it
     yard.channel.basic_publish(Bad(b"body"), routing_key="wheel.0")
     sent = send(yard, 1)
     found = peek(edge, 2)

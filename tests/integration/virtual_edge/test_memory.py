@@ -19,7 +19,7 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.runner import Runner
-from celery_wheel.errors import BrokerError
+from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
 from celery_wheel.timing import SystemClock
@@ -149,4 +149,22 @@ def test_two_threads_may_publish_and_read_at_once(app: Any) -> None:
     while any(thread.is_alive() for thread in threads):
         edge.peek(0, 10, BIG)
     assert Channel.queues["mail"].qsize() == 400
+    edge.close()
+
+
+def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in its queue, and nobody heard of it: the next time it has to be marked."""
+    put = Channel._put
+
+    def put_and_lose_the_answer(self: Any, *args: Any, **options: Any) -> None:
+        put(self, *args, **options)
+        raise ConnectionResetError("the answer is lost")
+
+    edge = edge_of(app)
+    row = Row(1, 0, 1, 1, 1, "t", "", "direct", "mail", None, None, None, None, b"{}", b"{}", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "_put", put_and_lose_the_answer)
+        with pytest.raises(Interrupted):
+            edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], 0)
+    assert Channel.queues["mail"].qsize() == 1
     edge.close()
