@@ -224,9 +224,9 @@ class Window:
     # -- channels ------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._link.is_up:
+            self._look()  # it may be blocked, or have ended: while nothing is written, nothing is in doubt
         connection = self._link.connection
-        if self._link.blocked:
-            self._look()
         if self._link.blocked:
             raise self._unanswered()
         if self._channel is not None and self._generation == self._link.generation:

@@ -267,3 +267,15 @@ def test_a_shard_that_is_given_up_sends_no_more_in_the_middle_of_a_chunk(
     arrived = ids(yard.take("mail"))
     assert arrived == [f"task-{n}" for n in range(len(arrived))]
     assert len(arrived) <= 30
+
+
+def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: Yard) -> None:
+    yard.queue("mail")
+    edge = yard.edge()
+    yard.publish(edge, [row(1)])
+    yard.cut_all()
+    with pytest.raises(BrokerError) as caught:
+        yard.publish(edge, [row(2)])
+    assert not isinstance(caught.value, Interrupted)
+    assert yard.publish(edge, [row(2)]).failed == {}
+    assert ids(yard.take("mail")) == ["task-1", "task-2"]
