@@ -31,6 +31,9 @@ AGAIN = "wheel_again"
 #: Of one delivery, or the row has its own.
 _NOT_KEPT = ("delivery_info", "delivery_tag", "body_encoding", "priority", "expiration")
 
+#: A message over which the transport fails so often, by no error of its connection, is the reason for it.
+TRIES = 5
+
 dumps: Any = json.dumps
 loads: Any = json.loads
 
@@ -56,6 +59,7 @@ class KombuBroker:
         self._connection: Any = None
         self._channel: Any = None
         self._declared: set[tuple[str, str]] = set()
+        self._odd = (-1, 0)  #: the row over which the transport failed last, and how often running
 
     # -- the shard ---------------------------------------------------------------------------------
 
@@ -128,17 +132,34 @@ class KombuBroker:
                 producer = Producer(self._channel, auto_declare=False)  # type: ignore[no-untyped-call]
                 for row in rows:
                     tried = True
-                    reason = self._publish(producer, row, now_ms, again)
+                    reason = self._publish_or_fail(producer, row, now_ms, again, confirmed)
                     if reason:
                         published.failed[row.id] = reason
                     else:
                         confirmed.add(row.id)
+            except Interrupted:
+                raise
             except lost(connection) as error:
                 self._drop()
                 text = f"{connection.as_uri()} does not take messages ({error}); it is tried again"
                 # Whose answer was lost may be there all the same.
                 raise (Interrupted(text, confirmed) if tried else BrokerError(text)) from error
         return published
+
+    def _publish_or_fail(self, producer: Any, row: Row, now_ms: int, again: bool, confirmed: set[int]) -> str:
+        """As ``_publish``; what a transport raises that its maker did not foresee is no end of the scheduler."""
+        try:
+            return self._publish(producer, row, now_ms, again)
+        except lost(self._connection):
+            raise
+        except Exception as error:
+            tries = self._odd[1] + 1 if self._odd[0] == row.id else 1
+            self._odd = row.id, tries
+            text = f"this transport cannot send it: {type(error).__name__}: {error}"
+            if tries >= TRIES:
+                return text
+            self._drop()
+            raise Interrupted(f"{text}; task {row.task}, try {tries} of {TRIES}", confirmed) from error
 
     def _publish(self, producer: Any, row: Row, now_ms: int, again: bool) -> str:
         """Returns why it cannot be sent, or nothing."""

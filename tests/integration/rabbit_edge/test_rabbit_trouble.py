@@ -279,3 +279,9 @@ def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: 
     assert not isinstance(caught.value, Interrupted)
     assert yard.publish(edge, [row(2)]).failed == {}
     assert ids(yard.take("mail")) == ["task-1", "task-2"]
+
+
+def test_a_producer_is_told_that_the_wheel_queue_was_made_otherwise(yard: Yard) -> None:
+    yard.queue("wheel.0", **{"x-queue-type": "quorum"})
+    with pytest.raises(amqp.exceptions.PreconditionFailed, match=r"x-queue-type.*wheel\.0"):
+        send(yard, 1)

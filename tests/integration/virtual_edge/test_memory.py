@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
-from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.broker.virtual.edge import TRIES, KombuBroker
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Peeked
@@ -167,4 +167,34 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeyp
         with pytest.raises(Interrupted):
             edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], 0)
     assert Channel.queues["mail"].qsize() == 1
+    edge.close()
+
+
+def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_leave(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an error that is none of its connection's: too large, perhaps, in a class of its client's own."""
+    put = Channel._put
+
+    def put_unless_odd(self: Any, queue: str, message: Any, **options: Any) -> None:
+        if message["headers"].get("odd"):
+            raise LookupError("too large")
+        put(self, queue, message, **options)
+
+    monkeypatch.setattr(Channel, "_put", put_unless_odd)
+    edge = edge_of(app)
+    parts = (None, None, None, None)
+    rows = [
+        Row(n, 0, n, n, n, "t", "", "direct", "mail", *parts, b'{"odd": true}' if n == 2 else b"{}", b"{}", b"x")
+        for n in (1, 2, 3)
+    ]
+    left, failed = rows, dict[int, str]()
+    for _ in range(TRIES):
+        try:
+            failed = edge.publish(0, 1, 0, ORIGIN, Position(3, 3), left, 0).failed
+        except Interrupted as error:
+            left = [row for row in left if row.id not in error.confirmed]
+    assert failed.keys() == {2}
+    assert "too large" in failed[2]
+    assert Channel.queues["mail"].qsize() == 2
     edge.close()
