@@ -67,6 +67,8 @@ class Dispatcher:
             return False
         if chunk.diverted or not (chunk.announced or ctx.broker.keeps_hand):
             yield from settle_now(ctx, term, chunk)
+        elif not ctx.broker.keeps_hand:
+            self._fence(term)  # no commit of this round has: and this clock may have stood still with its machine
         self._guard(term, chunk)
         yield "guarded"
         now_ms = ctx.clock.now_ms()
@@ -90,6 +92,8 @@ class Dispatcher:
     def _confirm(self, lane: Lane, chunk: Chunk, published: Published, now_ms: int) -> None:
         ctx = self._ctx
         chunk.failed.update(published.failed)
+        # Of the queues behind an exchange some may have taken what another refused: it is there already, then.
+        chunk.again |= any(row.exchange for row in chunk.rows if row.id in published.refused)
         if published.refused and lane.target is not None:
             lane.refuse(chunk, published.refused, ctx.clock.monotonic_ms())
             return
@@ -102,14 +106,18 @@ class Dispatcher:
         ctx = self._ctx
         stored = ctx.store.count(ctx.shard, chunk.lane, chunk.from_, chunk.to)
         if stored != len(chunk.rows):
-            if ctx.store.state(ctx.shard).epoch != term.epoch:
-                raise Fenced(f"another holder has taken shard {ctx.shard}; nothing more leaves from here")
+            self._fence(term)
             ctx.stats.guard_trips += 1
             raise GuardTripped(
                 f"the store has {stored} rows after {tuple(chunk.from_)} up to {tuple(chunk.to)} in lane "
                 f"{chunk.lane}, the chunk has {len(chunk.rows)}; nothing of it has left, the window is rebuilt; "
                 "this is a defect, please report it"
             )
+
+    def _fence(self, term: Term) -> None:
+        shard = self._ctx.shard
+        if self._ctx.store.state(shard).epoch != term.epoch:
+            raise Fenced(f"another holder has taken shard {shard}; nothing more leaves from here")
 
     def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> Published:
         ctx = self._ctx

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import machine, spine, wheel
+from tests.benchmarks import machine, rabbit, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -25,8 +25,9 @@ BENCHES: dict[str, Bench] = {
     "wheel": lambda _, rows, show: wheel.run(rows // 2, show),
     "kombu": spine.run_yardstick,
     "spine": spine.run,
+    "rabbit": rabbit.run,
 }
-DEFAULT = ("wheel", "spine")
+DEFAULT = ("wheel", "spine", "rabbit")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 

@@ -72,7 +72,7 @@ def _consume(connection: Any, client: redis.Redis, letter: Letter, count: int) -
             while done < count:
                 connection.drain_events(timeout=10)
 
-    return _pace(work, count)
+    return pace(work, count)
 
 
 def _publish(connection: Any, _client: redis.Redis, letter: Letter, count: int) -> Pace:
@@ -99,10 +99,10 @@ def _produce(connection: Any, letter: Letter, count: int, within: Callable[[Any]
                     **kept,
                 )
 
-    return _pace(work, count)
+    return pace(work, count)
 
 
-def _pace(work: Callable[[], None], count: int) -> Pace:
+def pace(work: Callable[[], None], count: int) -> Pace:
     began, cpu = time.perf_counter(), time.process_time()
     work()
     return Pace(count / (time.perf_counter() - began), (time.process_time() - cpu) / count * 1e6)

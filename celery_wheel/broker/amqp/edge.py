@@ -42,9 +42,10 @@ class AmqpBroker:
         self._namespace = namespace
         self._max_message_bytes = max_message_bytes
         self._keep_eta = keep_eta
-        self._reading = Link(connect, "the wheel queue")
-        self._publishing = Link(connect, "publishing")
+        self._connect = connect
+        self._publishing = Link(connect)
         self._window = Window(self._publishing)
+        self._left: dict[int, int] = {}  #: shard → the last epoch that ended here
         self._ingress: dict[int, Ingress] = {}
 
     # -- the shard ---------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ class AmqpBroker:
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
         ingress = self._ingress.get(shard)
         if ingress is None:
-            ingress = self._ingress[shard] = Ingress(self._reading, wheel_queue(self._namespace, shard))
+            ingress = self._ingress[shard] = Ingress(Link(self._connect), wheel_queue(self._namespace, shard))
         ingress.adopt(epoch)
         return {}
 
@@ -60,6 +61,7 @@ class AmqpBroker:
         """Nothing: it keeps none."""
 
     def leave(self, shard: int, epoch: int) -> None:
+        self._left[shard] = max(epoch, self._left.get(shard, epoch))
         if shard in self._ingress:
             self._ingress[shard].leave(epoch)
 
@@ -77,7 +79,9 @@ class AmqpBroker:
         since: Since | None = None,
         again: bool = False,
     ) -> Published:
-        return self._window.publish(rows, now_ms, again) if rows else Published(Verdict.PUBLISHED)
+        if not rows:
+            return Published(Verdict.PUBLISHED)
+        return self._window.publish(rows, now_ms, again, lambda: self._left.get(shard, -1) >= epoch)
 
     # -- the wheel queue ---------------------------------------------------------------------------
 
@@ -96,11 +100,13 @@ class AmqpBroker:
 
     def now_ms(self) -> int | None:
         """RabbitMQ tells no time; but it wants to hear of its clients."""
-        self._reading.keep_alive()
-        self._publishing.keep_alive()
+        for ingress in list(self._ingress.values()):
+            ingress.keep_alive()
+        self._publishing.keep_alive(reads=True)
         return None
 
     def close(self) -> None:
-        for link in (self._reading, self._publishing):
-            with link.lock:
-                link.drop()
+        for ingress in self._ingress.values():
+            ingress.close()
+        with self._publishing.lock:
+            self._publishing.drop()

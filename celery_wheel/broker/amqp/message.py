@@ -12,11 +12,13 @@ What kombu's JSON cannot say (a value of a type that AMQP tables do not have eit
 from __future__ import annotations
 
 from base64 import b64encode
+from math import isfinite
 from typing import Any
 
 import amqp
 from kombu.utils import json
 
+from celery_wheel.broker.amqp.link import UNREADABLE
 from celery_wheel.broker.envelope import message_of, readable
 from celery_wheel.store.model import Message, Row, Unreadable
 
@@ -30,19 +32,27 @@ _NOT_KEPT = ("application_headers", "priority", "expiration", "content_type", "c
 
 _PERSISTENT = 2
 
+#: Bytes of a name.
+_MAX_SHORT = 255
+
+#: As JSON writes numbers that are none.
+_NOT_FINITE = (b"NaN", b"Infinity")
+
 
 class Unwritable(ValueError):
     """No message can be made of this row; the text says why."""
 
 
 def decode(raw: amqp.Message, max_bytes: int, keep_eta: bool) -> Message | Unreadable:
-    body = raw.body.encode() if isinstance(raw.body, str) else bytes(raw.body)
+    body = bytes(raw.body)
     given: dict[str, Any] = raw.properties
 
     def read() -> Message:
         if len(body) > max_bytes:
             raise ValueError(f"message must be at most {max_bytes:,} bytes, got {len(body):,}")
         headers = given.get("application_headers")
+        if type(headers) is dict and headers.keys() == {UNREADABLE}:
+            raise ValueError("its properties cannot be read: they are no AMQP")
         if type(headers) is not dict:
             raise ValueError(f"headers must be an object, got {type(headers).__name__}")
         kept = {"content_type": given.get("content_type"), "content_encoding": given.get("content_encoding")}
@@ -62,21 +72,52 @@ def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:
         "headers": properties.get("application_headers"),
         "properties": {**rest, "body_encoding": "base64"},
     }
-    encoded: bytes = dumps(message, default=repr).encode()
+    encoded: bytes = dumps(_named(message), default=repr).encode()
     return encoded
 
 
-def write(row: Row, now_ms: int, again: bool) -> amqp.Message:
+def _named(value: Any) -> Any:
+    """The same, its names as text: in AMQP they may be any bytes."""
+    if isinstance(value, dict):
+        return {name.decode("latin-1") if isinstance(name, bytes) else name: _named(one) for name, one in value.items()}
+    return [_named(one) for one in value] if isinstance(value, list) else value
+
+
+class Ready(amqp.Message):  # type: ignore[misc]
+    """A message whose properties are encoded already: what AMQP cannot carry fails here, and not within a frame."""
+
+    def __init__(self, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
+        super().__init__(body, application_headers=headers, **properties)
+        self.encoded: bytes = super()._serialize_properties()
+
+    def _serialize_properties(self) -> bytes:
+        return self.encoded
+
+
+def write(row: Row, now_ms: int, again: bool) -> Ready:
     """Raises Unwritable."""
+    for name, value in (("exchange", row.exchange), ("routing key", row.routing_key)):
+        if len(value.encode()) > _MAX_SHORT:
+            raise Unwritable(f"AMQP takes {_MAX_SHORT} bytes of {name}, and this has {len(value.encode())}: {value!r}")
     try:
         headers, properties = loads(row.headers), loads(row.properties)
+        if type(headers) is not dict or type(properties) is not dict:
+            raise ValueError("they must be objects")
+        if any(word in row.headers for word in _NOT_FINITE):
+            _check_finite(headers)
         if again:
             headers[AGAIN] = True
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
-        message = amqp.Message(row.body, priority=row.priority or 0, application_headers=headers, **properties)
-        message._serialize_properties()  # what AMQP cannot carry fails here, and not in the middle of a frame
+        return Ready(row.body, headers, priority=row.priority or 0, **properties)
     except Exception as error:
         raise Unwritable(f"its headers or properties cannot be sent by AMQP: {error}") from error
-    return message
+
+
+def _check_finite(value: Any) -> None:
+    """RabbitMQ ends the connection over a number that is none."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"numbers must be finite, got {value}")
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_finite(one)

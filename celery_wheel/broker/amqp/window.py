@@ -6,26 +6,30 @@
                        ▲          │
                        └── ack, nack (of one or of all up to a tag), return ── confirmed, refused, failed
 
-    a missing exchange         closes the channel: each is asked for on a channel beside, before its first message
-    the channel dies           once: what is not confirmed is sent again, marked; twice: one at a time, and the message
+    what may close the channel goes alone: the first message to an exchange (it may be missing, internal or forbidden),
+                               what the server may find too large, what names a user. When it does, that one failed
+    the channel dies else      once: what is not confirmed is sent again, marked; twice: one at a time, and the message
                                that kills it is the one that failed
     the connection dies        Interrupted, with what was confirmed until then
     memory or disk alarm       the server reads nothing more: Interrupted or BrokerError after ``TIMEOUT_S``
+    the shard is given up      nothing more is written, also in the middle of a chunk
 
-A call that fails ends its connection: no confirm of it can be taken for one of the next call's.
+A call that fails ends its connection: no confirm of it can be taken for one of the next call's. What it had written may
+lie in the server's socket and arrive when the alarm is over, so the next call first sends a message to no queue, and
+its own when that was answered: however often it is tried, at most one copy waits there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import amqp
 from amqp import spec
 
 from celery_wheel.broker.amqp.link import LOST, TIMEOUT_S, Link
-from celery_wheel.broker.amqp.message import Unwritable, write
+from celery_wheel.broker.amqp.message import Ready, Unwritable, write
 from celery_wheel.engine.port import Published, Verdict
 from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store.model import Row
@@ -33,8 +37,20 @@ from celery_wheel.store.model import Row
 WINDOW = 500
 #: Acks are looked for after so many messages.
 LOOK_EVERY = 50
-#: An exchange that was there is believed to be there for so long.
+#: An exchange that took a message is believed to take others for so long.
 BELIEVED_S = 30.0
+#: Larger ones go alone: a server refuses what is larger than it was told, and says so only then.
+ALONE_BYTES = 2**19
+#: Of a frame: its own fields, and those before the properties.
+FRAME_OVERHEAD = 8 + 12
+
+#: The server looks into these properties and headers, and may close the channel over them.
+_LOOKED_INTO = ("user_id", "CC", "BCC")
+
+
+class Sent(NamedTuple):
+    row: Row
+    message: Ready
 
 
 class Window:
@@ -45,17 +61,25 @@ class Window:
         self._channel: Any = None
         self._generation = 0
         self._tag = 0
-        self._outstanding: dict[int, Row] = {}
+        self._outstanding: dict[int, Sent] = {}
         self._written: set[int] = set()  #: ids of the rows of this call of which something went over the wire
         self._exchanges: dict[str, float] = {}
+        self._closed: dict[tuple[str, str], str] = {}  #: (exchange, routing key) → why this call's channel died of it
+        self._wary = False  #: the last call was not answered: what it wrote may be there yet
+        self._given_up: Callable[[], bool] = bool
         self._result = Published(Verdict.PUBLISHED)
         self._confirmed: set[int] = set()
 
-    def publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
+    def publish(self, rows: Sequence[Row], now_ms: int, again: bool, given_up: Callable[[], bool] = bool) -> Published:
+        """``given_up`` is asked before each message: True, and no more is sent."""
         with self._link.lock:
             self._begin()
+            self._given_up = given_up
             try:
                 return self._publish(rows, now_ms, again)
+            except BrokerError:
+                self._link.drop()
+                raise
             except (*LOST, amqp.exceptions.ChannelError) as error:
                 self._link.drop()
                 raise self._interrupted(str(error)) from error
@@ -64,6 +88,7 @@ class Window:
                 raise
 
     def _interrupted(self, why: str) -> BrokerError:
+        self._wary = True
         text = f"{self._link.describe()} did not confirm all that was sent ({why}); what is in doubt is sent again"
         if self._written:
             return Interrupted(text, self._confirmed)
@@ -71,10 +96,11 @@ class Window:
 
     def _begin(self) -> None:
         self._result, self._confirmed, self._written = Published(Verdict.PUBLISHED), set(), set()
+        self._closed = {}
 
     def _publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
         self._open()
-        left = self._routable(rows)
+        left = rows
         for size in (WINDOW, WINDOW, 1):
             try:
                 self._send(left, now_ms, again, size)
@@ -84,38 +110,72 @@ class Window:
                     raise
                 reason, again = str(error), True
             self._channel = None
+            self._exchanges.clear()
             self._open()
             settled = self._confirmed | self._result.failed.keys() | self._result.refused.keys()
             left = [row for row in rows if row.id not in settled]
-            if size == WINDOW:
-                self._exchanges.clear()
-                left = self._routable(left)
         raise AssertionError(reason)
 
     def _send(self, rows: Sequence[Row], now_ms: int, again: bool, size: int) -> None:
         for number, row in enumerate(rows):
-            try:
-                message = write(row, now_ms, again)
-            except Unwritable as error:
-                self._result.failed[row.id] = str(error)
+            message = self._written_as(row, now_ms, again)
+            if message is None:
                 continue
+            if self._given_up():
+                raise self._interrupted("its shard was given up")
+            alone = size == 1 or self._goes_alone(row, message)
+            if alone:
+                self._wait(0)
             self._tag += 1
-            self._outstanding[self._tag] = row
+            self._outstanding[self._tag] = Sent(row, message)
             self._written.add(row.id)
             values = (0, row.exchange, row.routing_key, True, False)
             try:
                 self._channel.send_method(spec.Basic.Publish, "Bssbb", values, message)
-                if size == 1 or len(self._outstanding) >= size:
-                    self._wait(0 if size == 1 else size // 2)
+                if alone:
+                    self._wait(0)
+                    self._exchanges[row.exchange] = time.monotonic() + BELIEVED_S
+                elif len(self._outstanding) >= size:
+                    self._wait(size // 2)
                 elif number % LOOK_EVERY == 0:
                     self._look()
             except amqp.exceptions.ChannelError as error:
-                if size > 1:
+                if not alone:
                     raise
-                self._result.failed[row.id] = f"RabbitMQ closes the channel over it: {error}"
-                self._channel = None
-                self._open()
+                self._killed(row, error)
         self._wait(0)
+
+    def _written_as(self, row: Row, now_ms: int, again: bool) -> Ready | None:
+        """None when it cannot be sent: it has failed."""
+        reason = self._closed.get((row.exchange, "")) or self._closed.get((row.exchange, row.routing_key))
+        if reason is None:
+            try:
+                message = write(row, now_ms, again)
+            except Unwritable as error:
+                reason = str(error)
+            else:
+                if len(message.encoded) + FRAME_OVERHEAD <= self._link.connection.frame_max:
+                    return message
+                reason = f"its headers have {len(message.encoded):,} bytes, more than a frame of this connection takes"
+        self._result.failed[row.id] = reason
+        return None
+
+    def _goes_alone(self, row: Row, message: Ready) -> bool:
+        if self._exchanges.get(row.exchange, 0.0) <= time.monotonic() or len(row.body) > ALONE_BYTES:
+            return True
+        return any(name in message.properties or name in message.headers for name in _LOOKED_INTO)
+
+    def _killed(self, row: Row, error: amqp.exceptions.ChannelError) -> None:
+        """The server closed the channel over this one, and over nothing else: it was alone."""
+        reason = f"RabbitMQ closes the channel over it: {error}"
+        self._result.failed[row.id] = reason
+        if isinstance(error, amqp.exceptions.NotFound):
+            reason = self._result.failed[row.id] = f"exchange {row.exchange!r} is not there"
+            self._closed[row.exchange, ""] = reason
+        elif isinstance(error, amqp.exceptions.AccessRefused):  # of the exchange, or of this key in it
+            self._closed[row.exchange, row.routing_key] = reason
+        self._channel = None
+        self._open()
 
     # -- confirms ------------------------------------------------------------------------------------
 
@@ -145,60 +205,69 @@ class Window:
 
     def _settled(self, tag: int, multiple: bool) -> list[Row]:
         tags = [one for one in self._outstanding if one <= tag] if multiple else [tag]
-        return [self._outstanding.pop(one) for one in tags if one in self._outstanding]
+        return [self._outstanding.pop(one).row for one in tags if one in self._outstanding]
 
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
-        """It comes before its confirm. Of messages that are all alike it does not matter which one is meant."""
-        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
-        for row in self._outstanding.values():
-            if row.id not in self._result.failed and (row.exchange, row.routing_key, row.body) == (
-                exchange,
-                routing_key,
-                body,
-            ):
-                self._result.failed[row.id] = f"no queue takes it: {error}"
-                return
+        """It comes before its confirm, with no number: what it says has to tell which one it is.
+
+        Of messages that are all alike it does not matter which one is meant.
+        """
+        headers = message.properties.get("application_headers")
+        there = [one for one in self._outstanding.values() if one.row.id not in self._result.failed]
+        there = [one for one in there if (one.row.exchange, one.row.routing_key) == (exchange, routing_key)]
+        same = [one for one in there if one.row.body == message.body] or there
+        same = [one for one in same if one.message.headers == headers] or same
+        if not same:
+            raise self._interrupted(f"it gave back what was not sent, to {exchange!r} with key {routing_key!r}")
+        self._result.failed[same[0].row.id] = f"no queue takes it: {error}"
 
     # -- channels ------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._link.is_up:
+            self._look()  # it may be blocked, or have ended: while nothing is written, nothing is in doubt
         connection = self._link.connection
         if self._link.blocked:
-            self._look()
-        if self._link.blocked:
-            raise BrokerError(
-                f"{self._link.describe()} takes nothing while its memory or disk alarm is on; nothing was sent, and it "
-                "is tried again; free memory or disk there"
-            )
+            raise self._unanswered()
         if self._channel is not None and self._generation == self._link.generation:
             return
-        self._channel = channel = connection.channel()
+        self._channel = channel = self._confirming(connection)
+        if self._generation != self._link.generation:
+            self._exchanges.clear()
         self._generation = self._link.generation
+        if self._wary:
+            self._probe()
+            channel = self._channel = self._confirming(connection)
+            self._wary = False
         self._tag = 0
         self._outstanding = {}
-        channel.confirm_select()
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
 
-    def _routable(self, rows: Sequence[Row]) -> list[Row]:
-        """Without those whose exchange is not there: these have failed."""
-        found: list[Row] = []
-        for row in rows:
-            if not row.exchange or self._is_there(row.exchange):
-                found.append(row)
-            else:
-                self._result.failed[row.id] = f"exchange {row.exchange!r} is not there"
-        return found
+    def _confirming(self, connection: Any) -> Any:
+        channel = connection.channel()
+        channel.auto_decode = False  # a body that came back is compared with what was sent
+        channel.confirm_select()
+        return channel
 
-    def _is_there(self, exchange: str) -> bool:
-        if self._exchanges.get(exchange, 0.0) > time.monotonic():
-            return True
-        channel = self._link.connection.channel()
+    def _probe(self) -> None:
+        """See that the server reads and answers, by a message to no queue.
+
+        Under an alarm it reads the first message of a connection, and nothing after it: so what counts is the
+        answer to the call behind.
+        """
+        channel = self._channel
         try:
-            channel.exchange_declare(exchange, "direct", passive=True)
-        except amqp.exceptions.NotFound:
-            return False
-        channel.close()
-        self._exchanges[exchange] = time.monotonic() + BELIEVED_S
-        return True
+            channel.send_method(spec.Basic.Publish, "Bssbb", (0, "", "", False, False), amqp.Message(b""))
+            channel.close()
+        except amqp.exceptions.ChannelError:
+            return  # an answer, too
+        except TimeoutError as error:
+            raise self._unanswered() from error
+
+    def _unanswered(self) -> BrokerError:
+        why = (
+            "its memory or disk alarm is on; free memory or disk there" if self._link.blocked else "it does not answer"
+        )
+        return BrokerError(f"{self._link.describe()} takes nothing: {why}; nothing was sent, and it is tried again")

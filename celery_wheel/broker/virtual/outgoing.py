@@ -60,8 +60,8 @@ class Outgoing:
                 try:
                     reason = self._send(producer, row, now_ms, again)
                 except lost(self._connection) as error:
-                    text = self._drop(error)
-                    raise (Interrupted(text, confirmed) if confirmed else BrokerError(text)) from error
+                    # Whose answer was lost may be there all the same, also the first.
+                    raise Interrupted(self._drop(error), confirmed) from error
                 except Exception as error:  # whatever the transport calls it
                     reason = self._given_up(row, error)
                     stale |= not later(error)

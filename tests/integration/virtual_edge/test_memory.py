@@ -15,11 +15,12 @@ from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
 from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.broker.virtual.outgoing import TRIES
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.runner import Runner
-from celery_wheel.errors import BrokerError
+from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
 from celery_wheel.timing import SystemClock
@@ -186,4 +187,52 @@ def test_two_threads_may_publish_and_read_at_once(app: Any) -> None:
     while any(thread.is_alive() for thread in threads):
         edge.peek(0, 10, BIG)
     assert Channel.queues["mail"].qsize() == 400
+    edge.close()
+
+
+def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in its queue, and nobody heard of it: the next time it has to be marked."""
+    put = Channel._put
+
+    def put_and_lose_the_answer(self: Any, *args: Any, **options: Any) -> None:
+        put(self, *args, **options)
+        raise ConnectionResetError("the answer is lost")
+
+    edge = edge_of(app)
+    row = Row(1, 0, 1, 1, 1, "t", "", "direct", "mail", None, None, None, None, b"{}", b"{}", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "_put", put_and_lose_the_answer)
+        with pytest.raises(Interrupted):
+            edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], 0)
+    assert Channel.queues["mail"].qsize() == 1
+    edge.close()
+
+
+def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_leave(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an error that is none of its connection's: too large, perhaps, in a class of its client's own."""
+    put = Channel._put
+
+    def put_unless_odd(self: Any, queue: str, message: Any, **options: Any) -> None:
+        if message["headers"].get("odd"):
+            raise LookupError("too large")
+        put(self, queue, message, **options)
+
+    monkeypatch.setattr(Channel, "_put", put_unless_odd)
+    edge = edge_of(app)
+    parts = (None, None, None, None)
+    rows = [
+        Row(n, 0, n, n, n, "t", "", "direct", "mail", *parts, b'{"odd": true}' if n == 2 else b"{}", b"{}", b"x")
+        for n in (1, 2, 3)
+    ]
+    left, failed = rows, dict[int, str]()
+    for _ in range(TRIES):
+        published = edge.publish(0, 1, 0, ORIGIN, Position(3, 3), left, 0)
+        failed |= published.failed
+        left = [row for row in left if row.id in published.refused]
+    assert left == []
+    assert failed.keys() == {2}
+    assert "too large" in failed[2]
+    assert Channel.queues["mail"].qsize() == 2
     edge.close()

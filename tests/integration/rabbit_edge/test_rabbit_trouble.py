@@ -1,0 +1,287 @@
+"""Servers that hang, block, refuse or take away what was there; and two schedulers at once."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import amqp
+import pytest
+
+from celery_wheel import Celery
+from celery_wheel.broker.amqp import link, window
+from celery_wheel.broker.amqp.edge import AmqpBroker
+from celery_wheel.broker.amqp.link import Link
+from celery_wheel.broker.queues import wheel_queue
+from celery_wheel.engine.port import Peeked
+from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.store.model import Message, Row, Unreadable
+from tests.integration.rabbit_edge.conftest import Yard, ids, row
+from tests.servers import wait_until
+
+BIG = 2**30
+
+
+def send(yard: Yard, count: int, **options: Any) -> list[str]:
+    return [yard.app.send_task("tasks.add", (n,), countdown=60, queue="mail", **options).id for n in range(count)]
+
+
+def peek(edge: AmqpBroker, at_least: int, shard: int = 0) -> Peeked:
+    """As the engine does: a look that fails is made again."""
+    found: list[Peeked] = []
+
+    def look() -> bool:
+        try:
+            found.append(edge.peek(shard, 1_000, BIG))
+        except BrokerError:
+            return False
+        return len(found[-1].arrivals) >= at_least
+
+    wait_until(look, f"{at_least} messages")
+    return found[-1]
+
+
+def task_ids(peeked: Peeked) -> list[str]:
+    return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
+
+
+# -- the wheel queue --------------------------------------------------------------------------------------
+
+
+def test_a_wheel_queue_that_is_deleted_and_made_again_is_read_again(yard: Yard) -> None:
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    yard.channel.queue_delete("wheel.0")
+    wheel_queue("wheel", 0)(yard.channel).declare()
+    sent = send(yard, 2)
+    assert task_ids(peek(edge, 2)) == sent
+
+
+def test_a_queue_that_others_made_otherwise_is_named_in_the_log(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    yard.queue("wheel.0", **{"x-max-length": 5})
+    yard.edge().adopt(0, 1)
+    (said,) = [one.getMessage() for one in caplog.records if "wheel.0" in one.getMessage()]
+    assert "x-max-length" in said
+    assert "x-delivery-limit=-1" in said
+
+
+def test_who_may_not_make_the_wheel_queue_is_told_so(yard: Yard) -> None:
+    vhost = yard.url.rpartition("/")[2]
+    yard.server.ctl("set_permissions", "-p", vhost, "guest", "^$", ".*", ".*")
+    with pytest.raises(BrokerError, match=r"ACCESS_REFUSED.*wheel\.0"):
+        yard.edge().adopt(0, 1)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8-sig", "utf-7", "binary"])
+def test_bodies_pass_as_bytes_whatever_their_encoding_says(yard: Yard, encoding: str) -> None:
+    sent, body = send(yard, 1), "\ufeffa+äü".encode("utf-16")
+    (given,) = yard.take("wheel.0")
+    given.properties["content_encoding"] = encoding
+    yard.channel.basic_publish(amqp.Message(body, **given.properties), routing_key="wheel.0")
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    (message,) = peek(edge, 1).arrivals
+    assert isinstance(message, Message)
+    assert (message.task_id, message.body) == (sent[0], body)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [b"\x04when" + b"T" + struct.pack(">Q", 2**50), b"\x02\xff\xfe" + b"t\x01"],
+    ids=["a date beyond all years", "a name that is no text"],
+)
+def test_properties_that_cannot_be_read_stop_nobody(yard: Yard, table: bytes) -> None:
+    class Bad(amqp.Message):
+        def _serialize_properties(self) -> bytes:
+            return b"\x20\x00" + struct.pack(">I", len(table)) + table
+
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    yard.channel.basic_publish(Bad(b"body"), routing_key="wheel.0")
+    sent = send(yard, 1)
+    found = peek(edge, 2)
+    assert isinstance(found.arrivals[0], Unreadable)
+    assert found.arrivals[0].reason
+    assert b"Ym9keQ==" in found.arrivals[0].raw, "the body, in base64"
+    assert task_ids(found) == sent
+    assert edge.trim(0, 1, found.token)
+
+
+def test_staying_alive_reads_nothing_into_memory(yard: Yard) -> None:
+    """The bounds of ``peek`` are the only ones that memory has."""
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    send(yard, 50)
+    assert peek(edge, 1).arrivals
+    edge.trim(0, 1, edge.peek(0, 1, BIG).token)
+    for _ in range(20):
+        edge.now_ms()
+        edge.peek(0, 5, BIG)
+    send(yard, 200)
+    held = edge._ingress[0]._held
+    before = len(held)
+    for _ in range(20):
+        edge.now_ms()
+    assert len(held) == before
+
+
+def test_one_shard_comes_and_goes_and_another_does_not_notice(yard: Yard) -> None:
+    sent, edge = send(yard, 2), yard.edge()
+    edge.adopt(0, 1)
+    found = peek(edge, 2)
+    edge.adopt(1, 1)
+    edge.leave(1, 1)
+    edge.adopt(1, 2)
+    assert task_ids(found) == sent
+    assert edge.trim(0, 1, found.token)
+
+
+def test_two_schedulers_at_one_queue_lose_nothing_between_them(yard: Yard) -> None:
+    """Neither knows of the other: what one has in hand comes to the other when it is gone."""
+    sent = send(yard, 20)
+    one, other = yard.edge(), yard.edge()
+    one.adopt(0, 1)
+    assert task_ids(peek(one, 20)) == sent
+    other.adopt(0, 2)
+    sent += send(yard, 20)
+    mine = edge_share(one, other, 40)
+    one.close()
+    rest = peek(other, 40)
+    assert sorted(task_ids(rest)) == sorted(sent)
+    assert len(mine) == 40
+
+
+def edge_share(one: AmqpBroker, other: AmqpBroker, count: int) -> list[str]:
+    found: list[str] = []
+
+    def both() -> bool:
+        found[:] = [task for edge in (one, other) for task in task_ids(edge.peek(0, 1_000, BIG))]
+        return len(found) >= count
+
+    wait_until(both, f"{count} messages at both")
+    return found
+
+
+# -- the connection ---------------------------------------------------------------------------------------
+
+
+def test_a_server_that_stops_in_the_middle_of_a_frame_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    connection = amqp.Connection()
+    connection._transport = amqp.transport.TCPTransport("nowhere")
+    connection._transport.sock = ours
+    connection._transport._setup_transport()
+    under_test = Link(lambda: None)
+    under_test._connection = connection
+    connection.on_inbound_frame = lambda frame: frames.append(frame) or True
+    frames: list[Any] = []
+    frame = b"\x03\x00\x01" + struct.pack(">I", 1_000) + b"x" * 1_000 + b"\xce"
+    theirs.sendall(frame[:500])
+    began = time.monotonic()
+    waits = threading.Thread(target=under_test.drain, args=(0,), daemon=True)
+    waits.start()
+    waits.join(5)
+    assert not waits.is_alive()
+    assert time.monotonic() - began < 2
+    theirs.sendall(frame[500:])
+    assert under_test.drain(1)
+    assert frames == [(3, 1, b"x" * 1_000)]
+    ours.close()
+    theirs.close()
+
+
+def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) -> None:
+    yard.queue("mail")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/x;{yard.url}"
+        app = Celery("failover", broker=url, set_as_current=False)
+        edge = AmqpBroker(app.connection_for_write, namespace="wheel", max_message_bytes=BIG)
+        began = time.monotonic()
+        assert yard.publish(edge, [row(1)]).failed == {}
+        assert time.monotonic() - began < 10
+        edge.close()
+        app.close()
+    assert ids(yard.take("mail")) == ["task-1"]
+
+
+def test_options_in_the_url_are_taken(yard: Yard) -> None:
+    yard.queue("mail")
+    app = Celery("options", broker=f"{yard.url}?heartbeat=0&connect_timeout=3", set_as_current=False)
+    edge = AmqpBroker(app.connection_for_write, namespace="wheel", max_message_bytes=BIG)
+    assert yard.publish(edge, [row(1)]).failed == {}
+    edge.close()
+    app.close()
+
+
+# -- dispatch ---------------------------------------------------------------------------------------------
+
+
+def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "TIMEOUT_S", 1)
+    monkeypatch.setattr(link, "TIMEOUT_S", 1)
+    yard.queue("mail")
+    edge, rows = yard.edge(), [row(n) for n in range(10)]
+    yard.publish(edge, [row(99)])
+    yard.server.ctl("set_vm_memory_high_watermark", "0.0000001")
+    interrupted = 0
+    try:
+        for _ in range(6):
+            with pytest.raises(BrokerError, match=r"alarm|answer") as caught:
+                yard.publish(edge, rows, again=bool(interrupted))
+            interrupted += isinstance(caught.value, Interrupted)
+    finally:
+        yard.server.ctl("set_vm_memory_high_watermark", "0.6")
+    assert interrupted == 1, "after that nothing of it was written"
+
+    def goes_on() -> bool:
+        try:
+            return not yard.publish(edge, rows, again=True).failed
+        except BrokerError:
+            return False
+
+    wait_until(goes_on, "dispatch goes on")
+    arrived = ids(yard.take("mail"))
+    assert set(arrived) == {f"task-{n}" for n in (*range(10), 99)}
+    assert max(arrived.count(one) for one in arrived) <= 2
+
+
+def test_a_shard_that_is_given_up_sends_no_more_in_the_middle_of_a_chunk(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard.queue("mail")
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    write = window.write
+
+    def write_until_it_is_given_up(one: Row, now_ms: int, again: bool) -> Any:
+        if one.id == 30:
+            edge.leave(0, 1)
+        return write(one, now_ms, again)
+
+    monkeypatch.setattr(window, "write", write_until_it_is_given_up)
+    with pytest.raises(Interrupted, match="given up"):
+        yard.publish(edge, [row(n) for n in range(100)])
+    arrived = ids(yard.take("mail"))
+    assert arrived == [f"task-{n}" for n in range(len(arrived))]
+    assert len(arrived) <= 30
+
+
+def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: Yard) -> None:
+    yard.queue("mail")
+    edge = yard.edge()
+    yard.publish(edge, [row(1)])
+    yard.cut_all()
+    with pytest.raises(BrokerError) as caught:
+        yard.publish(edge, [row(2)])
+    assert not isinstance(caught.value, Interrupted)
+    assert yard.publish(edge, [row(2)]).failed == {}
+    assert ids(yard.take("mail")) == ["task-1", "task-2"]
+
+
+def test_a_producer_is_told_that_the_wheel_queue_was_made_otherwise(yard: Yard) -> None:
+    yard.queue("wheel.0", **{"x-queue-type": "quorum"})
+    with pytest.raises(amqp.exceptions.PreconditionFailed, match=r"x-queue-type.*wheel\.0"):
+        send(yard, 1)
