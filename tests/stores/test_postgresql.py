@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -12,13 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from celery_wheel.broker.envelope import MAX_TEXT_BYTES
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.postgresql_tables import PARAMETERS
 from celery_wheel.store.postgresql_words import in_words
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
-from tests.stores.samples import NOW, Holder
+from tests.stores.samples import NOW, Holder, hour_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -236,6 +238,17 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
         plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
     assert PLANS[name] in plan
     assert "Seq Scan" not in plan
+
+
+def test_what_the_envelope_lets_through_fits_into_every_index(pg_store: SqlStore) -> None:
+    """An index row has room for 2,704 bytes, and what does not compress takes all of its own."""
+    rng = random.Random(1)
+    longest = ["".join(chr(rng.randrange(0x10000, 0x110000)) for _ in range(MAX_TEXT_BYTES // 4)) for _ in range(6)]
+    names = ("task", "task_id", "exchange", "routing_key", "queue", "key")
+    holder = Holder(pg_store)
+    row = holder.row(**dict(zip(names, longest, strict=True)))
+    holder.apply(rows=[row], tally={hour_of(row): 1})
+    assert [row.task for row in holder.slice()] == longest[:1]
 
 
 # -- words ----------------------------------------------------------------------------------------------
