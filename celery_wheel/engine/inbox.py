@@ -6,8 +6,8 @@
     message   one message, in the form in which producers put it into the wheel queue
     cancel    {"task_id": str, "actor": str, "reason": str}; the last two may be absent
 
-Text that a store could not take (NUL, lone surrogates) makes a command unreadable here. Inside a commit it would end the
-term, and since the item stays in the inbox, every term after it.
+Text that a store could not take (NUL, lone surrogates) makes a command unreadable here. Inside a commit it would end
+the term, and since the item stays in the inbox, every term after it.
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import Connection, insert, inspect, make_url, select
+from sqlalchemy import URL, Connection, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
+from celery_wheel.store.postgresql_place import with_hosts_apart
 from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
 
@@ -59,10 +60,15 @@ def open_store(
         raise
 
 
+def read_url(url: str) -> URL:
+    """Raises ArgumentError, or ValueError, for what is no URL."""
+    return make_url(with_hosts_apart(url))
+
+
 def _database(url: str, durability: str, create: bool, lease_ms: int) -> Database:
     """The dialect is loaded only when it is used: PostgreSQL's driver is an extra."""
     try:
-        parsed = make_url(url)
+        parsed = read_url(url)
     except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
         raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):

@@ -10,8 +10,8 @@ Every ``--every`` rows a line is printed: live and dead rows, sizes of tables an
 table by itself, and how often it was vacuumed. Sizes that no longer grow after the first ``--keep`` rows and the first
 nap of autovacuum are what is hoped for.
 
-``--defaults`` takes back the storage parameters that the store sets. ``--horizon`` keeps a transaction open elsewhere for
-the whole run, as a forgotten psql or a long report does: no dead row may be removed then.
+``--defaults`` takes back the storage parameters that the store sets. ``--horizon`` keeps a transaction open elsewhere
+for the whole run, as a forgotten psql or a long report does: no dead row may be removed then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, TallyKey
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
 from celery_wheel.store.postgresql_tables import PARAMETERS
 from tests.postgres import PostgresServer
 from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, hour_of
@@ -39,7 +39,10 @@ SIZES = """
     FROM pg_stat_user_tables ORDER BY relname
 """
 
-COLUMNS = ("passed", "rows/s", "timer live", "dead", "MB", "index MB", "payload live", "dead", "MB", "index MB", "rest MB")
+#: Those of which each sample shows all.
+SHOWN = ("wheel_timer", "wheel_payload")
+_OF_EACH = ("live", "dead", "MB", "index MB")
+COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what in _OF_EACH), "rest MB")
 
 
 class Passing:
@@ -51,7 +54,6 @@ class Passing:
         self._hours = max(1, keep // 2 // group)
         self._cancelled = cancelled
         self._rng = random.Random(1)
-        self._pending = deque[Counter[TallyKey]]()
         self._settled = deque[int]()
         self._hand = ORIGIN
         self._number = 0
@@ -60,7 +62,9 @@ class Passing:
         now_ms = NOW + self._number * HOUR_MS
         self._accept(now_ms)
         self._settle(now_ms)
-        self._holder.store.renew(0, self._holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": self._number})
+        self._holder.store.renew(
+            0, self._holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": self._number}
+        )
         if len(self._settled) > self._hours:
             oldest = self._settled.popleft()
             while self._holder.store.forget(0, self._holder.epoch, oldest + 1, NO_LIMIT, self._group):
@@ -98,7 +102,7 @@ class Samples:
     def take(self, passed: int, rate: float) -> None:
         found = self._found()
         cells = [f"{passed:,}", f"{rate:,.0f}"]
-        for name in ("wheel_timer", "wheel_payload"):
+        for name in SHOWN:
             live, dead, table, indexes, _ = found.pop(name)
             cells += [f"{live:,}", f"{dead:,}", f"{table / 1e6:,.0f}", f"{indexes / 1e6:,.0f}"]
         cells.append(f"{sum(table + indexes for _, _, table, indexes, _ in found.values()) / 1e6:,.1f}")
@@ -126,7 +130,9 @@ def run(server: PostgresServer, url: str, arguments: Any) -> None:
             sampled = now
     took_s = time.monotonic() - began
     store.close()
-    print(f"\n{arguments.rows:,} rows in {took_s:.0f} s: {arguments.rows / took_s:,.0f} rows/s through their whole life")
+    print(
+        f"\n{arguments.rows:,} rows in {took_s:.0f} s: {arguments.rows / took_s:,.0f} rows/s through their whole life"
+    )
     samples.conclude()
 
 
