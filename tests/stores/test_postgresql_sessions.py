@@ -11,10 +11,12 @@ from sqlalchemy import make_url
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import open_store
+from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.opening import read_url
 from celery_wheel.store.postgresql_sessions import connect_args, settings
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
+from tests.servers import wait_until
 from tests.stores.samples import NOW, Holder
 
 LEASE_MS = 2_000
@@ -103,6 +105,28 @@ def test_a_schema_of_its_own(postgres: PostgresServer) -> None:
         Holder(store).accept(*range(NOW, NOW + 30))
         assert shown(store, "work_mem") == ["8MB"]
     assert postgres.sql("SELECT count(*) FROM apart.wheel_timer", database=name_of(url)) == [(30,)]
+
+
+def test_nothing_is_accepted_while_a_synchronous_standby_is_missed() -> None:
+    with PostgresServer() as server, opened(server.url()) as store:
+        holder = Holder(store)
+        server.sql("ALTER SYSTEM SET synchronous_standby_names = 'missed'", "SELECT pg_reload_conf()")
+        accepted, enough = list[int](), threading.Event()
+
+        def accept() -> None:  # again and again, since the setting takes a moment to arrive
+            while not enough.is_set():
+                accepted.extend(row.id for row in holder.accept(NOW))
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        wait_until(lambda: server.sql(waits) == [(1,)], "the commit waits for the standby")
+        enough.set()
+        assert holder.ids() == accepted
+        server.sql("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        accepting.join(30)
+        assert holder.ids() == accepted
+        assert len(accepted) == holder.highest_seq >> SHARD_BITS
 
 
 # -- poolers --------------------------------------------------------------------------------------------
