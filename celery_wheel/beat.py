@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from celery.utils.imports import symbol_by_name
-from sqlalchemy import make_url
 
 from celery_wheel.app import WheelApp
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.service import WheelService
+from celery_wheel.store.place import read_url
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,8 @@ class WheelMixin(_Base):
     def info(self) -> str:  # type: ignore[override]  # a property in Celery's class as well
         """Lines for the banner."""
         conf = Conf(self.app)
-        store = make_url(conf.store).render_as_string(hide_password=True)
+        url = read_url(conf.store).difference_update_query(("password", "sslpassword", "options"))
+        store = url.render_as_string(hide_password=True)
         return f"    . wheel -> {store} (namespace {conf.namespace})\n{super().info}"
 
 

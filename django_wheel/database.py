@@ -72,15 +72,21 @@ def place_of(alias: str) -> Place:
 
 
 def _postgresql(settings: dict[str, Any]) -> URL:
-    options = {name: str(value) for name, value in settings["OPTIONS"].items() if name in LIBPQ}
+    """``HOST`` and ``PORT`` may be lists, as libpq has them: h1,h2 and 5432,5433."""
+    hosts, ports = str(settings["HOST"] or ""), str(settings["PORT"] or "")
+    query: dict[str, Any] = {name: str(value) for name, value in settings["OPTIONS"].items() if name in LIBPQ}
+    several = "," in hosts
+    if several:
+        each = ports.split(",") * (1 if "," in ports else hosts.count(",") + 1)
+        query["host"] = tuple(f"{host}:{port or 5432}" for host, port in zip(hosts.split(","), each, strict=True))
     return URL.create(
         "postgresql",
         username=settings["USER"] or None,
         password=settings["PASSWORD"] or None,
-        host=settings["HOST"] or None,
-        port=int(settings["PORT"]) if settings["PORT"] else None,
+        host=None if several else hosts or None,
+        port=int(ports) if ports and not several else None,
         database=settings["NAME"] or None,
-        query=options,
+        query=query,
     )
 
 

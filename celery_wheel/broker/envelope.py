@@ -41,8 +41,9 @@ VERSION = 1
 #: The first instant that no eta may reach: 1 January 9999. A later one overflows a date in some time zone.
 END_OF_TIME_MS = 253_370_764_800_000
 
-#: Names and ids, in characters. At most 4 bytes each, this still fits into an index row of PostgreSQL (2,704 bytes).
-MAX_TEXT = 512
+#: Names and ids: in characters, and in bytes as UTF-8. Two of them, a queue and a task, stand in one row of an index,
+#: and PostgreSQL takes 2,704 bytes there.
+MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
 
 #: Namespace of the ids that are made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
@@ -236,7 +237,9 @@ def _text(fields: dict[str, Any], name: str, at_least: int) -> None:
     if "\0" in value:
         raise ValueError(f"{name} must be without NUL characters, got {_shown(value)}")
     if not value.isascii():
-        value.encode()  # a lone surrogate is a UnicodeEncodeError, and that a ValueError
+        size = len(value.encode())  # a lone surrogate is a UnicodeEncodeError, and that a ValueError
+        if size > MAX_TEXT_BYTES:
+            raise ValueError(f"{name} must be at most {MAX_TEXT_BYTES:,} bytes as UTF-8, got {size:,}: {_shown(value)}")
 
 
 def _instant(fields: dict[str, Any], name: str) -> None:

@@ -5,6 +5,9 @@
     kind      payload
     message   one message, in the form in which producers put it into the wheel queue
     cancel    {"task_id": str, "actor": str, "reason": str}; the last two may be absent
+
+Text that a store could not take (NUL, lone surrogates) makes a command unreadable here. Inside a commit it would end
+the term, and since the item stays in the inbox, every term after it.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Cancel:
             raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
         command = json.loads(item.payload)
         task_id, actor, reason = command["task_id"], command.get("actor", ""), command.get("reason", "")
-        if not all(isinstance(word, str) for word in (task_id, actor, reason)):
-            raise TypeError("task_id, actor and reason must be strings")
+        for name, word in {"task_id": task_id, "actor": actor, "reason": reason}.items():
+            if not isinstance(word, str) or "\0" in word:
+                raise TypeError(f"{name} must be a text without NUL characters, got {word!r:.60}")
+            word.encode()  # a lone surrogate is a UnicodeEncodeError, and that a ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
         return Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)

@@ -18,6 +18,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
+from celery_wheel.store.postgresql_place import with_hosts_apart
 
 EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
 
@@ -48,6 +49,11 @@ def place_of(url: str) -> Place:
             found: Place = added.load()(name)
             return found
     try:
-        return Place(make_url(url))
+        return Place(read_url(url))
     except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
         raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
+
+
+def read_url(url: str) -> URL:
+    """Raises ArgumentError, or ValueError, for what is no URL."""
+    return make_url(with_hosts_apart(url))

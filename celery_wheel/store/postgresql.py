@@ -16,11 +16,12 @@ Who stops, and what ends it; the lease runs by the database's clock, so no other
     stopped between transactions      the lease runs out; when it wakes up, it is fenced
     stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; and where PostgreSQL does
                                       not count that as idle (in the middle of a COPY, or of a message), whoever takes
-                                      the shard ends the session that still has the row locked: the ``hold`` below
+                                      the shard ends the session that still has the row locked: ``postgresql_holding``
     cut off                           tcp_user_timeout and keepalives, half of the lease, on both sides
 
 What a commit survives
-    durability "disk"     what synchronous_commit of the server says ("on": fsync; synchronous standbys, if it has any)
+    durability "disk"     what synchronous_commit of the server says ("on": fsync; synchronous standbys, if it has any),
+                          but never "off"
     durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
     durable=False         the same as "memory"; the next durable commit takes it along
 
@@ -38,59 +39,45 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
 
 import psycopg
-from sqlalchemy import URL, BigInteger, Connection, create_engine, literal_column
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.copying import Copied
+from celery_wheel.store.postgresql_holding import Stopped
+from celery_wheel.store.postgresql_sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql_statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql_tables import set_parameters
-from celery_wheel.store.postgresql_words import in_words
-from celery_wheel.store.statements import Statements
-
-CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+from celery_wheel.store.postgresql_words import in_words, sqlstate
 
 #: An engine has six threads; the rest is for several shards, and is closed when it is not needed.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
-#: A statement that takes longer than this is a mistake, of ours or of the server's.
-STATEMENT_TIMEOUT_MS = 60_000
-
 #: "wheel" as a number: who makes tables takes this lock first.
 MAKING_LOCK = 0x776865656C
 
-#: Ends the session in whose transaction the shard's row was changed and which outlived the lease. A younger one may be
-#: that of another who takes the shard over at this moment.
-_END_WHOEVER_STOPPED = f"""
-    SELECT pg_terminate_backend(session.pid)
-    FROM wheel_shard
-    JOIN pg_locks ON locktype = 'transactionid' AND transactionid = wheel_shard.xmax AND mode = 'ExclusiveLock'
-    JOIN pg_stat_activity AS session ON session.pid = pg_locks.pid
-    WHERE granted AND shard = %s AND lease_until_ms <= {CLOCK_SQL}
-      AND session.xact_start < clock_timestamp() - %s * interval '1 millisecond'
-"""  # noqa: S608 - nothing in it comes from outside
+#: After these errors the session itself is no longer what it should be, and goes out of the pool: it may only read (of
+#: a standby, or begun while default_transaction_read_only was set), or the server has not the statements it prepared.
+_SPOILED = ("25006", "26000", "42P05", "0A000")
 
 
 class PostgresqlDatabase:
     def __init__(self, url: URL, *, durability: str, lease_ms: int) -> None:
         self.name = _name(url)
-        self.statements = _statements()
+        self.statements = statements()
         self._commits = {None: durability == "disk", True: True, False: False}
-        self._patience_ms = max(100, lease_ms // 2)
+        self._stopped = Stopped(self.name, patience_ms(lease_ms), lease_ms)
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
-            isolation_level="AUTOCOMMIT",  # transactions are begun and ended in ``writing``, by name
+            isolation_level="AUTOCOMMIT",
             pool_size=CONNECTIONS,
             max_overflow=MORE_CONNECTIONS - CONNECTIONS,
             pool_use_lifo=True,
             use_native_hstore=False,
-            connect_args=_connect_args(url, lease_ms, self._patience_ms),
+            connect_args=connect_args(url, lease_ms),
         )
+        event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
         self._pid = os.getpid()
         self._closed = False
         self._open = 0
@@ -101,11 +88,16 @@ class PostgresqlDatabase:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         with self._in_use(), self._in_words(), self._engine.connect() as connection:
-            yield connection
+            try:
+                yield connection
+            except (SQLAlchemyError, psycopg.Error) as error:
+                if sqlstate(error) in _SPOILED:
+                    connection.invalidate()
+                raise
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
-        with self._in_use(), self._in_words(), self._engine.connect() as connection:
+        with self.reading() as connection:
             try:
                 connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
                 yield connection
@@ -161,7 +153,7 @@ class PostgresqlDatabase:
 
     def hold(self, shard: int, holder: str) -> bool:
         with self.reading() as connection:
-            connection.exec_driver_sql(_END_WHOEVER_STOPPED, (shard, self._patience_ms)).fetchall()
+            self._stopped.end(connection, shard)
         return True
 
     def let_go(self, shard: int) -> None:
@@ -195,42 +187,6 @@ def _roll_back(connection: Connection) -> None:
 def _name(url: URL) -> str:
     """Host and database; neither the password nor options, which may hold one."""
     host = url.host or url.query.get("host") or "local socket"
+    if not isinstance(host, str):
+        host = ",".join(host)
     return f"{url.database or ''} on {host}" + (f":{url.port}" if url.port else "")
-
-
-def _connect_args(url: URL, lease_ms: int, patience_ms: int) -> dict[str, Any]:
-    settings = {
-        "idle_in_transaction_session_timeout": patience_ms,
-        "tcp_user_timeout": patience_ms,
-        "tcp_keepalives_idle": 1,
-        "tcp_keepalives_interval": 1,
-        "tcp_keepalives_count": 2,
-        # Who has waited for the shard's row as long as this cannot have renewed: it is no longer the holder.
-        "lock_timeout": lease_ms,
-        "statement_timeout": STATEMENT_TIMEOUT_MS,
-        "default_transaction_isolation": "read\\ committed",
-        "plan_cache_mode": "force_custom_plan",
-        "enable_seqscan": "off",
-        "enable_bitmapscan": "off",
-        "enable_hashjoin": "off",
-        "enable_mergejoin": "off",
-        "jit": "off",
-    }
-    options = [str(url.query.get("options", "")), *(f"-c {name}={value}" for name, value in settings.items())]
-    return {
-        "options": " ".join(options).strip(),
-        "application_name": "celery-wheel",
-        "connect_timeout": max(2, lease_ms // 1000),
-        "tcp_user_timeout": patience_ms,
-        "keepalives_idle": 1,
-        "keepalives_interval": 1,
-        "keepalives_count": 2,
-    }
-
-
-@cache
-def _statements() -> Statements:
-    """Compiled once a process."""
-    clock: Any = literal_column(CLOCK_SQL, BigInteger)
-    dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
-    return Statements(dialect, postgresql.insert, clock=clock, adding=Copied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
@@ -10,6 +11,18 @@ from celery_wheel.errors import SettingError
 
 if TYPE_CHECKING:
     from celery_wheel.store.postgresql import PostgresqlDatabase
+
+_HOSTS = re.compile(r"(postgresql[^:/]*://(?:[^@/?]*@)?)([^/?@]*,[^/?@]*)(/[^?]*)(?:\?(.*))?").fullmatch
+
+
+def with_hosts_apart(url: str) -> str:
+    """``postgresql://h1:5432,h2:5433/db``, as libpq and its manual have it, in the form that SQLAlchemy reads."""
+    found = _HOSTS(url)
+    if found is None:
+        return url
+    before, hosts, database, query = found.groups()
+    apart = [f"host={host}" for host in hosts.split(",")]
+    return f"{before}{database}?{'&'.join(apart + ([query] if query else []))}"
 
 
 def open_database(url: URL, durability: str, lease_ms: int) -> PostgresqlDatabase:

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 _UNKNOWN = "what was under way may be in it or not"
 _NOTHING = "nothing was written"
 _ANEW = "the shard is adopted anew, and it is tried again"
+
+#: Of prepared statements that are not there, or are there already.
+_BY_TRANSACTION = (
+    "does not keep this process's sessions apart from others'",
+    "what was under way was not written",
+    "let wheel_store name the server itself, or a pooler that lends whole sessions (pgbouncer: pool_mode=session)",
+)
 
 #: SQLSTATE or class → (state, consequence, remedy); the first that the error's code begins with.
 _MEANINGS = {
@@ -33,9 +41,9 @@ _MEANINGS = {
         "look what stopped this process for so long: a suspended machine, swapping, a debugger",
     ),
     "25006": (
-        "may only be read: it is a standby",
+        "may only be read: it is a standby or has default_transaction_read_only",
         _NOTHING,
-        "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write",
+        "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write; or reset the setting",
     ),
     "57P01": ("ended the session: it is shut down, or another scheduler took the shard", _UNKNOWN, _ANEW),
     "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
@@ -43,7 +51,7 @@ _MEANINGS = {
     "55P03": (
         "has the row locked by another transaction",
         _NOTHING,
-        "look for it in pg_stat_activity; " + _ANEW,
+        "look for it in pg_stat_activity and pg_locks; " + _ANEW,
     ),
     "40": ("undid the transaction in favour of another", _NOTHING, _ANEW),
     "28": (
@@ -69,8 +77,11 @@ _MEANINGS = {
         _NOTHING,
         "the shard is adopted anew, which takes stock of what is there; if this repeats, please report it",
     ),
+    "26000": _BY_TRANSACTION,
+    "42P05": _BY_TRANSACTION,
     "22": ("cannot keep a value", _NOTHING, "this is a defect, please report it"),
     "54": ("cannot keep a value of that size", _NOTHING, "this is a defect, please report it"),
+    "F0": ("cannot be asked like this", "nothing was read or written", "correct the URL in wheel_store"),
     "58": ("could not be read or written", _UNKNOWN, "look into the server's log for errors of its disk"),
     "XX": ("is damaged or met a defect of its own", _UNKNOWN, "look into the server's log"),
 }
@@ -98,7 +109,7 @@ def in_words(name: str, error: Exception) -> str:
     cause: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(cause, "diag", None)
     detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
-    code = getattr(cause, "sqlstate", None) or _code_of(detail)
+    code = sqlstate(error) or _code_of(cause, detail)
     for prefix, (state, consequence, remedy) in _MEANINGS.items():
         if code.startswith(prefix):
             return f"the store {name} {state} ({detail}); {consequence}; {remedy}"
@@ -110,7 +121,17 @@ def in_words(name: str, error: Exception) -> str:
     )
 
 
-def _code_of(detail: str) -> str:
+def sqlstate(error: BaseException) -> str:
+    """Empty where the server said none."""
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) or ""
+
+
+def _code_of(cause: Any, detail: str) -> str:
+    if isinstance(cause, psycopg.DataError):  # the driver's own, before anything was sent
+        return "22000"
+    if isinstance(cause, psycopg.ProgrammingError):
+        return "F0000"
     if "FATAL" not in detail:
         return ""
     return next((code for part, code in _SAID_AT_THE_DOOR.items() if part in detail), "")

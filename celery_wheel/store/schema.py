@@ -29,8 +29,8 @@ third of the rate of ``slice`` (125,000 instead of 160,000 rows/s warm), of whic
 No foreign keys and no composite primary keys: the first cost a lookup a row for what the holder alone writes
 in order, the second Django cannot map before 5.2.
 
-Text has no length limit here: what may come in is the broker edge's to decide. On PostgreSQL the indexed ones
-(task_id, queue, task) must stay below about 2,600 bytes together.
+Text has no length limit here: what may come in is the broker edge's to decide. On PostgreSQL an index row has room for
+2,704 bytes, so task_id must stay below that, and queue (or routing_key) and task together.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from celery_wheel.store.model import (
     ShardState,
     TallyKey,
 )
-from celery_wheel.store.statements import IN_PLACES, span
+from celery_wheel.store.statements import ENVELOPES, IN_PLACES, span
 
 #: No epoch is this one.
 NEVER_HELD = -1
@@ -170,9 +170,10 @@ class SqlStore:
         with self._database.reading() as connection:
             for start in range(0, len(digits), IN_PLACES):
                 part = digits[start : start + IN_PLACES]
-                places = (shard, *part, *part[-1:] * (IN_PLACES - len(part)))
+                values = dict(zip(ENVELOPES, part + part[-1:] * (IN_PLACES - len(part)), strict=True))
                 # A database that knows UUIDs answers with UUIDs.
-                found.update(changes.digits(str(id_)) for id_ in self._sql.known.at(connection, places).scalars())
+                known = self._sql.known(connection, shard=shard, **values).scalars()
+                found.update(changes.digits(str(id_)) for id_ in known)
         return {id_ for id_, in_store in wanted.items() if in_store in found}
 
     def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:

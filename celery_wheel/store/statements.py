@@ -36,6 +36,9 @@ from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, sche
 #: repeats the last value. SQLite before 3.32 allows 999.
 IN_PLACES = 500
 
+#: Names of the values of ``known``.
+ENVELOPES = tuple(f"envelope_{n}" for n in range(IN_PLACES))
+
 #: The columns of a ``Row``, in the order of its fields.
 ROW = (
     timer.c.id,
@@ -143,8 +146,10 @@ class Statements:
         free = row
         if self._clock is not None:
             # Ours by the epoch and not by the name: on one host two containers may have the same name and pid.
-            over, ours = shard.c.lease_until_ms <= self._clock, shard.c.epoch == bindparam("own_epoch")
-            free = and_(row, or_(shard.c.holder.is_(None), over, ours))
+            ours, over = shard.c.epoch == bindparam("own_epoch"), shard.c.lease_until_ms <= self._clock
+            # No lease ends that late, unless the clock was put back: a dead holder would be waited for as long as that.
+            put_back = shard.c.lease_until_ms > self._clock + 2 * bindparam("lease_ms", type_=BigInteger)
+            free = and_(row, or_(shard.c.holder.is_(None), over, put_back, ours))
         self.take = self._prepare(
             update(shard).where(free).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
         )
@@ -228,10 +233,8 @@ class Statements:
         at_shard: BindParameter[int] = bindparam("shard")
         self.state = self._prepare(select(shard).where(shard.c.shard == at_shard))
         self.lanes = self._prepare(select(lane).where(lane.c.shard == at_shard).order_by(lane.c.lane))
-        envelopes: list[BindParameter[str]] = [bindparam(f"envelope_{n}") for n in range(IN_PLACES)]
-        self.known = self._prepare(
-            select(timer.c.envelope_id).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
-        )
+        envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]
+        self.known = self._prepare(self._known_of(at_shard, envelopes))
         joined = timer.join(payload, payload.c.id == timer.c.id)
         found = select(*ROW).select_from(joined).where(timer.c.task_id == bindparam("task_id"))
         here = found.where(timer.c.shard == at_shard, timer.c.lane != REST)
@@ -244,3 +247,6 @@ class Statements:
         self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
         items = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(inbox.c.shard == at_shard)
         self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))
+
+    def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+        return select(timer.c.envelope_id).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))

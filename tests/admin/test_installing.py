@@ -72,7 +72,26 @@ def test_the_default_store_is_a_file_in_the_projects_folder(tmp_path: Path) -> N
     plain.close()
 
 
-def test_the_entry_of_databases_becomes_a_url(settings: object) -> None:
+@pytest.mark.parametrize(
+    ("changed", "url"),
+    [
+        ({}, "postgresql://anna:p%40ss%2Fword@db.example:5433/shop?sslmode=require"),
+        (
+            {"HOST": "/run/postgresql", "PORT": ""},
+            "postgresql://anna:p%40ss%2Fword@/run/postgresql/shop?sslmode=require",
+        ),
+        ({"HOST": "", "USER": "", "PASSWORD": "", "PORT": "", "OPTIONS": {}}, "postgresql:///shop"),
+        (
+            {"HOST": "h1,h2", "PORT": "5432,5433", "OPTIONS": {"target_session_attrs": "read-write"}},
+            "postgresql://anna:p%40ss%2Fword@/shop?host=h1%3A5432&host=h2%3A5433&target_session_attrs=read-write",
+        ),
+        (
+            {"HOST": "h1,h2", "PORT": "5433", "OPTIONS": {}},
+            "postgresql://anna:p%40ss%2Fword@/shop?host=h1%3A5433&host=h2%3A5433",
+        ),
+    ],
+)
+def test_the_entry_of_databases_becomes_a_url(changed: dict[str, object], url: str) -> None:
     from django.db import connections
 
     found = {
@@ -82,6 +101,7 @@ def test_the_entry_of_databases_becomes_a_url(settings: object) -> None:
         "HOST": "db.example",
         "PORT": "5433",
         "OPTIONS": {"sslmode": "require", "pool": True, "isolation_level": 2},
+        **changed,
     }
     connection = connections["default"]
     before, vendor = connection.settings_dict, connection.vendor
@@ -90,9 +110,7 @@ def test_the_entry_of_databases_becomes_a_url(settings: object) -> None:
         place = place_of("default")
     finally:
         connection.settings_dict, connection.vendor = before, vendor
-    assert place.url.render_as_string(hide_password=False) == (
-        "postgresql://anna:p%40ss%2Fword@db.example:5433/shop?sslmode=require"
-    )
+    assert place.url.render_as_string(hide_password=False) == url
     assert not place.own
 
 

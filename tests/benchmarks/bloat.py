@@ -2,11 +2,16 @@
 
 ::
 
-    fill ─► settle ─► forget      in groups of ``--group``, at random due times of an hour, through the store's API;
-                                  about ``--keep`` rows are in the store at any time
+    accept ─► cancel some ─► settle ─► forget     in groups of ``--group``, through the store's API
+       due at random within the ``--keep`` / 2 rows that come next, so that rows leave the tables in another order than
+       they came into them; as many settled rows are history: about ``--keep`` are in the store at any time
 
-Printed for each table: live and dead rows, size of the table and of its indexes, how often it was vacuumed.
-``--defaults`` takes back the storage parameters that the store sets.
+Every ``--every`` rows a line is printed: live and dead rows, sizes of tables and of their indexes; at the end, each
+table by itself, and how often it was vacuumed. Sizes that no longer grow after the first ``--keep`` rows and the first
+nap of autovacuum are what is hoped for.
+
+``--defaults`` takes back the storage parameters that the store sets. ``--horizon`` keeps a transaction open elsewhere
+for the whole run, as a forgotten psql or a long report does: no dead row may be removed then.
 """
 
 from __future__ import annotations
@@ -14,16 +19,17 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections import deque
+from collections import Counter, deque
+from contextlib import ExitStack
 from typing import Any
 
+import psycopg
+
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, LaneState, Position
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
 from celery_wheel.store.postgresql_tables import PARAMETERS
 from tests.postgres import PostgresServer
-from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, place
-
-HOUR_MS = 3_600_000
+from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, hour_of
 
 #: Bytes of a message: as the other benchmarks have it, 600 of body and 620 beside it.
 PARTS = {"body": b"b" * 600, "headers": b"h" * 310, "properties": b"p" * 310}
@@ -33,49 +39,117 @@ SIZES = """
     FROM pg_stat_user_tables ORDER BY relname
 """
 
+#: Those of which each sample shows all.
+SHOWN = ("wheel_timer", "wheel_payload")
+_OF_EACH = ("live", "dead", "MB", "index MB")
+COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what in _OF_EACH), "rest MB")
 
-def passing(holder: Holder, rows: int, group: int, keep: int, rng: random.Random) -> None:
-    """Every group is due after the one before, and in it in any order."""
-    hand, settled = ORIGIN, deque[int]()
-    for number in range(rows // group):
-        base = NOW + number * HOUR_MS
-        new = [holder.row(base + rng.randrange(HOUR_MS), **PARTS) for _ in range(group)]
-        holder.apply(rows=new)
-        to = max(place(row) for row in new)
-        weight = sum(row.message.size for row in new)
-        batch = holder.batch(hand, Position(*to), at_ms=base, weight=weight)
-        holder.apply(batches=[batch], lanes=[LaneState(0, to, to)])
-        holder.store.renew(0, holder.epoch, base, LEASE, {"snapshot": "s" * 2_000, "number": number})
-        hand = to
-        settled.append(base)
-        if len(settled) * group > keep:
-            while holder.store.forget(0, holder.epoch, settled[0] + 1, NO_LIMIT, group):
+
+class Passing:
+    """Tasks on their way through a store; ``group`` of them at each ``step``, an hour of their own time apart."""
+
+    def __init__(self, holder: Holder, group: int, keep: int, cancelled: float) -> None:
+        self._holder = holder
+        self._group = group
+        self._hours = max(1, keep // 2 // group)
+        self._cancelled = cancelled
+        self._rng = random.Random(1)
+        self._settled = deque[int]()
+        self._hand = ORIGIN
+        self._number = 0
+
+    def step(self) -> None:
+        now_ms = NOW + self._number * HOUR_MS
+        self._accept(now_ms)
+        self._settle(now_ms)
+        self._holder.store.renew(
+            0, self._holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": self._number}
+        )
+        if len(self._settled) > self._hours:
+            oldest = self._settled.popleft()
+            while self._holder.store.forget(0, self._holder.epoch, oldest + 1, NO_LIMIT, self._group):
                 pass
-            settled.popleft()
+        self._number += 1
+
+    def _accept(self, now_ms: int) -> None:
+        holder, rng = self._holder, self._rng
+        new = [holder.row(now_ms + rng.randrange(self._hours * HOUR_MS), **PARTS) for _ in range(self._group)]
+        holder.apply(rows=new, tally=dict(Counter(hour_of(row) for row in new)))
+        out = new[: int(self._group * self._cancelled)]
+        moves = [holder.rest(row, now_ms) for row in out]
+        outcomes = [holder.outcome(row.id, at_ms=now_ms) for row in out]
+        left = Counter(hour_of(row) for row in out)
+        holder.apply(moves=moves, outcomes=outcomes, tally={key: -n for key, n in left.items()})
+
+    def _settle(self, now_ms: int) -> None:
+        holder, to = self._holder, Position(now_ms, 0)
+        left = holder.store.summary(0, 0, self._hand, to)
+        batch = holder.batch(self._hand, to, at_ms=now_ms, weight=left.bytes)
+        tally = {key: -n for key, n in left.tally.items()}
+        holder.apply(batches=[batch], lanes=[LaneState(0, to, to)], tally=tally)
+        self._hand = to
+        self._settled.append(now_ms)
 
 
-def report(server: PostgresServer, database: str) -> None:
-    print(f"{'table':16}{'live':>10}{'dead':>10}{'table MB':>10}{'index MB':>10}{'vacuumed':>10}")
-    for name, live, dead, table, indexes, vacuumed in server.sql(SIZES, database=database):
-        print(f"{name:16}{live:10,}{dead:10,}{table / 1e6:10.1f}{indexes / 1e6:10.1f}{vacuumed:10}")
+class Samples:
+    """A line of the table of samples, and the last word on each table."""
+
+    def __init__(self, server: PostgresServer, database: str) -> None:
+        self._server = server
+        self._database = database
+        print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
+
+    def take(self, passed: int, rate: float) -> None:
+        found = self._found()
+        cells = [f"{passed:,}", f"{rate:,.0f}"]
+        for name in SHOWN:
+            live, dead, table, indexes, _ = found.pop(name)
+            cells += [f"{live:,}", f"{dead:,}", f"{table / 1e6:,.0f}", f"{indexes / 1e6:,.0f}"]
+        cells.append(f"{sum(table + indexes for _, _, table, indexes, _ in found.values()) / 1e6:,.1f}")
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+    def conclude(self) -> None:
+        print(f"\n{'table':16}{'live':>10}{'dead':>10}{'table MB':>10}{'index MB':>10}{'vacuumed':>10}")
+        for name, (live, dead, table, indexes, vacuumed) in self._found().items():
+            print(f"{name:16}{live:10,}{dead:10,}{table / 1e6:10.1f}{indexes / 1e6:10.1f}{vacuumed:10}")
+
+    def _found(self) -> dict[str, tuple[int, int, int, int, int]]:
+        return {name: tuple(rest) for name, *rest in self._server.sql(SIZES, database=self._database)}
+
+
+def run(server: PostgresServer, url: str, arguments: Any) -> None:
+    samples = Samples(server, url.rsplit("/", 1)[1])
+    store = open_store(url)
+    passing = Passing(Holder(store), arguments.group, arguments.keep, arguments.cancelled)
+    began = sampled = time.monotonic()
+    for passed in range(arguments.group, arguments.rows + 1, arguments.group):
+        passing.step()
+        if passed % arguments.every < arguments.group:
+            now = time.monotonic()
+            samples.take(passed, arguments.every / (now - sampled))
+            sampled = now
+    took_s = time.monotonic() - began
+    store.close()
+    print(
+        f"\n{arguments.rows:,} rows in {took_s:.0f} s: {arguments.rows / took_s:,.0f} rows/s through their whole life"
+    )
+    samples.conclude()
 
 
 def main(arguments: Any) -> None:
     options = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "256MB", "max_wal_size": "2GB"}
-    with PostgresServer(**options, autovacuum_naptime=arguments.naptime) as server:
+    with ExitStack() as stack:
+        server = stack.enter_context(PostgresServer(**options, autovacuum_naptime=arguments.naptime))
         url = server.new_database()
-        store = open_store(url)
-        database = url.rsplit("/", 1)[1]
+        open_store(url).close()
         if arguments.defaults:
             for table, parameters in PARAMETERS.items():
-                server.sql(f"ALTER TABLE {table} RESET ({', '.join(parameters)})", database=database)
-        began = time.monotonic()
-        passing(Holder(store), arguments.rows, arguments.group, arguments.keep, random.Random(1))
-        took_s = time.monotonic() - began
-        store.close()
-        rate = arguments.rows / took_s
-        print(f"{arguments.rows:,} rows in {took_s:.0f} s: {rate:,.0f} rows/s accepted, settled and forgotten")
-        report(server, database)
+                server.sql(f"ALTER TABLE {table} RESET ({', '.join(parameters)})", database=url.rsplit("/", 1)[1])
+        if arguments.horizon:
+            elsewhere = stack.enter_context(psycopg.connect(url))
+            elsewhere.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            elsewhere.execute("SELECT 1")
+        run(server, url, arguments)
 
 
 if __name__ == "__main__":
@@ -83,6 +157,9 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=200_000, help="how many pass in all")
     parser.add_argument("--group", type=int, default=2_000, help="how many are accepted in one commit")
     parser.add_argument("--keep", type=int, default=50_000, help="how many are in the store at any time")
+    parser.add_argument("--cancelled", type=float, default=0.1, help="part of them that is cancelled")
+    parser.add_argument("--every", type=int, default=100_000, help="rows between two samples")
     parser.add_argument("--naptime", default="1min", help="of autovacuum; PostgreSQL's default is 1min")
     parser.add_argument("--defaults", action="store_true", help="with PostgreSQL's own settings for the tables")
+    parser.add_argument("--horizon", action="store_true", help="beside a transaction that stays open elsewhere")
     main(parser.parse_args())

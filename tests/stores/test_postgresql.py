@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -12,13 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from celery_wheel.broker.envelope import MAX_TEXT_BYTES
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.postgresql_tables import PARAMETERS
 from celery_wheel.store.postgresql_words import in_words
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
-from tests.stores.samples import NOW, Holder
+from tests.stores.samples import NOW, Holder, hour_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -208,6 +210,7 @@ def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlSto
 
 
 PLANS = {
+    "known": "wheel_timer_envelope",
     "count": "wheel_timer_position",
     "sizes": "wheel_timer_position",
     "ids_in_range": "wheel_timer_position",
@@ -229,13 +232,25 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
     given = {
         "task_id": "t",
         "nullif_1": "",
-        **{n: str(n[9:].zfill(32)) for n in statement.names if n[:9] == "envelope_"},
+        **{n: n[9:].zfill(32) for n in statement.names if n[:9] == "envelope_"},
     }
     with pg_store.database.reading() as connection:
         places = tuple(given.get(place, 1) for place in statement.names)
         plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
     assert PLANS[name] in plan
     assert "Seq Scan" not in plan
+    assert "Filter: (envelope_id" not in plan
+
+
+def test_what_the_envelope_lets_through_fits_into_every_index(pg_store: SqlStore) -> None:
+    """An index row has room for 2,704 bytes, and what does not compress takes all of its own."""
+    rng = random.Random(1)
+    longest = ["".join(chr(rng.randrange(0x10000, 0x110000)) for _ in range(MAX_TEXT_BYTES // 4)) for _ in range(6)]
+    names = ("task", "task_id", "exchange", "routing_key", "queue", "key")
+    holder = Holder(pg_store)
+    row = holder.row(**dict(zip(names, longest, strict=True)))
+    holder.apply(rows=[row], tally={hour_of(row): 1})
+    assert [row.task for row in holder.slice()] == longest[:1]
 
 
 # -- words ----------------------------------------------------------------------------------------------
@@ -251,6 +266,8 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
             psycopg.errors.ReadOnlySqlTransaction("read-only"),
             "may only be read: it is a standby .*target_session_attrs=read-write",
         ),
+        (psycopg.DataError("text cannot contain NUL"), "cannot keep a value .*nothing was written"),
+        (psycopg.errors.DuplicatePreparedStatement("exists"), "does not keep .*sessions apart .*pool_mode=session"),
         (psycopg.errors.AdminShutdown("terminating"), "ended the session.*may be in it or not"),
         (psycopg.errors.CrashShutdown("crash"), "is starting, stopping or recovering .*may be in it or not"),
         (psycopg.errors.InvalidPassword("no"), "does not let this user in .*check user and password"),

@@ -99,6 +99,59 @@ def test_the_same_name_on_another_machine_is_another_holder(url: str, standby: S
     store.close()
 
 
+def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
+    url: str, standby: SqlStore, postgres: PostgresServer
+) -> None:
+    """The lease of who died just before then ends an hour from now."""
+    dead = open_store(url, shards=2, lease_ms=LEASE)
+    Holder(dead)
+    dead.close()
+    postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=url.rsplit("/", 1)[1])
+    assert standby.acquire(0, "host-b", NOW, LEASE) == 2
+
+
+# -- of several users -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
+    """The URLs of the tables' owner and of another who may use them; schedulers that connect as two users."""
+    roles = ["owner_of_it", "other_one"]
+    database = url.rsplit("/", 1)[1]
+    postgres.sql(*(f"CREATE ROLE {role} LOGIN" for role in roles), f"ALTER DATABASE {database} OWNER TO {roles[0]}")
+    owner, other = (url.replace("wheel@", f"{role}@") for role in roles)
+    open_store(owner, shards=2).close()
+    postgres.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {roles[1]}", database=database)
+    yield owner, other
+    postgres.sql(f"ALTER DATABASE {database} OWNER TO wheel")
+    postgres.sql(*(f"DROP OWNED BY {role} CASCADE" for role in roles), database=database)
+    postgres.sql(*(f"DROP ROLE {role}" for role in roles))
+
+
+def test_who_may_not_end_a_stopped_session_says_so_and_may_when_it_was_granted(
+    users: tuple[str, str], postgres: PostgresServer
+) -> None:
+    owner, other = users
+    standby = open_store(other, shards=2, lease_ms=LEASE)
+    with held(owner, "copying") as process:
+        process.send_signal(signal.SIGSTOP)
+        said: list[str] = []
+
+        def refused() -> bool:
+            try:
+                assert standby.acquire(0, "host-b", NOW, LEASE) is None
+            except StoreError as error:
+                said.append(str(error))
+            return bool(said) and "may not end" in said[-1]
+
+        wait_until(refused, "the standby says what it may not")
+        assert "of the user owner_of_it" in said[-1]
+        assert "the shard is not taken" in said[-1]
+        postgres.sql("GRANT pg_signal_backend TO other_one")
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+    standby.close()
+
+
 # -- trouble in between ---------------------------------------------------------------------------------
 
 

@@ -253,6 +253,19 @@ class TestCancel:
         assert [outcome.kind for outcome in rig.disk.shard(0).outcomes] == ["rejected"] * 3
         assert rig.disk.shard(0).inbox == {}
 
+    @pytest.mark.parametrize("field", ["task_id", "actor", "reason"])
+    @pytest.mark.parametrize("text", [r"a\u0000b", r"\ud800"])
+    def test_a_command_that_no_store_could_take_is_kept_as_rejected(self, rig: Rig, field: str, text: str) -> None:
+        """PostgreSQL refuses NUL in a text, and the item would come again in every term."""
+        command = f'{{"task_id": "a", "{field}": "{text}"}}'.encode()
+        rig.store.put_inbox(0, [("cancel", command)])
+        rig.run()
+        (outcome,) = rig.disk.shard(0).outcomes
+        assert outcome.kind == "rejected"
+        assert "cannot be read" in outcome.reason
+        assert outcome.reason.encode().decode().isprintable()
+        assert rig.disk.shard(0).inbox == {}
+
 
 class TestBrokerRollback:
     def dispatched(self, limits: Limits) -> Rig:

@@ -87,6 +87,7 @@ FIELDS: list[dict[str, Any]] = [
     {"priority": 255, "expires_ms": END_OF_TIME_MS - 1, "queue_expires_ms": 2**63 - 1},
     {"exchange": "news", "exchange_type": "topic", "routing_key": "", "queue": None},
     {"task": "é" * 512, "task_id": "日本", "routing_key": "ü", "key": "😀"},
+    {"task": "😀" * 256, "task_id": "日" * 341, "queue": "x" * 512},
 ]
 
 
@@ -228,6 +229,8 @@ def test_fields_that_may_be_empty_may_be_absent() -> None:
         (enveloped(task_id=5), "task_id must be a text of 1 to 512 characters, got 5"),
         (enveloped(task_id="a\0b"), "task_id must be without NUL"),
         (enveloped(task_id="\ud800"), "surrogates"),
+        (enveloped(task="日" * 342), "task must be at most 1,024 bytes as UTF-8, got 1,026"),
+        (enveloped(queue="😀" * 512), "queue must be at most 1,024 bytes as UTF-8, got 2,048"),
         (enveloped(exchange=None), "exchange must be a text"),
         (enveloped(exchange_type=""), "exchange_type must be a text"),
         (enveloped(routing_key=""), "routing_key must be a text of 1 to 512 characters"),
