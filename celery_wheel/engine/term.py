@@ -45,6 +45,7 @@ from celery_wheel.store.model import (
     Position,
     Row,
     TallyKey,
+    Tombstone,
     Unreadable,
 )
 
@@ -58,11 +59,13 @@ class Intake:
 
 
 @dataclass(slots=True, eq=False)
-class Withdrawal:
-    """Rows taken out of the window to be laid to rest: a change to commit, and what is reserved meanwhile."""
+class Revision:
+    """Rows taken out of the lanes, to rest or to wait elsewhere: a change to commit, and what is reserved meanwhile."""
 
     change: Change
-    tokens: list[tuple[int, int]]  #: (lane number, reservation)
+    rows: list[Row] = field(default_factory=list)
+    task_ids: set[str] = field(default_factory=set)
+    tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +87,8 @@ class Term:
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
+        self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
     # -- life ------------------------------------------------------------------------------------
@@ -139,6 +144,11 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self._next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
+            if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
+                change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
+                why = (tombstone.reason, tombstone.actor)
+                change.outcomes.append(Outcome(self._next_seq(), seq, "cancelled", *why, now_ms))
+                continue
             lane = self._lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
             change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
@@ -150,10 +160,18 @@ class Term:
         change.tally = {TallyKey(*key): n for key, n in tally.items()}
         for number, position in lowest.items():
             intake.tokens[number] = self._open_reservation(self.lanes[number], Position(*position))
-        new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        change.lanes = [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+        change.lanes = self._new_lanes()
         change.seq = self.seq
         return intake
+
+    def _new_lanes(self) -> list[LaneState]:
+        """Lanes that were opened for what came, and that the store does not know yet."""
+        new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
+        return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+
+    def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+        found = self.tombstones.get(task_id)
+        return found if found is not None and found.until_ms >= now_ms else None
 
     def _open_reservation(self, lane: Lane, lowest: Position) -> int:
         return lane.reserve(lowest)
@@ -163,6 +181,8 @@ class Term:
         for state in intake.change.lanes:
             self.lanes[state.lane].in_store = True
         for new in intake.change.rows:
+            if new.lane == REST:
+                continue
             lane = self.lanes[new.lane]
             if (new.due_ms, new.seq) <= lane.edge:  # most are far, and need no Row yet
                 self.window.place(lane, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
@@ -276,29 +296,69 @@ class Term:
 
     # -- revision --------------------------------------------------------------------------------
 
-    def withdraw(self, rows: Sequence[Row], kind: str, reason: str, actor: str, now_ms: int) -> Withdrawal | None:
-        """Take those of the rows that have not been handed over out of the lanes; None when all have been.
+    def withdraw(self, found: Sequence[tuple[str, Row]], kind: str, reason: str, actor: str, now_ms: int) -> Revision:
+        """Take those of the rows, each with its task id, that have not been handed over out of the lanes.
 
         Their positions stay reserved until the change is committed: what lies between the ends of a chunk
         and is not in it has its outcome in the store before the chunk leaves.
         """
-        change = Change()
-        tokens: list[tuple[int, int]] = []
-        for row in rows:
+        revision = self._take_out(found)
+        for row in revision.rows:
+            self._lay_to_rest(revision.change, row.id, kind, reason, actor, now_ms)
+        revision.change.seq = self.seq
+        return revision
+
+    def relocate(
+        self, found: Sequence[tuple[str, Row]], eta_ms: int | None, reason: str, actor: str, now_ms: int
+    ) -> Revision:
+        """Give those of the rows that have not been handed over another due time; None: now."""
+        revision = self._take_out(found)
+        change, eta_ms = revision.change, now_ms if eta_ms is None else eta_ms
+        for row in revision.rows:
+            lane = self._lane_for(eta_ms, now_ms)
+            move = Move(row.id, lane.number, max(eta_ms, lane.cut.due_ms), self._next_seq(), eta_ms)
+            change.moves.append(move)
+            change.outcomes.append(Outcome(self._next_seq(), row.id, "moved", reason, actor, now_ms))
+            key = row.tally_key._replace(hour=move.due_ms // HOUR_MS)
+            change.tally[key] = change.tally.get(key, 0) + 1
+            revision.tokens.append((lane.number, self._open_reservation(lane, Position(move.due_ms, move.seq))))
+        change.lanes = self._new_lanes()
+        change.seq = self.seq
+        return revision
+
+    def _take_out(self, found: Sequence[tuple[str, Row]]) -> Revision:
+        revision = Revision(Change())
+        change = revision.change
+        for task_id, row in found:
             lane = self.lanes[row.lane]
             if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
                 continue
-            tokens.append((lane.number, self._open_reservation(lane, row.position)))
+            revision.tokens.append((lane.number, self._open_reservation(lane, row.position)))
             self.window.withdraw(row.id)
-            self._lay_to_rest(change, row.id, kind, reason, actor, now_ms)
+            revision.rows.append(row)
+            revision.task_ids.add(task_id)
             change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
-        change.seq = self.seq
-        return Withdrawal(change, tokens) if tokens else None
+        return revision
 
-    def withdrawn(self, withdrawal: Withdrawal) -> None:
-        self.window.withdrawn(move.id for move in withdrawal.change.moves)
-        for number, token in withdrawal.tokens:
+    def revised(self, revision: Revision) -> None:
+        """The revision is committed: moved rows wait at their new place, and the reservations are given back."""
+        self.window.withdrawn(row.id for row in revision.rows)
+        for state in revision.change.lanes:
+            self.lanes[state.lane].in_store = True
+        moves = {move.id: move for move in revision.change.moves}
+        for row in revision.rows:
+            move = moves[row.id]
+            row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+            if move.eta_ms is not None:
+                row.eta_ms = move.eta_ms
+            if row.lane != REST:
+                self.window.place(self.lanes[row.lane], row)
+        for number, token in revision.tokens:
             self.lanes[number].release(token)
+        self.window.evict(self.lanes)
+
+    def bury(self, tombstones: Sequence[Tombstone]) -> None:
+        self.tombstones.update({one.task_id: one for one in tombstones})
 
     def _lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
         change.moves.append(Move(row_id, REST, at_ms, self._next_seq()))

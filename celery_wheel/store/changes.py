@@ -2,12 +2,13 @@
 
 ::
 
-    fence ─► timer + payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox
+    fence ─► timer + payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers, tombstones
       └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,7 +38,7 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
 def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
     """All parts of the change, after the fence."""
     _add(connection, statements, shard, change.rows, change.rejects)
-    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.id, shard) for m in change.moves])
+    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.eta_ms, m.id, shard) for m in change.moves])
     statements.add_outcome.many(
         connection, [(o.id, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
     )
@@ -51,6 +52,10 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.set_lane.many(connection, [(shard, s.lane, *s.hand, *s.cut, s.target, s.again) for s in change.lanes])
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+    answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
+    statements.add_answer.many(connection, answers)
+    tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
+    statements.add_tombstone.many(connection, tombstones)
 
 
 def _add(

@@ -193,6 +193,7 @@ class Move:
     lane: int
     due_ms: int
     seq: int
+    eta_ms: int | None = None  #: what is asked for now, where somebody asked for another time; None: as before
 
 
 @dataclass(slots=True)
@@ -205,6 +206,25 @@ class Outcome:
     reason: str
     actor: str
     at_ms: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a command: for each task id it named, ``done``, ``too_late`` or ``unknown``."""
+
+    id: str  #: the command's, a UUID in 36 characters
+    verdicts: dict[str, str]
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Tombstone:
+    """Messages of this task id that come until ``until_ms`` are laid to rest as they come."""
+
+    task_id: str
+    until_ms: int
+    reason: str
+    actor: str
 
 
 @dataclass(slots=True)
@@ -251,6 +271,8 @@ class Change:
     lanes: list[LaneState] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@
     wheel_batch    one row a settlement: (from, to] left at dispatched_ms   ranges overlap only after a replay
     wheel_tally    shard, hour, queue, task → pending                       counts without scanning
     wheel_scheduler  name → when it was last heard of                       shards are shared among those
+    wheel_answer   what became of a command                                 read by who asked, gone after minutes
+    wheel_tombstone  task ids that were cancelled before they came          held against whatever is accepted
     wheel_inbox    what others wrote for the holder                         read by id, deleted when taken in
     wheel_meta     one row: version of this description, the store's UUID, how many shards
 
@@ -54,7 +56,7 @@ from sqlalchemy import (
 )
 
 #: Raised by every change of this description; a store carries the one it was made or migrated with.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -204,6 +206,28 @@ inbox = Table(
     Index("wheel_inbox_shard", "shard", "id"),
     # Ids are never used again: a command that was taken in must not be taken for a newer one.
     sqlite_autoincrement=True,
+)
+
+answer = Table(
+    "wheel_answer",
+    metadata,
+    Column("id", Uuid(as_uuid=False), primary_key=True, comment="given to the command by who asked; UUID"),
+    _shard(),
+    _required("at_ms", BigInteger, "when it was answered; instant, Unix milliseconds"),
+    _required("verdicts", Text, "JSON object: task id to done, too_late or unknown"),
+    Index("wheel_answer_age", "shard", "at_ms"),
+)
+
+tombstone = Table(
+    "wheel_tombstone",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("task_id", Text, "Celery's task id"),
+    _required("until_ms", BigInteger, "forgotten after this; instant, Unix milliseconds"),
+    _required("reason", Text, "why, for people"),
+    _required("actor", Text, "who did it"),
+    UniqueConstraint("shard", "task_id", name="wheel_tombstone_place"),
 )
 
 scheduler = Table(

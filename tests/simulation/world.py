@@ -253,7 +253,7 @@ class World:
         message = data.rows[waiting[min(int(self.rng.expovariate(0.3)), len(waiting) - 1)]].message
         assert isinstance(message, Message)
         task_id = message.task_id
-        payload = f'{{"task_id": "{task_id}"}}'.encode()
+        payload = f'{{"task_ids": ["{task_id}"]}}'.encode()
         ModelStore(self.disk).put_inbox(0, [("cancel", payload)])
         self.log.append(f"user: cancel {task_id}")
 
