@@ -104,6 +104,15 @@ class PostgresqlDatabase:
             yield connection
 
     @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.reading() as connection:
+            try:
+                connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield connection
+            finally:
+                _roll_back(connection)
+
+    @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         with self._in_use(), self._in_words(), self._engine.connect() as connection:
             try:
