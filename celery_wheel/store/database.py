@@ -27,6 +27,12 @@ class Database(Protocol):
     def reading(self) -> AbstractContextManager[Connection]:
         """A connection on which each statement sees all that was committed before it began."""
 
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """A connection on which all statements of the block see the same moment; they write nothing.
+
+        For blocks of a few hundredths of a second: what is replaced meanwhile cannot be cleared away before they end.
+        """
+
     def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
         """A transaction: committed at the end of the block, rolled back by whatever leaves it otherwise.
 

@@ -96,6 +96,15 @@ class PostgresqlDatabase:
                 raise
 
     @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.reading() as connection:
+            try:
+                connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield connection
+            finally:
+                _roll_back(connection)
+
+    @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         with self.reading() as connection:
             try:

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sqlalchemy import Connection
+
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
 from celery_wheel.store.database import Database
@@ -151,7 +153,11 @@ class SqlStore:
 
     def lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
-            rows = self._sql.lanes(connection, shard=shard).all()
+            return self.lanes_seen_by(connection, shard)
+
+    def lanes_seen_by(self, connection: Connection, shard: int) -> list[LaneState]:
+        """The same, at the moment that the connection sees."""
+        rows = self._sql.lanes(connection, shard=shard).all()
         return [
             LaneState(
                 row.lane,

@@ -91,6 +91,15 @@ class SqliteDatabase:
                 connection.invalidate()
 
     @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.reading() as connection:
+            connection.exec_driver_sql("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
+
+    @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         self._check_usable()  # before the turn: at a fork a thread of the parent may have had it
         with self._turn:

@@ -123,7 +123,7 @@ def test_pending_tasks_page_by_key(viewer: Client, holder: Holder, store: SqlSto
     assert seen == ids(sorted([*rows, *second], key=place))
 
 
-def test_no_page_counts_the_rows(viewer: Client, holder: Holder, store: SqlStore) -> None:
+def test_no_page_counts_rows_without_bound(viewer: Client, holder: Holder, store: SqlStore) -> None:
     from sqlalchemy import event
 
     tallied(holder, *range(NOW, NOW + 5))
@@ -136,7 +136,7 @@ def test_no_page_counts_the_rows(viewer: Client, holder: Holder, store: SqlStore
     for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
         viewer.get(f"{ADMIN}/{page}/?task=app.remind")
     assert said
-    assert not [one for one in said if "count(" in one]
+    assert not [one for one in said if "count(" in one and "limit" not in one]
 
 
 def test_filters_and_their_offers(viewer: Client, holder: Holder) -> None:

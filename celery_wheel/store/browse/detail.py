@@ -59,20 +59,23 @@ def detail(store: SqlStore, timer_id: int) -> Detail | None:
 
 def find(store: SqlStore, task_id: str) -> list[Detail]:
     """All messages of a task id, the latest due first: tries of one task have the same."""
-    return [
+    found = [
         one
         for shard in range(store.shards)
         for one in _details(store, (timer.c.shard == shard) & (timer.c.task_id == task_id))
     ]
+    return sorted(found, key=lambda one: one.task.position, reverse=True)[:FOUND]
 
 
 def _details(store: SqlStore, where: ColumnElement[bool]) -> list[Detail]:
     joined = timer.outerjoin(payload, payload.c.id == timer.c.id)
     wanted = select(*TASK_COLUMNS, *_MORE).select_from(joined).where(where)
     in_order = wanted.order_by(timer.c.due_ms.desc(), timer.c.seq.desc()).limit(FOUND)
-    lanes = {(shard, one.lane): one for shard in range(store.shards) for one in store.lanes(shard)}
-    with store.database.reading() as connection:
-        return [_detail(connection, lanes, row) for row in connection.execute(in_order).all()]
+    with store.database.snapshot() as connection:
+        rows = connection.execute(in_order).all()
+        shards = {row.shard for row in rows}
+        lanes = {(shard, one.lane): one for shard in shards for one in store.lanes_seen_by(connection, shard)}
+        return [_detail(connection, lanes, row) for row in rows]
 
 
 def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:
