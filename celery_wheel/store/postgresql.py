@@ -35,6 +35,7 @@ Prepared statements and session settings do not go through a pooler that shares 
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,10 +43,10 @@ from functools import cache
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, BigInteger, Connection, create_engine, literal_column
+from sqlalchemy import URL, BigInteger, Connection, create_engine, event, literal_column
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.copying import Copied
@@ -91,6 +92,7 @@ class PostgresqlDatabase:
             use_native_hstore=False,
             connect_args=_connect_args(url, lease_ms, self._patience_ms),
         )
+        event.listen(self._engine, "checkout", _check_alive)
         self._pid = os.getpid()
         self._closed = False
         self._open = 0
@@ -153,6 +155,9 @@ class PostgresqlDatabase:
             ) from error
 
     # -- the lease -----------------------------------------------------------------------------------
+
+    def replaced(self) -> bool:
+        return False
 
     def now_ms(self) -> int | None:
         with self.reading() as connection:
@@ -226,6 +231,22 @@ def _connect_args(url: URL, lease_ms: int, patience_ms: int) -> dict[str, Any]:
         "keepalives_interval": 1,
         "keepalives_count": 2,
     }
+
+
+def _check_alive(driver: Any, record: Any, _proxy: Any) -> None:
+    """A session that the server ended while nobody used it is replaced before it is given out; nothing was under way.
+
+    Costs no message. To a session that asks nothing a server says little but that it ends, so something to read there
+    is enough; where it was something else, a connection was made for nothing.
+    """
+    if not record.info.setdefault("was given out", False):
+        record.info["was given out"] = True
+        return
+    idle = select.poll()
+    if not driver.closed:
+        idle.register(driver.fileno(), select.POLLIN)
+    if driver.closed or idle.poll(0):
+        raise DisconnectionError("the server ended the session")
 
 
 @cache

@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.store.browse import Detail, Page
+from celery_wheel.store.browse import Detail, Names, Page
 from celery_wheel.store.model import ORIGIN
+from django_wheel.present import seen
 from django_wheel.views.request import LINES, Asked
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
 def pending(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    task_id = asked.text("q")
-    if task_id:
-        return {**_names(wheel, asked), "found": wheel.find(task_id), "searched": task_id, "page": Page([], None)}
+    if asked.task_id:
+        found = wheel.find(asked.task_id, with_bytes=False)
+        return {"found": found, "searched": asked.task_id, "page": Page([], None)}
     page = wheel.pending(asked.place or ORIGIN, LINES, **_criteria(asked))
-    return {**_names(wheel, asked), "page": page, "now_ms": now_ms()}
+    return {"names": offered(wheel.counts()), "page": page, "now_ms": now_ms()}
 
 
 def history(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -62,6 +63,9 @@ def _criteria(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _names(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    """What the filters offer: names that have something pending."""
-    return {"names": wheel.counts()}
+def offered(names: Names) -> Names:
+    """What the filters offer. A name that a line would cut or show by codes can only be asked for in full, by hand."""
+    queues, tasks = (
+        {name: count for name, count in one.items() if seen(name) == name} for one in (names.queues, names.tasks)
+    )
+    return Names(queues, tasks)
