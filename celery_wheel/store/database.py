@@ -46,6 +46,9 @@ class Database(Protocol):
     def making(self) -> AbstractContextManager[Connection]:
         """The transaction in which the tables are made, unless they are there by then; one at a time in the world."""
 
+    def replaced(self) -> bool:
+        """Whether what was opened is no longer what its name names; cheap enough to be asked each time."""
+
     def now_ms(self) -> int | None:
         """The database's own clock; None where it has none but this host's."""
 

@@ -190,7 +190,7 @@ def test_whatever_happens_between_two_pages_what_stays_comes_once(sql_store: Sql
         found = walk(turn, ORIGIN, between, 1)
         lines = [one.position for one in found]
         assert len(set(lines)) == len(lines)
-        assert {(i, p) for i, p in throughout.items()} <= {(one.id, one.position) for one in found}
+        assert set(throughout.items()) <= {(one.id, one.position) for one in found}
         assert all(world.fits(one.id, Criteria(task=wanted.task, queue=wanted.queue)) for one in found)
 
 
