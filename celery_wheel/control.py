@@ -45,6 +45,7 @@ class Wheel:
             if self._opened is None:
                 store = open_store(here[1], durability=self.conf.durability, shards=None, create=False)
                 self._opened = (*here, store)
+                self._looked_s = time.monotonic()
             return self._opened[2]
 
     def _is_there(self, store: SqlStore) -> bool:
