@@ -77,7 +77,7 @@ class WheelApp:
         now_us = microseconds(now)
         if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
             return None
-        return hold(at, now_us // 1000, asked.key)
+        return hold(at, now_us // 1000, asked)
 
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()

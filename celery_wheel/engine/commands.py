@@ -21,7 +21,8 @@ from collections.abc import Generator
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import CANCEL, Command
-from celery_wheel.engine.term import Revision, Term
+from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
+from celery_wheel.engine.term import Term
 from celery_wheel.store.model import Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
@@ -59,7 +60,7 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     ctx.store.apply(ctx.shard, term.epoch, revision.change)
     yield "command committed"
     with term.active():
-        term.revised(revision)
+        revised(term, revision)
         term.asked_ms.pop(command.item_id, None)
         if command.kind == CANCEL:
             term.bury(revision.change.tombstones)
@@ -81,9 +82,10 @@ def _has_waited(ctx: Context, term: Term, command: Command) -> bool:
 
 
 def _revise(term: Term, command: Command, found: list[tuple[str, Row]], now_ms: int) -> Revision:
+    why = Why(command.reason, command.actor, now_ms)
     if command.kind == CANCEL:
-        return term.withdraw(found, "cancelled", command.reason, command.actor, now_ms)
-    return term.relocate(found, command.eta_ms, command.reason, command.actor, now_ms)
+        return withdraw(term, found, "cancelled", why)
+    return relocate(term, found, command.eta_ms, why)
 
 
 def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: int) -> None:

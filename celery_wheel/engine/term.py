@@ -59,16 +59,6 @@ class Intake:
 
 
 @dataclass(slots=True, eq=False)
-class Revision:
-    """Rows taken out of the lanes, to rest or to wait elsewhere: a change to commit, and what is reserved meanwhile."""
-
-    change: Change
-    rows: list[Row] = field(default_factory=list)
-    task_ids: set[str] = field(default_factory=set)
-    tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
-
-
-@dataclass(slots=True, eq=False)
 class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
 
@@ -107,7 +97,7 @@ class Term:
 
     # -- positions -------------------------------------------------------------------------------
 
-    def _next_seq(self) -> int:
+    def next_seq(self) -> int:
         self._count += 1
         return self._count << SHARD_BITS | self.shard
 
@@ -116,7 +106,7 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def _lane_for(self, eta_ms: int, now_ms: int) -> Lane:
+    def lane_for(self, eta_ms: int, now_ms: int) -> Lane:
         """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
         for lane in self.lanes.values():
             if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
@@ -139,17 +129,17 @@ class Term:
         lowest: dict[int, tuple[int, int]] = {}
         tally: dict[tuple[int, str, str], int] = {}
         for arrival in arrivals:
-            seq = self._next_seq()
+            seq = self.next_seq()
             if isinstance(arrival, Unreadable):
                 change.rejects.append(NewReject(seq, now_ms, arrival))
-                change.outcomes.append(Outcome(self._next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
             if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
                 why = (tombstone.reason, tombstone.actor)
-                change.outcomes.append(Outcome(self._next_seq(), seq, "cancelled", *why, now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
                 continue
-            lane = self._lane_for(arrival.eta_ms, now_ms)
+            lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
             change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
             # Plain tuples in the loops, named ones where they come out: making those costs three times as much.
@@ -159,12 +149,12 @@ class Term:
                 lowest[lane.number] = due_ms, seq
         change.tally = {TallyKey(*key): n for key, n in tally.items()}
         for number, position in lowest.items():
-            intake.tokens[number] = self._open_reservation(self.lanes[number], Position(*position))
-        change.lanes = self._new_lanes()
+            intake.tokens[number] = self.lanes[number].reserve(Position(*position))
+        change.lanes = self.new_lanes()
         change.seq = self.seq
         return intake
 
-    def _new_lanes(self) -> list[LaneState]:
+    def new_lanes(self) -> list[LaneState]:
         """Lanes that were opened for what came, and that the store does not know yet."""
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
         return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
@@ -172,9 +162,6 @@ class Term:
     def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
         found = self.tombstones.get(task_id)
         return found if found is not None and found.until_ms >= now_ms else None
-
-    def _open_reservation(self, lane: Lane, lowest: Position) -> int:
-        return lane.reserve(lowest)
 
     def place(self, intake: Intake) -> None:
         """The intake is committed: let its rows wait, and give the reservations back."""
@@ -247,12 +234,12 @@ class Term:
     def _settle(self, settlement: Settlement, lane: Lane, done: Unsettled) -> None:
         change = settlement.change
         change.batches.append(
-            Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
+            Batch(self.next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
         )
         for key, n in done.tally.items():
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
-            self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+            self.lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
         for row in done.refused:
             self._lane_of(row.target).proven = 0
         self._divert(settlement, done.refused, done.again)
@@ -265,7 +252,7 @@ class Term:
             if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
                 lane.again = False
             lane.again |= again
-            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self._next_seq())
+            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
             lowest[lane.number] = min(lowest.get(lane.number, END), Position(move.due_ms, move.seq))
@@ -274,7 +261,7 @@ class Term:
                 tally[before] = tally.get(before, 0) - 1
                 tally[after] = tally.get(after, 0) + 1
         for number, position in lowest.items():
-            settlement.tokens.append((number, self._open_reservation(self.lanes[number], position)))
+            settlement.tokens.append((number, self.lanes[number].reserve(position)))
 
     def confirmed(self) -> dict[int, Position]:
         """How far each lane is known to be in the broker."""
@@ -294,72 +281,11 @@ class Term:
             self.lanes[number].release(token)
         self.window.evict(self.lanes)
 
-    # -- revision --------------------------------------------------------------------------------
-
-    def withdraw(self, found: Sequence[tuple[str, Row]], kind: str, reason: str, actor: str, now_ms: int) -> Revision:
-        """Take those of the rows, each with its task id, that have not been handed over out of the lanes.
-
-        Their positions stay reserved until the change is committed: what lies between the ends of a chunk
-        and is not in it has its outcome in the store before the chunk leaves.
-        """
-        revision = self._take_out(found)
-        for row in revision.rows:
-            self._lay_to_rest(revision.change, row.id, kind, reason, actor, now_ms)
-        revision.change.seq = self.seq
-        return revision
-
-    def relocate(
-        self, found: Sequence[tuple[str, Row]], eta_ms: int | None, reason: str, actor: str, now_ms: int
-    ) -> Revision:
-        """Give those of the rows that have not been handed over another due time; None: now."""
-        revision = self._take_out(found)
-        change, eta_ms = revision.change, now_ms if eta_ms is None else eta_ms
-        for row in revision.rows:
-            lane = self._lane_for(eta_ms, now_ms)
-            move = Move(row.id, lane.number, max(eta_ms, lane.cut.due_ms), self._next_seq(), eta_ms)
-            change.moves.append(move)
-            change.outcomes.append(Outcome(self._next_seq(), row.id, "moved", reason, actor, now_ms))
-            key = row.tally_key._replace(hour=move.due_ms // HOUR_MS)
-            change.tally[key] = change.tally.get(key, 0) + 1
-            revision.tokens.append((lane.number, self._open_reservation(lane, Position(move.due_ms, move.seq))))
-        change.lanes = self._new_lanes()
-        change.seq = self.seq
-        return revision
-
-    def _take_out(self, found: Sequence[tuple[str, Row]]) -> Revision:
-        revision = Revision(Change())
-        change = revision.change
-        for task_id, row in found:
-            lane = self.lanes[row.lane]
-            if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
-                continue
-            revision.tokens.append((lane.number, self._open_reservation(lane, row.position)))
-            self.window.withdraw(row.id)
-            revision.rows.append(row)
-            revision.task_ids.add(task_id)
-            change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
-        return revision
-
-    def revised(self, revision: Revision) -> None:
-        """The revision is committed: moved rows wait at their new place, and the reservations are given back."""
-        self.window.withdrawn(row.id for row in revision.rows)
-        for state in revision.change.lanes:
-            self.lanes[state.lane].in_store = True
-        moves = {move.id: move for move in revision.change.moves}
-        for row in revision.rows:
-            move = moves[row.id]
-            row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
-            if move.eta_ms is not None:
-                row.eta_ms = move.eta_ms
-            if row.lane != REST:
-                self.window.place(self.lanes[row.lane], row)
-        for number, token in revision.tokens:
-            self.lanes[number].release(token)
-        self.window.evict(self.lanes)
+    # -- what is set aside ------------------------------------------------------------------------
 
     def bury(self, tombstones: Sequence[Tombstone]) -> None:
         self.tombstones.update({one.task_id: one for one in tombstones})
 
-    def _lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
-        change.moves.append(Move(row_id, REST, at_ms, self._next_seq()))
-        change.outcomes.append(Outcome(self._next_seq(), row_id, kind, reason, actor, at_ms))
+    def lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
+        change.moves.append(Move(row_id, REST, at_ms, self.next_seq()))
+        change.outcomes.append(Outcome(self.next_seq(), row_id, kind, reason, actor, at_ms))

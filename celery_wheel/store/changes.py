@@ -2,7 +2,7 @@
 
 ::
 
-    fence ─► timer + payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers, tombstones
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
       └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
 """
 
@@ -53,9 +53,16 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
-    statements.add_answer.many(connection, answers)
+    statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
-    statements.add_tombstone.many(connection, tombstones)
+    statements.commanding.add_tombstone.many(connection, tombstones)
+    statements.commanding.unwatch.many(connection, [(one, shard) for one in change.unwatched])
+    statements.commanding.add_watch.many(
+        connection, [(shard, one.kind, one.key, one.timer_id) for one in change.watches]
+    )
+    gates = [(shard, g.scope, g.name, g.state, g.per_ms, g.reason, g.actor, g.at_ms) for g in change.gates]
+    statements.commanding.open_gate.many(connection, [(shard, *one) for one in change.opened])
+    statements.commanding.set_gate.many(connection, gates)
 
 
 def _add(
@@ -93,6 +100,7 @@ def _timer(shard: int, row: NewRow) -> tuple[Any, ...]:
         message.created_ms,
         row.accepted_ms,
         message.size,
+        message.misfire_ms,
     )
 
 
@@ -101,7 +109,7 @@ def _resting(shard: int, reject: NewReject) -> tuple[Any, ...]:
     at_ms, unreadable = reject.accepted_ms, reject.unreadable
     place = (reject.id, shard, REST, at_ms, reject.id)
     nowhere = ("", "", "", "", "", None, None, None, None, None)
-    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw))
+    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw), None)
 
 
 def digits(uuid: str) -> str:

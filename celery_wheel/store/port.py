@@ -21,6 +21,7 @@ from typing import Protocol
 
 from celery_wheel.store.model import (
     Change,
+    Gate,
     InboxItem,
     LaneState,
     Position,
@@ -131,6 +132,13 @@ class Store(Protocol):
 
     def tombstones(self, shard: int) -> list[Tombstone]:
         """All that were not expired."""
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        """Rows in lanes that leave, settled or not, that have a watch of that kind on one of the keys: with the key and
+        the task id, in order of position."""
+
+    def gates(self, shard: int) -> list[Gate]:
+        """What is paused or leaves slowly, in the order in which it was set."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         """Remove tombstones that are over, and old answers. Need not be durable."""

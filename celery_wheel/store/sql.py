@@ -22,6 +22,7 @@ from sqlalchemy import Connection, select
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
 from celery_wheel.store.database import Database
+from celery_wheel.store.desk import Desk, in_parts
 from celery_wheel.store.model import (
     HOUR_MS,
     Change,
@@ -32,7 +33,6 @@ from celery_wheel.store.model import (
     Row,
     ShardState,
     TallyKey,
-    Tombstone,
 )
 from celery_wheel.store.schema import meta
 from celery_wheel.store.statements import ENVELOPES, FIND_PLACES, IN_PLACES, span
@@ -45,7 +45,7 @@ NEVER_HELD = -1
 FORGOTTEN_AFTER_MS = 86_400_000
 
 
-class SqlStore:
+class SqlStore(Desk):
     """Implements ``celery_wheel.store.port.Store``."""
 
     def __init__(self, database: Database, uuid: str, shards: int) -> None:
@@ -214,13 +214,15 @@ class SqlStore:
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self._database.reading() as connection:
-            found = [row for places in _in_parts(shard, task_ids) for row in self._sql.find.at(connection, places)]
+            parts = in_parts(task_ids, FIND_PLACES)
+            found = [row for part in parts for row in self._sql.find.at(connection, (shard, *part))]
         return [(task_id, Row(*row)) for task_id, *row in found]
 
     def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         with self._database.reading() as connection:
-            parts = _in_parts(shard, task_ids)
-            return {task_id: kind for part in parts for task_id, kind in self._sql.resting.at(connection, part)}
+            parts = in_parts(task_ids, FIND_PLACES)
+            found = [row for part in parts for row in self._sql.resting.at(connection, (shard, *part))]
+        return dict(map(tuple, found))
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
@@ -246,32 +248,6 @@ class SqlStore:
         with self._database.reading() as connection:
             return [InboxItem(*row) for row in self._sql.read_inbox(connection, shard=shard, limit=limit)]
 
-    # -- commands: asked by anybody, answered by the holder ----------------------------------------------
-
-    def ask(self, shard: int, kind: str, payload: bytes) -> int:
-        with self._database.writing() as connection:
-            item: int = self._sql.ask(connection, shard=shard, kind=kind, payload=payload).scalar_one()
-        return item
-
-    def take_back(self, item: int) -> bool:
-        with self._database.writing() as connection:
-            return bool(self._sql.take_back(connection, item=item).rowcount)
-
-    def answer(self, command_id: str) -> dict[str, str] | None:
-        with self._database.reading() as connection:
-            found = self._sql.answer(connection, asked=changes.digits(command_id)).scalar()
-        return None if found is None else dict(json.loads(found))
-
-    def tombstones(self, shard: int) -> list[Tombstone]:
-        with self._database.reading() as connection:
-            return [Tombstone(*row) for row in self._sql.tombstones(connection, shard=shard)]
-
-    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
-        with self._database.writing(durable=False) as connection:
-            changes.fence(connection, self._sql, shard, epoch)
-            self._sql.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
-            self._sql.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
-
     def close(self) -> None:
         self._database.close()
 
@@ -287,9 +263,3 @@ class SqlStore:
             "nothing was done; if its tables were emptied since (manage.py flush) or it has another number of shards, "
             "restart the scheduler, with wheel_shards set to that number"
         )
-
-
-def _in_parts(shard: int, task_ids: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The values of a look for tasks; a place that is not needed repeats the last id."""
-    parts = [list(task_ids[start : start + FIND_PLACES]) for start in range(0, len(task_ids), FIND_PLACES)]
-    return [(shard, *part, *part[-1:] * (FIND_PLACES - len(part))) for part in parts]

@@ -29,21 +29,10 @@ from sqlalchemy import (
     update,
 )
 
+from celery_wheel.store.commanding import Commanding
 from celery_wheel.store.model import REST, Position
 from celery_wheel.store.prepared import Prepared
-from celery_wheel.store.schema import (
-    answer,
-    batch,
-    inbox,
-    lane,
-    outcome,
-    payload,
-    scheduler,
-    shard,
-    tally,
-    timer,
-    tombstone,
-)
+from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; what is not needed
 #: repeats the last value. SQLite before 3.32 allows 999.
@@ -73,6 +62,7 @@ ROW = (
     payload.c.headers,
     payload.c.properties,
     payload.c.body,
+    timer.c.misfire_ms,
 )
 
 BATCH_RANGE = (
@@ -144,7 +134,8 @@ class Statements:
         self._adding = adding
         self._holding()
         self._writing()
-        self._commanding()
+        self.commanding = Commanding(self._prepare, insert_or)
+        self.commanding.watches(ROW)
         self._forgetting()
         self._ranges()
         self._lookups()
@@ -224,24 +215,6 @@ class Statements:
         self.put_inbox = self._prepare(
             insert(inbox).inline().values({name: bindparam(name) for name in ("shard", "kind", "payload")})
         )
-
-    def _commanding(self) -> None:
-        asked = insert(inbox).values({name: bindparam(name) for name in ("shard", "kind", "payload")})
-        self.ask = self._prepare(asked.returning(inbox.c.id))
-        self.take_back = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item")))
-        columns = ["id", "shard", "at_ms", "verdicts"]
-        self.add_answer = self._prepare(insert(answer).values({name: bindparam(name) for name in columns}))
-        self.answer = self._prepare(select(answer.c.verdicts).where(answer.c.id == bindparam("asked")))
-        old = and_(answer.c.shard == bindparam("at_shard"), answer.c.at_ms < bindparam("before_ms"))
-        self.forget_answers = self._prepare(delete(answer).where(old))
-        columns = ["shard", "task_id", "until_ms", "reason", "actor"]
-        new = self._insert_or(tombstone).inline().values({name: bindparam(name) for name in columns})
-        places = {name: new.excluded[name] for name in columns[2:]}
-        self.add_tombstone = self._prepare(new.on_conflict_do_update(index_elements=columns[:2], set_=places))
-        names = [tombstone.c[name] for name in columns[1:]]
-        self.tombstones = self._prepare(select(*names).where(tombstone.c.shard == bindparam("shard")))
-        over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
-        self.forget_tombstones = self._prepare(delete(tombstone).where(over))
 
     def _forgetting(self) -> None:
         self.history_bytes = self._prepare(select(shard.c.history_bytes).where(_held()))

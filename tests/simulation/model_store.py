@@ -21,6 +21,7 @@ from celery_wheel.store.model import (
     Answer,
     Batch,
     Change,
+    Gate,
     InboxItem,
     LaneState,
     Message,
@@ -32,6 +33,7 @@ from celery_wheel.store.model import (
     TallyKey,
     Tombstone,
     Unreadable,
+    Watch,
 )
 
 
@@ -63,6 +65,8 @@ class ShardData:
     inbox: dict[int, InboxItem] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
+    watches: list[Watch] = field(default_factory=list)
+    gates: dict[tuple[str, str], Gate] = field(default_factory=dict)
 
 
 class Disk:
@@ -175,6 +179,11 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
+            over = set(change.unwatched)
+            data.watches = [one for one in data.watches if one.timer_id not in over] + change.watches
+            for place in change.opened:
+                data.gates.pop(place, None)
+            data.gates.update({(one.scope, one.name): one for one in change.gates})
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
@@ -209,6 +218,7 @@ class ModelStore:
     def _remove(self, data: ShardData, row_id: int) -> None:
         stored = data.forgotten[row_id] = data.rows.pop(row_id)
         row = stored.row
+        data.watches = [one for one in data.watches if one.timer_id != row_id]
         data.order[row.lane].remove((row.due_ms, row.seq, row.id))
         del data.envelopes[stored.message.envelope_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
@@ -310,6 +320,21 @@ class ModelStore:
 
     def tombstones(self, shard: int) -> list[Tombstone]:
         return list(self.disk.shard(shard).tombstones.values())
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            watches = [one for one in data.watches if one.kind == kind and one.key in keys]
+            found = [(one.key, data.rows[one.timer_id]) for one in watches]
+            rows = [
+                (key, one.message.task_id, copy_of(one.row))
+                for key, one in found
+                if isinstance(one.message, Message) and one.row.lane != REST
+            ]
+        return sorted(rows, key=lambda one: one[2].position)
+
+    def gates(self, shard: int) -> list[Gate]:
+        return list(self.disk.shard(shard).gates.values())
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         with self.disk.lock:
