@@ -43,6 +43,13 @@ class WheelApp:
     def amqp(self) -> Any:
         return _mix(WheelAMQP, super().amqp)  # type: ignore[misc]  # Celery's, also cached
 
+    @property
+    def wheel(self) -> Any:
+        """What waits, and what is to become of it: a ``celery_wheel.control.Wheel``."""
+        from celery_wheel.control import wheel_of  # with the store, which a producer does not need
+
+        return wheel_of(self)
+
     def send_task(
         self,
         name: str,

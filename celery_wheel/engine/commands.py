@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.context import Context
-from celery_wheel.engine.inbox import CANCEL, Command
+from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import Answer, Change, Row, Tombstone
+from celery_wheel.store.model import CANCEL, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 

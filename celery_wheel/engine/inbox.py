@@ -19,11 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.model import InboxItem, Message, Unreadable
+from celery_wheel.store.model import CANCEL, MOVE, InboxItem, Message, Unreadable
 
 Decode = Callable[[bytes], Message | Unreadable]
-
-CANCEL, MOVE = "cancel", "move"
 
 MAX_TASKS = 1_000
 

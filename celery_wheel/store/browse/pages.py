@@ -58,6 +58,7 @@ class Criteria:
     shard: int | None = None
     task: str | None = None
     queue: str | None = None
+    key: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -69,7 +70,7 @@ class Criteria:
 
     @property
     def names(self) -> list[ColumnElement[bool]]:
-        wanted = [(timer.c.task, self.task), (TARGET, self.queue)]
+        wanted = [(timer.c.task, self.task), (TARGET, self.queue), (timer.c.key, self.key)]
         return [column == name for column, name in wanted if name is not None]
 
     @property
