@@ -70,6 +70,11 @@ class SystemTimer:
         self._wakeups = 0
 
     @property
+    def clock(self) -> Clock:
+        """What it goes by: for due times that are a delay from now."""
+        return self._clock
+
+    @property
     def wakeups(self) -> int:
         """How often an ``advance_clock`` came back from waiting, for whatever reason."""
         return self._wakeups
