@@ -1,7 +1,8 @@
 """``Wheel(app)``: what waits in an app's wheel, for Python, the CLI and the admin.
 
 It reads the store, so it works in any process that reaches it, also while no scheduler runs. The store is opened with
-the first question, once a process, and anew after a fork.
+the first question, once a process, and anew after a fork, and when the one that was opened is there no more: its file
+was deleted or replaced, its tables were emptied, it has other shards now.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from celery_wheel.store.sql import SqlStore
 
 END = browse.END
 
+#: Seconds between two looks whether the store is still the one that was opened.
+LOOK_EVERY_S = 1.0
+
 
 class Wheel:
     """Every method raises StoreError, with what to do, where the store cannot be read."""
@@ -28,23 +32,44 @@ class Wheel:
         self.conf = Conf(app)
         self._opening = threading.Lock()
         self._opened: tuple[int, str, SqlStore] | None = None  #: process, URL, store
+        self._of_parents: list[SqlStore] = []  #: kept, since closing their connections would disturb the parent's
+        self._looked_s = 0.0
 
     @property
     def store(self) -> SqlStore:
         """The store, taken as it is; one that is not there is not made."""
         here = (os.getpid(), self.conf.store)
         with self._opening:
-            if self._opened is None or self._opened[:2] != here:
+            if self._opened is not None and (self._opened[:2] != here or not self._is_there(self._opened[2])):
+                self._give_up(*self._opened)
+            if self._opened is None:
                 store = open_store(here[1], durability=self.conf.durability, shards=None, create=False)
                 self._opened = (*here, store)
+                self._looked_s = time.monotonic()
             return self._opened[2]
+
+    def _is_there(self, store: SqlStore) -> bool:
+        if store.database.replaced():
+            return False
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return True
+        there = store.as_opened()
+        self._looked_s = now_s
+        return there
+
+    def _give_up(self, process: int, url: str, store: SqlStore) -> None:
+        self._opened = None
+        if process == os.getpid():
+            store.close()
+        else:
+            self._of_parents.append(store)
 
     def close(self) -> None:
         """Give the connections back; the next question opens the store again."""
         with self._opening:
-            opened, self._opened = self._opened, None
-        if opened is not None and opened[0] == os.getpid():
-            opened[2].close()
+            if self._opened is not None:
+                self._give_up(*self._opened)
 
     # -- what is waiting ------------------------------------------------------------------------------
 
@@ -76,9 +101,13 @@ class Wheel:
         """A page of the settlements, the latest first."""
         return browse.batches(self.store, Criteria(**criteria), before, limit)
 
-    def find(self, task_id: str) -> list[Detail]:
-        """Every message of a task id that the store still knows: a retried task has one a try."""
-        return browse.find(self.store, task_id)
+    def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
+        """Every message of a task id that the store still knows: a retried task has one a try.
+
+        Args:
+            with_bytes: False leaves headers, properties and bodies empty, which may be large.
+        """
+        return browse.find(self.store, task_id, with_bytes=with_bytes)
 
     def get(self, task_id: str) -> Detail | None:
         """The message of a task id that is due last; None where the wheel does not know the id."""

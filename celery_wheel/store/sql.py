@@ -15,6 +15,9 @@ import json
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
@@ -30,6 +33,7 @@ from celery_wheel.store.model import (
     ShardState,
     TallyKey,
 )
+from celery_wheel.store.schema import meta
 from celery_wheel.store.statements import ENVELOPES, IN_PLACES, span
 
 #: No epoch is this one.
@@ -151,7 +155,11 @@ class SqlStore:
 
     def lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
-            rows = self._sql.lanes(connection, shard=shard).all()
+            return self.lanes_seen_by(connection, shard)
+
+    def lanes_seen_by(self, connection: Connection, shard: int) -> list[LaneState]:
+        """The same, at the moment that the connection sees."""
+        rows = self._sql.lanes(connection, shard=shard).all()
         return [
             LaneState(
                 row.lane,
@@ -234,8 +242,15 @@ class SqlStore:
     def close(self) -> None:
         self._database.close()
 
+    def as_opened(self) -> bool:
+        """Whether the store is the one that was opened: not emptied, not made anew, with as many shards."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(meta.c.uuid, meta.c.shards)).one_or_none()
+        return found is not None and (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+
     def _no_shard(self, shard: int) -> str:
         return (
-            f"shard {shard} is not in the store {self._database.name}, which was made with {self.shards}; nothing was "
-            "done; set wheel_shards to that number, or make a new store"
+            f"shard {shard} is not in the store {self._database.name}, which had {self.shards} when it was opened; "
+            "nothing was done; if its tables were emptied since (manage.py flush) or it has another number of shards, "
+            "restart the scheduler, with wheel_shards set to that number"
         )

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import machine, rabbit, spine, wheel
+from tests.benchmarks import machine, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -26,6 +26,7 @@ BENCHES: dict[str, Bench] = {
     "kombu": spine.run_yardstick,
     "spine": spine.run,
     "rabbit": rabbit.run,
+    "reading": reading.run,
 }
 DEFAULT = ("wheel", "spine", "rabbit")
 ROWS = 2_000_000
