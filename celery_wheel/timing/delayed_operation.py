@@ -17,11 +17,14 @@ Promises:
   - Hooks run without any lock of this package: they may check keys, watch operations, shut the purgatory down.
   - A hook that raises is logged with its operation and ends there: one that could not say whether it is ready is
     not ready, one that could not complete is completed and is not tried again.
+  - What is no Exception (KeyboardInterrupt, SystemExit, the time-out of a green thread) is let through, after the last
+    hooks of whatever else this thread has completed. It ends the hooks of the one operation alone.
 
 Not promised:
   - That ``try_complete`` is not running while another thread completes the operation by force or by time-out.
   - A ``try_complete`` that checks a key under which its own operation is watched: it would ask itself for ever.
-  - Anything of what a hook completed that is ended by a KeyboardInterrupt or SystemExit: these are let through.
+  - That word is heeded which was left while a ``try_complete`` ran that was then ended by what is no Exception: the
+    next check finds the operation, or its time-out does.
 
 Source: ``DelayedOperation`` of Kafka's org.apache.kafka.server.purgatory. There the threads wait for each other's
 checks, which is why Kafka's manual asks them to hold no lock; leaving word is what it did from KAFKA-6653 on.
@@ -104,9 +107,12 @@ class DelayedOperation(ABC):
             return False
         self._winner = threading.get_ident()
         # Read after the completion is taken, set by the purgatory before it looks whether it is: one of us sees it.
-        if (settle := self._settle) is not None:
-            settle()
-        self._finish(expired)
+        try:
+            if (settle := self._settle) is not None:
+                settle()
+        finally:
+            # It counts as completed: were the purge to fail by the __eq__ of a key, nobody else would run this.
+            self._finish(expired)
         return True
 
     def _finish(self, expired: bool) -> None:
@@ -116,11 +122,7 @@ class DelayedOperation(ABC):
             return
         _finishing.queue = queue = deque([(self, expired)])
         try:
-            while queue:
-                operation, by_time_out = queue.popleft()
-                operation._run("on_complete", "it counts as completed and is not tried again")
-                if by_time_out:
-                    operation._run("on_expiration", "it is completed all the same")
+            _run_last_hooks(queue)
         finally:
             _finishing.queue = None
 
@@ -158,3 +160,17 @@ class DelayedOperation(ABC):
     def __repr__(self) -> str:
         state = "completed" if self.completed else "waiting"
         return f"<{type(self).__name__} {state}, delay_ms={self._delay_ms}>"
+
+
+def _run_last_hooks(queue: deque[tuple[DelayedOperation, bool]]) -> None:
+    """Run those of what is in the queue, and of what is added to it meanwhile."""
+    while queue:
+        operation, by_time_out = queue.popleft()
+        try:
+            operation._run("on_complete", "it counts as completed and is not tried again")
+            if by_time_out:
+                operation._run("on_expiration", "it is completed all the same")
+        except BaseException:
+            # The others count as completed, too: nobody else would run theirs.
+            _run_last_hooks(queue)
+            raise

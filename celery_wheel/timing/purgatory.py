@@ -126,6 +126,7 @@ class Purgatory:
             self._timer.add(watch, self._timer.clock.now_ms() + operation.delay_ms, operation._expire)
         except RuntimeError:
             self._settle(watch)
+            operation._watched = False  # it waits nowhere and may be watched elsewhere
             raise
         self._lists.add(watch)
         # Only now may it be told to settle: a purge before the last entry was made would leave that one for ever.

@@ -1,0 +1,160 @@
+"""Threads that race for the same operations. Who wins is open; that somebody does, once, is not."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
+from tests.unit.timing.waiting_operation import WaitingOperation
+
+OPERATIONS = 2_000
+KEYS = 20
+BOUND = 50
+
+
+@pytest.fixture(autouse=True)
+def impatient_threads() -> Iterator[None]:
+    """Threads take turns every few instructions, so that what can happen between two lines does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class Race:
+    """Everybody begins at the same moment; what anybody's thread raises is the test's failure."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timer = SystemTimer(self.clock)
+        self.purgatory = Purgatory("race", self.timer, shards=4, purge_interval=BOUND, reaper=False)
+        self.operations = [WaitingOperation(1 + number % 100) for number in range(OPERATIONS)]
+        self.raised: list[BaseException] = []
+
+    def run(self, *runners: Callable[[], object]) -> None:
+        begin = threading.Barrier(len(runners))
+
+        def runs(runner: Callable[[], object]) -> None:
+            try:
+                begin.wait(10)
+                runner()
+            except BaseException as error:
+                self.raised.append(error)
+
+        threads = [threading.Thread(target=runs, args=[runner], daemon=True) for runner in runners]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), "somebody waits for somebody"
+        assert self.raised == []
+
+    def keys(self, number: int) -> list[int]:
+        return [number % KEYS, KEYS + number]
+
+    def watch(self, number: int) -> bool:
+        return self.purgatory.try_complete_else_watch(self.operations[number], self.keys(number))
+
+    def everything_is_settled(self) -> None:
+        assert (self.purgatory.delayed, self.timer.size()) == (0, 0)
+        assert self.purgatory.watched <= BOUND
+        shards = self.purgatory._lists._shards
+        assert sum(len(watches) for shard in shards for watches in shard.lists.values()) == self.purgatory.watched
+
+
+def test_of_checks_force_and_time_outs_one_wins_each_operation() -> None:
+    race = Race()
+    won: list[int] = []
+
+    def check(keys: range) -> None:
+        won.append(sum(race.purgatory.check_and_complete(key) for key in keys))
+
+    def force() -> None:
+        won.append(sum(operation.force_complete() for operation in race.operations[::-1]))
+
+    def pass_time() -> None:
+        for _ in range(100):
+            race.clock.advance(1)
+            race.timer.advance_clock(0)
+
+    for number, operation in enumerate(race.operations):
+        race.watch(number)
+        operation.ready = True
+    each = range(KEYS, KEYS + OPERATIONS)
+    race.run(lambda: check(range(KEYS)), lambda: check(each), lambda: check(each[::-1]), force, pass_time)
+
+    assert all(operation.called[:1] == ["complete"] for operation in race.operations)
+    assert {tuple(operation.called[1:]) for operation in race.operations} <= {(), ("expiration",)}
+    expired = sum("expiration" in operation.called for operation in race.operations)
+    assert sum(won) + expired == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_who_begins_to_watch_while_others_check_misses_nothing() -> None:
+    race = Race()
+    won: list[int] = []
+
+    def watch(numbers: range) -> None:
+        won.append(sum(race.watch(number) for number in numbers))
+
+    def happen(numbers: range) -> None:
+        # No time passes and nobody checks again: a wake-up that is lost is lost for good.
+        completed = 0
+        for number in numbers:
+            race.operations[number].ready = True
+            completed += race.purgatory.check_and_complete(KEYS + number)
+        won.append(completed)
+
+    even, odd = range(0, OPERATIONS, 2), range(1, OPERATIONS, 2)
+    race.run(lambda: watch(even), lambda: happen(even), lambda: watch(odd), lambda: happen(odd))
+
+    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
+    assert sum(won) == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_a_change_is_seen_by_whoever_is_at_the_operation() -> None:
+    race = Race()
+    won: list[int] = []
+    for number in range(OPERATIONS):
+        race.watch(number)
+
+    def look() -> None:
+        # One look at the shared keys after another, nothing being ready: the one who changes it comes in between.
+        won.append(sum(race.purgatory.check_and_complete(key) for key in range(KEYS)))
+
+    def happen() -> None:
+        completed = 0
+        for number in range(OPERATIONS):
+            race.operations[number].ready = True
+            completed += race.purgatory.check_and_complete(KEYS + number)
+        won.append(completed)
+
+    race.run(look, look, look, happen)
+    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
+    assert sum(won) == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_whoever_shuts_down_while_others_watch_leaves_nothing_to_expire() -> None:
+    race = Race()
+    refused: list[int] = []
+
+    def watch(numbers: range) -> None:
+        for number in numbers:
+            try:
+                race.watch(number)
+            except RuntimeError:
+                refused.append(number)
+
+    half = OPERATIONS // 2
+    race.run(lambda: watch(range(half)), race.purgatory.shutdown, lambda: watch(range(half, OPERATIONS)))
+    assert race.timer.size() == 0
+    assert race.purgatory.delayed == OPERATIONS - len(refused)
+    race.clock.advance(1_000)
+    race.timer.advance_clock(0)
+    assert not any(operation.completed for operation in race.operations)
