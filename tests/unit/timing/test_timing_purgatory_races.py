@@ -1,7 +1,11 @@
-"""Threads that race for the same operations. Who wins is open; that somebody does, once, is not."""
+"""Threads that race for the same operations. Who wins is open; that somebody does, once, is not.
+
+First the moments that matter, one by one, each brought about; then crowds, for those that nobody has thought of.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -64,6 +68,84 @@ class Race:
         assert self.purgatory.watched <= BOUND
         shards = self.purgatory._lists._shards
         assert sum(len(watches) for shard in shards for watches in shard.lists.values()) == self.purgatory.watched
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Have another thread do it now."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for us"
+
+
+@pytest.fixture
+def timer() -> SystemTimer:
+    return SystemTimer(ManualClock())
+
+
+@pytest.fixture
+def purgatory(timer: SystemTimer) -> Purgatory:
+    return Purgatory("moments", timer, purge_interval=0, reaper=False)
+
+
+def test_overtaken_just_before_it_wins_it_does_nothing(purgatory: Purgatory) -> None:
+    class Overtaken:
+        def __init__(self) -> None:
+            self._lock, self._first = threading.Lock(), True
+            self.locked = self._lock.locked
+
+        def acquire(self, blocking: bool) -> bool:
+            first, self._first = self._first, False
+            if first:
+                elsewhere(operation.force_complete)
+            return self._lock.acquire(blocking=blocking)
+
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._completion = Overtaken()  # type: ignore[assignment]
+    assert operation.force_complete() is False
+    assert operation.called == ["complete"]
+    assert purgatory.delayed == 0
+
+
+def test_what_another_completes_while_it_is_looked_at_is_not_counted(purgatory: Purgatory) -> None:
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._after_the_first_look = lambda: elsewhere(operation.force_complete)
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 0
+    assert operation.called == ["complete"]
+    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+
+
+def test_completed_as_soon_as_it_can_settle_it_is_settled_once(purgatory: Purgatory, timer: SystemTimer) -> None:
+    class Quick(WaitingOperation):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "_settle" and value is not None:
+                elsewhere(self.force_complete)
+
+    assert purgatory.try_complete_else_watch(Quick(), ["a"]) is False
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_a_shutdown_while_it_is_entered_leaves_no_time_out(
+    purgatory: Purgatory, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = purgatory._lists.add
+    monkeypatch.setattr(purgatory._lists, "add", lambda watch: (elsewhere(purgatory.shutdown), add(watch)))
+    assert purgatory.try_complete_else_watch(WaitingOperation(), ["a"]) is False
+    assert (purgatory.delayed, timer.size()) == (1, 0)
+
+
+def test_what_is_ready_is_completed_in_the_order_of_watching(purgatory: Purgatory) -> None:
+    order: list[int] = []
+    operations = [WaitingOperation(then=functools.partial(order.append, number)) for number in range(50)]
+    for operation in operations[::2] + operations[1::2]:
+        purgatory.try_complete_else_watch(operation, ["a"])
+        operation.ready = True
+    assert purgatory.check_and_complete("a") == 50
+    assert order == [*range(0, 50, 2), *range(1, 50, 2)]
 
 
 def test_of_checks_force_and_time_outs_one_wins_each_operation() -> None:
