@@ -123,7 +123,8 @@ class Purgatory:
             return False
         self._take_in(operation)
         try:
-            self._timer.add(watch, self._timer.clock.now_ms() + operation.delay_ms, operation._expire)
+            due_at_ms = self._timer.clock.now_ms() + operation.delay_ms
+            self._timer.add(watch, due_at_ms, functools.partial(self._expire, operation))
         except RuntimeError:
             self._settle(watch)
             operation._watched = False  # it waits nowhere and may be watched elsewhere
@@ -185,6 +186,11 @@ class Purgatory:
                 raise RuntimeError(f"{operation!r} is watched already, here or elsewhere; make a new operation")
             operation._watched = True
             self._delayed += 1
+
+    def _expire(self, operation: DelayedOperation) -> None:
+        # The timer may have taken it before the shutdown: with the one whose hook shut down, or on an executor.
+        if not self._shut_down:
+            operation._expire()
 
     def _settle(self, watch: Watch) -> None:
         """Note that an operation is completed; the first time it is told."""

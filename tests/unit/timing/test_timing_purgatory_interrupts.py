@@ -1,4 +1,4 @@
-"""Hooks that end by what is no Exception, and keys that fail: nobody else loses anything by it."""
+"""Hooks that exit or shut down, and keys that fail: nobody else loses anything by it."""
 
 from __future__ import annotations
 
@@ -74,6 +74,20 @@ def test_an_interrupted_look_leaves_the_operation_to_the_next_one(timer: SystemT
         purgatory.check_and_complete("a")
     operation.ready = True
     assert purgatory.check_and_complete("a") == 1
+
+
+def test_what_is_due_with_a_hook_that_shuts_down_does_not_expire_any_more() -> None:
+    clock, over = WatchedClock(), threading.Event()
+    purgatory = Purgatory("orders", SystemTimer(clock))
+    clock.somebody_waits()
+    last, due_with_it = WaitingOperation(5, then=lambda: (purgatory.shutdown(), over.set())), WaitingOperation(5)
+    for operation in (last, due_with_it):
+        purgatory.try_complete_else_watch(operation, ["a"])
+    clock.advance(5)
+    assert over.wait(10)
+    purgatory.shutdown()  # waits for the thread, which the hook could not
+    assert last.called == ["complete", "expiration"]
+    assert (due_with_it.called, purgatory.delayed) == ([], 1)
 
 
 def test_a_purge_that_fails_by_a_key_does_not_keep_the_operation_from_its_hook(timer: SystemTimer) -> None:
