@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from celery_wheel.engine.lane import Lane
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker, BrokerHand, Since
+from celery_wheel.engine.stamps import RevokedStamps
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
 from celery_wheel.store.model import (
@@ -52,13 +53,23 @@ logger = logging.getLogger(__name__)
 class Adoption:
     """Step 2 to 4, for an epoch that was acquired."""
 
-    def __init__(self, shard: int, epoch: int, store: Store, broker: Broker, limits: Limits, now_ms: int) -> None:
+    def __init__(
+        self,
+        shard: int,
+        epoch: int,
+        store: Store,
+        broker: Broker,
+        limits: Limits,
+        now_ms: int,
+        stamps: RevokedStamps | None = None,
+    ) -> None:
         self.shard = shard
         self.epoch = epoch
         self.store = store
         self.broker = broker
         self.limits = limits
         self.now_ms = now_ms
+        self.stamps = stamps
         self.rollbacks = 0  #: lanes on which the broker had lost writes
         self._seq = 0
 
@@ -91,7 +102,7 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
-        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window, self.stamps)
         term.bury(self.store.tombstones(self.shard))
         return term
 

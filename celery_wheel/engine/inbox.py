@@ -4,8 +4,9 @@
 
     kind      payload
     message   one message, in the form in which producers put it into the wheel queue
-    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id
-    move      the same with {"eta_ms": int}; null: now
+    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id;
+              {"for_good": true}: what left already does not leave once more either, as a retry within a day
+    move      the same, but for_good, with {"eta_ms": int}; null: now
 
 A command names MAX_TASKS tasks at most. Text that a store could not take (NUL, lone surrogates) makes it unreadable
 here: inside a commit it would end the term, and since the item stays in the inbox, every term after it.
@@ -40,6 +41,7 @@ class Command:
     reason: str
     answer_to: str | None = None  #: under which id the verdicts are to be found
     eta_ms: int | None = None  #: of a move; None: now
+    for_good: bool = False  #: of a cancel: also what left already is held back when it comes once more
 
 
 def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command:
@@ -67,7 +69,9 @@ def _command(item: InboxItem) -> Command:
         raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
     if answer_to is not None:
         answer_to = str(uuid.UUID(answer_to))
-    return Command(item.id, item.kind, list(dict.fromkeys(task_ids)), **words, answer_to=answer_to, eta_ms=eta_ms)
+    for_good = given.get("for_good", False) is True
+    task_ids = list(dict.fromkeys(task_ids))
+    return Command(item.id, item.kind, task_ids, **words, answer_to=answer_to, eta_ms=eta_ms, for_good=for_good)
 
 
 def _check_text(name: str, word: Any) -> None:

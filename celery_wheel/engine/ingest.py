@@ -69,6 +69,8 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     with term.active():
         term.place(intake)
     ctx.wake.set()
+    if intake.change.watches:
+        ctx.untold.set()
     ctx.stats.accepted += len(intake.change.rows)
     ctx.stats.rejected += len(intake.change.rejects)
     yield "placed"

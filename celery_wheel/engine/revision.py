@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import HOUR_MS, REST, Change, Move, Outcome, Position, Row
+from celery_wheel.store.model import HOUR_MS, REST, WITHDRAWN, Change, Move, Outcome, Position, Row, Watch
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +44,8 @@ def withdraw(term: Term, found: Sequence[tuple[str, Row]], kind: str, why: Why) 
     revision = _take_out(term, found)
     for row in revision.rows:
         term.lay_to_rest(revision.change, row.id, kind, why.reason, why.actor, why.at_ms)
+        if kind == "cancelled":
+            revision.change.watches.append(Watch(WITHDRAWN, "", row.id))
     revision.change.seq = term.seq
     return revision
 

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
+from celery_wheel.engine.stamps import BY_STAMP, RevokedStamps
 from celery_wheel.engine.window import Window
 from celery_wheel.errors import TermEnded
 from celery_wheel.store.model import (
@@ -34,6 +35,7 @@ from celery_wheel.store.model import (
     ORIGIN,
     REST,
     SHARD_BITS,
+    WITHDRAWN,
     Batch,
     Change,
     LaneState,
@@ -47,6 +49,7 @@ from celery_wheel.store.model import (
     TallyKey,
     Tombstone,
     Unreadable,
+    Watch,
 )
 
 
@@ -69,7 +72,15 @@ class Settlement:
 
 
 class Term:
-    def __init__(self, shard: int, epoch: int, seq: int, lanes: Sequence[Lane], window: Window) -> None:
+    def __init__(
+        self,
+        shard: int,
+        epoch: int,
+        seq: int,
+        lanes: Sequence[Lane],
+        window: Window,
+        stamps: RevokedStamps | None = None,
+    ) -> None:
         self.shard = shard
         self.epoch = epoch
         self.lanes = {lane.number: lane for lane in lanes}
@@ -78,6 +89,7 @@ class Term:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.stamps = RevokedStamps() if stamps is None else stamps
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -134,8 +146,9 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
+            if (self.tombstones or self.stamps) and (tombstone := self._tombstone(arrival, now_ms)) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
+                change.watches.append(Watch(WITHDRAWN, "", seq))
                 why = (tombstone.reason, tombstone.actor)
                 change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
                 continue
@@ -159,9 +172,13 @@ class Term:
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
         return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
 
-    def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
-        found = self.tombstones.get(task_id)
-        return found if found is not None and found.until_ms >= now_ms else None
+    def _tombstone(self, arrival: Message, now_ms: int) -> Tombstone | None:
+        found = self.tombstones.get(arrival.task_id)
+        if found is not None and found.until_ms >= now_ms:
+            return found
+        if self.stamps and self.stamps.match(arrival.headers):
+            return Tombstone(arrival.task_id, now_ms, BY_STAMP, "control")
+        return None
 
     def place(self, intake: Intake) -> None:
         """The intake is committed: let its rows wait, and give the reservations back."""

@@ -18,6 +18,7 @@ from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
+    WITHDRAWN,
     Answer,
     Batch,
     Change,
@@ -34,6 +35,7 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
     Watch,
+    Withdrawn,
 )
 
 
@@ -332,6 +334,15 @@ class ModelStore:
                 if isinstance(one.message, Message) and one.row.lane != REST
             ]
         return sorted(rows, key=lambda one: one[2].position)
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            ids = sorted(one.timer_id for one in data.watches if one.kind == WITHDRAWN and one.timer_id > after)
+            rows = [data.rows[row_id] for row_id in ids[:limit]]
+            return [
+                Withdrawn(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
+            ]
 
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())

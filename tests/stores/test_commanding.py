@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import Answer, Gate, Tombstone, Watch
+from celery_wheel.store.model import WITHDRAWN, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
 
@@ -136,3 +136,16 @@ def test_all_of_it_is_there_when_the_store_is_opened_again(make_store: Callable[
     again = make_store()
     assert (len(again.tombstones(0)), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
     assert again.answer(id_) == {}
+
+
+def test_what_was_withdrawn_is_found_until_it_was_told_of(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    for row in rows:
+        holder.apply(moves=[holder.rest(row)], watches=[Watch(WITHDRAWN, "", row.id)])
+    store = holder.store
+    assert [one.row.id for one in store.withdrawn(0, -1, 2)] == [rows[0].id, rows[1].id]
+    [last] = store.withdrawn(0, rows[1].id, 2)
+    assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
+    holder.apply(unwatched=[rows[1].id])
+    assert [one.row.id for one in store.withdrawn(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert store.withdrawn(1, -1, 9) == []
