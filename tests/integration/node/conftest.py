@@ -52,7 +52,7 @@ class Site:
         """A scheduler that holds the shard, if nobody else does, and whose node listens."""
         process = self.celery("beat", "--pidfile", "", "-l", "INFO", **settings)
         wait_until(lambda: "listens" in process.said(), "the node listens")
-        wait_until(lambda: "is held by" in process.said(), "the shard is held")
+        wait_until(lambda: "at epoch" in process.said(), "the shard is held")
         return process
 
     def worker(self, **settings: Any) -> Process:
