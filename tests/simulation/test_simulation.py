@@ -46,6 +46,8 @@ HAPPENS = [
     "done",
     "too_late",
     "unknown",
+    "told",
+    "told twice",
     "dispatched",
     "adoptions",
     "rollbacks",

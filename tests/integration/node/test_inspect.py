@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -124,7 +125,7 @@ def test_of_two_schedulers_each_answers_about_its_own(site: Site) -> None:
     assert len(answers) == 2
     found = [[one["request"]["id"] for one in lists] for lists in answers.values()]
     assert all(found)
-    assert sorted(sum(found, [])) == sorted(sent)
+    assert sorted(itertools.chain(*found)) == sorted(sent)
     assert len(site.app.control.revoke(sorted(sent), reply=True)) == 2
     wait_until(lambda: len(site.signals()) == 40, "each is in the books")
     assert len({one[1] for one in site.signals()}) == 40
