@@ -96,12 +96,14 @@ class WheelService:
 
     def stop(self) -> None:
         if self._node is not None:
-            self._node.stop()
+            self._node.stop()  # it takes up to a second, for which no shard waits
         runners, self._runners = self._runners, []
         if self._balance is not None:
             self._balance.stop()
         for runner in runners:
             runner.stop()
+        if self._node is not None:
+            self._node.join()
         if self._store is not None:
             self._store.close()
 

@@ -47,11 +47,6 @@ class Node:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wheel-node", daemon=True)
 
-    @property
-    def listening(self) -> bool:
-        """Whether a broadcast would reach it now."""
-        return self._commands.connection is not None
-
     def books(self) -> Books:
         """Task events are on for them when they are on for the node."""
         return Books(self._app, self._name, lambda: self._commands.task_events)
@@ -69,8 +64,11 @@ class Node:
             )
 
     def stop(self) -> None:
+        """Let it end; ``join`` waits for that."""
         self._stop.set()
         self._revoking.stop()
+
+    def join(self) -> None:
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
 
