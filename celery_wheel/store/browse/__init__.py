@@ -4,7 +4,7 @@
 
     pages     what is pending, what left, what was set aside, the settlements   keyset pages, each a range of an index
     detail    one message with its bytes, and what became of it
-    heads     the headers of a page's tasks, without their bodies
+    heads     of many tasks at once: which of these ids wait, and their headers without bodies
     sources   what a page is merged from
     overview  counts by hour, queue and task; who is at work; what is next      from the tally, never by counting rows
 
@@ -13,7 +13,7 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
-from celery_wheel.store.browse.heads import Head, heads
+from celery_wheel.store.browse.heads import Head, heads, waiting_of
 from celery_wheel.store.browse.overview import Due, Names, Next, due_by_hour, names, next_due, schedulers, waiting
 from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
@@ -43,4 +43,5 @@ __all__ = [
     "pending",
     "schedulers",
     "waiting",
+    "waiting_of",
 ]

@@ -1,12 +1,13 @@
-"""The headers of tasks on a page, and where they go; without their bodies."""
+"""Of many tasks at once: those of given ids that wait, and the headers of tasks on a page; without their bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from celery_wheel.store.browse.rows import TASK_COLUMNS, Task
 from celery_wheel.store.schema import payload, timer
 from celery_wheel.store.sql import SqlStore
 
@@ -31,3 +32,14 @@ def heads(store: SqlStore, ids: Iterable[int]) -> dict[int, Head]:
             rows = connection.execute(query.where(timer.c.id.in_(wanted[start : start + AT_ONCE])))
             found.update({row_id: Head(bytes(headers), *place) for row_id, headers, *place in rows})
     return found
+
+
+def waiting_of(store: SqlStore, shard: int, task_ids: Sequence[str]) -> list[Task]:
+    """Those of the tasks that wait in the shard: not handed to the broker, not laid to rest."""
+    found: list[Task] = []
+    with store.database.snapshot() as connection:
+        cuts = {lane.lane: lane.cut for lane in store.lanes_seen_by(connection, shard)}
+        for start in range(0, len(task_ids), AT_ONCE):
+            here = (timer.c.shard == shard) & timer.c.task_id.in_(task_ids[start : start + AT_ONCE])
+            found += [Task(*row) for row in connection.execute(select(*TASK_COLUMNS).where(here))]
+    return [task for task in found if task.lane in cuts and task.position > cuts[task.lane]]
