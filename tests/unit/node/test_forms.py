@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from celery.worker.control import Panel
 
-from celery_wheel.node import forms
+from celery_wheel.engine import stamps
+from celery_wheel.node import forms, looking, revoking
 from celery_wheel.node.commands import Commands
 from celery_wheel.store.browse import Head, Task
 
@@ -53,13 +55,23 @@ FOR_WORKERS = {
 }
 
 
+class _App:
+    class conf:  # noqa: N801 - as the app has it
+        worker_send_task_events = False
+
+
 def test_every_command_of_celery_is_answered_or_left_to_workers() -> None:
     """A new Celery may have new ones."""
-
-    class _App:
-        class conf:  # noqa: N801 - as the app has it
-            worker_send_task_events = False
 
     handlers = Commands(_App(), None, None).handlers()  # type: ignore[arg-type]  # nothing is asked
     assert set(Panel.data) == set(handlers) | FOR_WORKERS
     assert not set(handlers) & FOR_WORKERS
+
+
+def test_the_manual_names_every_command_and_its_cap() -> None:
+    manual = (Path(__file__).parents[3] / "docs/control-celery.md").read_text()
+    handlers = Commands(_App(), None, None).handlers()  # type: ignore[arg-type]  # nothing is asked
+    older = {name for name in handlers if name.startswith("dump_")}
+    assert [name for name in sorted(set(handlers) - older) if f"`{name}`" not in manual] == []
+    for cap in (looking.SHOWN, looking.ASKED, revoking.SCANNED, stamps.MOST):
+        assert f"{cap:,}" in manual
