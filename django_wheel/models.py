@@ -93,6 +93,7 @@ class Lane(models.Model):
     cut_seq = field(schema.lane.c.cut_seq)
     target = field(schema.lane.c.target)
     again = field(schema.lane.c.again)
+    scope = field(schema.lane.c.scope)
 
     class Meta:
         db_table = schema.lane.name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.gates import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,4 @@ class Limits:
     max_clock_step_ms: int = 60_000
     replay_on_rollback: bool = True
     rollback_window_ms: int = 300_000
+    rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task

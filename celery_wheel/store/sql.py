@@ -168,6 +168,7 @@ class SqlStore(Desk):
                 Position(row.cut_due_ms, row.cut_seq),
                 row.target,
                 bool(row.again),
+                row.scope,
             )
             for row in rows
         ]

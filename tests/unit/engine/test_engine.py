@@ -422,7 +422,7 @@ def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
     lane = term.lanes[0]
     with term.active():
         term.window.reap(term.lanes, rig.clock.now_ms())
-        chunk = term.take(lane, rig.clock.now_ms(), 10, 10**6)
+        chunk = term.take(lane, rig.clock.now_ms(), rig.clock.monotonic_ms(), 10, 10**6)
         assert chunk is not None
         lane.refuse(chunk, [row.id for row in chunk.rows], rig.clock.monotonic_ms())
     assert rig.engine.wait_ms() == RETRY_FIRST_MS
