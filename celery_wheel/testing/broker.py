@@ -18,28 +18,33 @@ from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 _dumps: Any = json.dumps
+_loads: Any = json.loads
 
 
 class MemoryBroker:
     """Implements ``engine.port.Broker`` for one shard and one holder, who is never fenced.
 
     Args:
-        rejected: is told of each row that cannot be sent, and why.
+        rejected: is told of each message that cannot be taken in or sent: its headers, and why.
     """
 
     keeps_hand = True
 
-    def __init__(self, app: Any, rejected: Callable[[Row, str], None]) -> None:
+    def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         self._conf = Conf(app)
         self._outgoing = Outgoing(app)
         self._rejected = rejected
         self._hands: dict[int, BrokerHand] = {}
-        self.arrivals: deque[Message | Unreadable] = deque()
+        self.arrivals: deque[Message] = deque()
         self.sent: list[Row] = []  #: what was published, until somebody clears it
 
     def arrive(self, raw: dict[str, Any]) -> None:
         """A message that a producer put into the wheel queue."""
-        self.arrivals.append(self.decode(_dumps(raw).encode()))
+        arrival = self.decode(_dumps(raw).encode())
+        if isinstance(arrival, Unreadable):
+            self._rejected(raw["headers"], arrival.reason)
+        else:
+            self.arrivals.append(arrival)
 
     # -- the shard ---------------------------------------------------------------------------------
 
@@ -61,7 +66,7 @@ class MemoryBroker:
     # -- messages ----------------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        found = list(self.arrivals)[:max_count]
+        found: list[Message | Unreadable] = [*self.arrivals][:max_count]
         return Peeked(found, len(found), len(found) < len(self.arrivals))
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
@@ -89,5 +94,5 @@ class MemoryBroker:
         self._hands[lane] = BrokerHand(to, dict(published.failed), since)
         for row in rows:
             if row.id in published.failed:
-                self._rejected(row, published.failed[row.id])
+                self._rejected(_loads(row.headers), published.failed[row.id])
         return published

@@ -24,7 +24,7 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import WheelError
 from celery_wheel.ids import uuid7
 from celery_wheel.store import browse, open_store
-from celery_wheel.store.model import Message, Row
+from celery_wheel.store.model import Message
 from celery_wheel.store.sql import SqlStore
 from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock, ms_of
@@ -36,9 +36,11 @@ DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 
 
 class Inbound:
-    """Args: ``path`` of the store's file, ``rejected`` is told of what cannot be sent."""
+    """Args: ``path`` of the store's file, ``rejected`` is told of what cannot be taken in or sent."""
 
-    def __init__(self, app: Any, clock: VirtualClock, path: Path, rejected: Callable[[Row, str], None]) -> None:
+    def __init__(
+        self, app: Any, clock: VirtualClock, path: Path, rejected: Callable[[dict[str, Any], str], None]
+    ) -> None:
         self._clock = clock
         self._path = path
         self._broker = MemoryBroker(app, rejected)

@@ -7,7 +7,7 @@
 
     run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
 
-Not here: soft and hard time limits, rate limits, and priorities within a queue.
+Not here: soft and hard time limits, rate limits, priorities within a queue, and another delivery of what is rejected.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from celery import signals
 from celery.app import trace
 from celery.app.task import Task
+from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
-from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2
 from kombu.serialization import prepare_accept_content
 from kombu.transport.virtual import Message
@@ -68,9 +69,14 @@ class Trace:
     retries: int = 0
 
 
-class VirtualRequest(Request):  # type: ignore[misc]  # celery carries no types
+class ByVirtualTime:
+    """Mixed into the request class that a task names."""
+
+    expires: Any
+    _app: Any
+
     def maybe_expire(self) -> bool:
-        """By virtual time; and nothing is noted for the whole process."""
+        """As Celery's, but nothing is noted for the whole process."""
         expires = self.expires
         if not expires:
             return False
@@ -151,9 +157,14 @@ class Worker:
         message, body, headers, decoded, utc = delivery.message, None, None, False, self._app.uses_utc_timezone()
         if "task" not in (message.headers or {}):
             body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
-        return VirtualRequest(
+        return _request_class(symbol_by_name(task.Request))(
             message, app=self._app, task=task, hostname=HOSTNAME, body=body, headers=headers, decoded=decoded, utc=utc
         )
+
+
+@cache
+def _request_class(own: type) -> Any:
+    return type("VirtualRequest", (ByVirtualTime, own), {})
 
 
 @dataclass

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group, signals
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from celery_wheel.errors import WheelError
 from celery_wheel.testing import VirtualWheel
@@ -159,10 +161,22 @@ def test_run_next_runs_one_and_time_is_that_ones(wheel: VirtualWheel, add: Any) 
         wheel.run_next()
 
 
-def test_run_all_ends_with_an_error_where_a_task_schedules_itself_for_ever(wheel: VirtualWheel, tasks: Any) -> None:
+def test_there_is_an_end_to_a_task_that_schedules_itself_for_ever(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.again"].apply_async((10**9,), countdown=1)
-    with pytest.raises(WheelError, match=r"20 tasks ran and 1 still wait.*proj\.again"):
+    with pytest.raises(WheelError, match=r"20 tasks ran and there are more, a proj\.again"):
         wheel.run_all(limit=20)
+    assert len(wheel.ran) == 20
+    assert wheel.run_next().args == (10**9 - 20,)
+
+
+def test_a_task_that_sends_itself_at_once_does_not_run_for_ever(wheel: VirtualWheel, wheel_app: Any) -> None:
+    @wheel_app.task(name="proj.ever", bind=True, shared=False)
+    def ever(self: Any) -> None:
+        self.delay()
+
+    ever.delay()
+    with pytest.raises(WheelError, match="20 tasks ran"):
+        wheel.run_due(limit=20)
 
 
 def test_a_task_must_not_turn_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
@@ -202,6 +216,24 @@ def test_a_task_with_nowhere_to_go_is_skipped_with_the_reason(wheel: VirtualWhee
     (skipped,) = wheel.skipped
     assert skipped.id == result.id
     assert "no queue is bound" in skipped.reason
+
+
+def test_a_message_that_is_too_large_for_the_wheel_is_skipped_with_the_reason(make_app: Callable[..., Any]) -> None:
+    app = make_app(wheel_max_message_bytes=10_000)
+    with VirtualWheel(app) as wheel:
+        result = app.tasks["proj.add"].apply_async(("x" * 20_000, 1), countdown=5)
+        assert wheel.run_all() == []
+        (skipped,) = wheel.skipped
+        assert (skipped.id, "at most 10,000 bytes" in skipped.reason) == (result.id, True)
+
+
+def test_messages_find_their_queues_by_topic_and_by_fanout(make_app: Callable[..., Any]) -> None:
+    topic, everybody = Exchange("orders", type="topic"), Broadcast("everybody")
+    app = make_app(task_queues=[Queue("celery"), Queue("all", topic, routing_key="order.#"), everybody])
+    with VirtualWheel(app) as wheel:
+        app.tasks["proj.add"].apply_async((1, 1), countdown=5, exchange="orders", routing_key="order.new")
+        app.tasks["proj.add"].apply_async((2, 2), countdown=6, queue="everybody")
+        assert [(one.args, one.queue) for one in wheel.run_all()] == [((1, 1), "all"), ((2, 2), "everybody")]
 
 
 @pytest.mark.parametrize("options", [{"serializer": "pickle"}, {"compression": "zlib"}, {"priority": 9}])
