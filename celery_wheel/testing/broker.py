@@ -35,7 +35,7 @@ class MemoryBroker:
         self._outgoing = Outgoing(app)
         self._rejected = rejected
         self._hands: dict[int, BrokerHand] = {}
-        self.arrivals: deque[Message] = deque()
+        self.arrivals: deque[Message | Unreadable] = deque()
         self.sent: list[Row] = []  #: what was published, until somebody clears it
 
     def arrive(self, raw: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class MemoryBroker:
     # -- messages ----------------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        found: list[Message | Unreadable] = [*self.arrivals][:max_count]
+        found = list(self.arrivals)[:max_count]
         return Peeked(found, len(found), len(found) < len(self.arrivals))
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:

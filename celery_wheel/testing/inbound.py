@@ -4,7 +4,8 @@
 
     wheel queue ─► take_in ─► SqlStore, a SQLite file of this test ─► step: the next task leaves for its queue
 
-The store is made with the first delayed task, so a test that sends none pays for none.
+What arrives is taken in at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees it as well. The
+file of an empty store is made once a process and copied; the engine begins with the first delayed task.
 
 A command is given to the engine where it has it (``cancel``, by the store's inbox). To move a task, its row is
 cancelled and its message comes anew, with another eta.
@@ -15,7 +16,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
 from typing import Any
 
 from celery_wheel.engine.context import Round
@@ -41,14 +45,19 @@ class Inbound:
     def __init__(
         self, app: Any, clock: VirtualClock, path: Path, rejected: Callable[[dict[str, Any], str], None]
     ) -> None:
+        path.write_bytes(_empty_store())
         self._clock = clock
         self._path = path
+        self._lock = RLock()  # tested code may send from other threads
         self._broker = MemoryBroker(app, rejected)
         self._store: SqlStore | None = None
         self._engine: Engine | None = None
 
     def arrive(self, raw: dict[str, Any]) -> None:
-        self._broker.arrive(raw)
+        """A message that was published to the wheel queue."""
+        with self._lock:
+            self._broker.arrive(raw)
+            self._take_in()
 
     def close(self) -> None:
         self._broker.close()
@@ -58,14 +67,14 @@ class Inbound:
     # -- what waits ----------------------------------------------------------------------------------
 
     def next(self) -> browse.Task | None:
-        """The next task to leave, due or not; nothing that arrived is left out."""
-        store = self._take_in()
+        """The next task to leave, due or not."""
+        store = self._store
         found = browse.pending(store, browse.Criteria(), limit=1).items if store else []
         return found[0] if found else None
 
     def waiting(self) -> list[browse.Detail]:
         """All that waits, the next due first, with bytes."""
-        store = self._take_in()
+        store = self._store
         page = browse.pending(store, browse.Criteria(), limit=10**9) if store else None
         found = (browse.detail(store, task.id) for task in page.items) if store and page else ()
         return [one for one in found if one is not None]
@@ -73,8 +82,9 @@ class Inbound:
     def step(self, first: browse.Task) -> list[browse.Task]:
         """Let the next task leave, which is due; returns what left."""
         store, sent = self._store, self._broker.sent
-        sent.clear()
-        self._round("load", "dispatch", "settle")
+        with self._lock:
+            sent.clear()
+            self._round("load", "dispatch", "settle")
         if store is None or not sent:
             raise WheelError(f"task {first.task} with id {first.task_id} was due and did not leave the wheel")
         # As a rule it alone. Where a freezer was set back there are several lanes, and one leaves of each.
@@ -88,33 +98,32 @@ class Inbound:
 
     def move(self, task_id: str, eta: datetime) -> str:
         """Give a waiting task another eta."""
-        verdict, moved = self._withdraw(task_id, "moved")
-        for detail in moved:
-            self._broker.arrivals.append(_anew(detail, ms_of(eta)))
-        self._take_in()
+        with self._lock:
+            verdict, moved = self._withdraw(task_id, "moved")
+            self._broker.arrivals.extend(_anew(detail, ms_of(eta)) for detail in moved)
+            self._take_in()
         return verdict
 
     def _withdraw(self, task_id: str, reason: str) -> tuple[str, list[browse.Detail]]:
-        store = self._take_in()
+        store = self._store
         found = browse.find(store, task_id) if store else []
         waits = [one for one in found if one.state == "pending"]
         if store is None or not waits:
             return (TOO_LATE if any(one.state == "dispatched" for one in found) else UNKNOWN), []
         command = {"task_id": task_id, "reason": reason, "actor": "test"}
-        store.put_inbox(0, [("cancel", json.dumps(command).encode())])
-        self._round("ingest")
+        with self._lock:
+            store.put_inbox(0, [("cancel", json.dumps(command).encode())])
+            self._round("ingest")
         return DONE, waits
 
     # -- the engine ----------------------------------------------------------------------------------
 
-    def _take_in(self) -> SqlStore | None:
-        """All that arrived is in the store; None while nothing ever did."""
-        if self._broker.arrivals:
-            if self._engine is None:
-                self._open()
-            while self._broker.arrivals:
-                self._round("ingest")
-        return self._store
+    def _take_in(self) -> None:
+        """All that arrived goes to the store."""
+        if self._broker.arrivals and self._engine is None:
+            self._open()
+        while self._broker.arrivals:
+            self._round("ingest")
 
     def _open(self) -> None:
         self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
@@ -127,6 +136,14 @@ class Inbound:
             for step in getattr(engine, activity)():
                 if step is Round.FAILED:
                     raise WheelError(f"the wheel's engine could not {activity}; its log says why")
+
+
+@cache
+def _empty_store() -> bytes:
+    with TemporaryDirectory(prefix="celery-wheel-") as folder:
+        path = Path(folder) / "wheel.sqlite3"
+        open_store(f"sqlite:///{path}", durability="memory").close()
+        return path.read_bytes()
 
 
 def _anew(detail: browse.Detail, eta_ms: int) -> Message:

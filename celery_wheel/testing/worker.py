@@ -90,6 +90,7 @@ class Worker:
         self._app = app
         self._now = now
         self._count = 0
+        self._imported = False
         self.ready: deque[Delivery] = deque()
         self.held: list[Delivery] = []
 
@@ -149,7 +150,8 @@ class Worker:
         return Trace(info.state, info.retval, retries=retries) if info else Trace("SUCCESS", value, retries=retries)
 
     def _task(self, name: str) -> Any:
-        if name not in self._app.tasks:
+        if name not in self._app.tasks and not self._imported:
+            self._imported = True
             self._app.loader.import_default_modules()  # as a worker does when it starts
         return self._app.tasks.get(name)
 

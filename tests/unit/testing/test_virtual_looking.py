@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TimeoutError as NotReady
 
+from celery_wheel.control import Wheel
 from celery_wheel.testing import Pending, VirtualWheel
 
 
@@ -80,6 +81,22 @@ def test_waiting_for_a_result_runs_what_is_due(wheel: VirtualWheel, add: Any) ->
     assert add.delay(1, 2).get() == 3
     assert group(add.s(n, n) for n in range(3)).apply_async().get() == [0, 2, 4]
     assert len(wheel.ran) == 4
+
+
+def test_the_tested_code_may_ask_for_what_waits_as_in_production(wheel: VirtualWheel, wheel_app: Any, add: Any) -> None:
+    asked = Wheel(wheel_app)
+    try:
+        assert asked.pending().items == []
+        result = add.apply_async((1, 2), countdown=60)
+        found = asked.get(result.id)
+        assert found is not None
+        assert (found.state, asked.counts().tasks) == ("pending", {"proj.add": 1})
+        wheel.run_all()
+        found = asked.get(result.id)
+        assert found is not None
+        assert found.state == "dispatched"
+    finally:
+        asked.close()
 
 
 def test_a_remote_question_is_answered_by_nobody_at_once(wheel: VirtualWheel, wheel_app: Any) -> None:

@@ -98,6 +98,16 @@ def test_a_freezer_that_goes_back_holds_nothing_up(wheel: VirtualWheel, add: Any
         assert [one.args for one in wheel.run_all()] == [(3, 3)]
 
 
+def test_a_freezer_that_begins_after_an_advance_leaves_the_wheel_ahead(wheel: VirtualWheel, add: Any) -> None:
+    wheel.advance(hours=1)
+    with freeze_time(NOON):
+        ahead = wheel.now - NOON
+        assert timedelta(hours=1) <= ahead < timedelta(hours=1, seconds=1)
+        add.apply_async((1, 1), countdown=60)
+        assert len(wheel.advance(minutes=1)) == 1
+        assert wheel.now - datetime.now(UTC) == ahead
+
+
 def test_freeze_makes_the_clock_of_the_test_the_wheels(wheel: VirtualWheel, wheel_app: Any) -> None:
     seen: list[datetime] = []
     wheel.advance(days=1)
