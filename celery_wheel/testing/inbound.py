@@ -33,8 +33,8 @@ from celery_wheel.store.sql import SqlStore
 from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock, ms_of
 
-#: One task a step; and no lease runs out because a test lets hours pass.
-LIMITS = Limits(chunk_count=1, lease_ms=10**13)
+#: One task a step: what it does may concern the next, also one that is due at the same instant.
+LIMITS = Limits(chunk_count=1)
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 

@@ -29,7 +29,6 @@ def state_of(app: Any) -> dict[str, Any]:
         "revoked": set(worker_state.revoked),
         "stamps": dict(worker_state.revoked_stamps),
         "traces": [task.__trace__ for task in app.tasks.values()],
-        "call": celery.Task.__call__,
     }
 
 
@@ -86,7 +85,8 @@ def test_one_wheel_knows_nothing_of_another(make_app: Callable[..., Any]) -> Non
     assert not store.parent.exists()
     with VirtualWheel(app) as wheel:
         assert (wheel.pending, wheel.ran, wheel.skipped) == ([], [], [])
-        app.tasks["proj.add"].apply_async((1, 2), countdown=60, task_id="same")
+        result = app.tasks["proj.add"].apply_async((1, 2), countdown=60, task_id="same")
+        assert result.state == "PENDING"
         assert len(wheel.run_all()) == 1
 
 
@@ -100,17 +100,20 @@ def test_settings_of_a_django_project_are_covered_in_their_spelling(make_app: Ca
 
     app = celery_wheel.Celery("proj", set_as_current=False)
     app.config_from_object(Settings, namespace="CELERY")
+    app.conf.update(CELERY_WHEEL_MIN_DELAY=10, CELERY_TASK_ALWAYS_EAGER=True)
 
     @app.task(name="proj.add", shared=False)
     def add(x: int, y: int) -> int:
         return x + y
 
+    assert (Conf(app).shards, Conf(app).enabled, app.conf.task_always_eager) == (8, False, True)
     with VirtualWheel(app) as wheel:
+        assert not app.conf.task_always_eager
         result = add.apply_async((1, 2), countdown=60)
         assert [one.where for one in wheel.pending] == ["wheel"]
         wheel.run_all()
         assert result.get() == 3
-    assert (Conf(app).shards, Conf(app).enabled) == (8, False)
+    assert (Conf(app).shards, Conf(app).enabled, app.conf.task_always_eager) == (8, False, True)
     assert Conf(app).store == Settings.CELERY_WHEEL_STORE
 
 

@@ -15,6 +15,19 @@ def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
     assert wheel.run_all() == []
 
 
+@pytest.mark.wheel(freeze=True)
+def test_a_task_may_cancel_another_that_is_due_at_the_same_instant(
+    wheel: VirtualWheel, wheel_app: Any, add: Any
+) -> None:
+    @wheel_app.task(name="proj.stop", shared=False)
+    def stop() -> str:
+        return wheel.cancel(later)
+
+    stop.apply_async(countdown=60)
+    later = add.apply_async((1, 2), countdown=60)
+    assert [one.result for one in wheel.run_all()] == ["done"]
+
+
 def test_a_command_for_what_left_is_too_late_and_for_what_never_was_unknown(wheel: VirtualWheel, add: Any) -> None:
     ran = add.apply_async((1, 2), countdown=60)
     wheel.run_all()

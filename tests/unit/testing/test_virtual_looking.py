@@ -99,6 +99,9 @@ def test_the_tested_code_may_ask_for_what_waits_as_in_production(wheel: VirtualW
         asked.close()
 
 
+@pytest.mark.timeout(20)
 def test_a_remote_question_is_answered_by_nobody_at_once(wheel: VirtualWheel, wheel_app: Any) -> None:
     assert wheel_app.control.inspect().scheduled() is None
     assert wheel_app.control.ping() == []
+    with wheel_app.connection_for_read() as connection, pytest.raises(TimeoutError, match="no worker answers"):
+        connection.drain_events(timeout=3600)

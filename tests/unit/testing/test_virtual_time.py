@@ -8,6 +8,7 @@ import time_machine
 from freezegun import freeze_time
 
 from celery_wheel.testing import VirtualWheel
+from celery_wheel.testing.clock import VirtualClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -106,6 +107,16 @@ def test_a_freezer_that_begins_after_an_advance_leaves_the_wheel_ahead(wheel: Vi
         add.apply_async((1, 1), countdown=60)
         assert len(wheel.advance(minutes=1)) == 1
         assert wheel.now - datetime.now(UTC) == ahead
+
+
+def test_the_wheels_monotonic_clock_never_goes_back() -> None:
+    clock = VirtualClock()
+    with freeze_time(NOON) as frozen:
+        began = clock.monotonic_ms()
+        frozen.move_to(NOON - timedelta(days=1))
+        assert clock.monotonic_ms() == began
+        clock.jump(clock.now() + timedelta(seconds=5))
+        assert clock.monotonic_ms() == began + 5_000
 
 
 def test_freeze_makes_the_clock_of_the_test_the_wheels(wheel: VirtualWheel, wheel_app: Any) -> None:
