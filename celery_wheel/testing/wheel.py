@@ -62,6 +62,7 @@ class VirtualWheel:
         self._clock = VirtualClock()
         self._left: dict[str, Task] = {}  #: what left the wheel last, by task id
         self._running = False
+        self._executing: set[str] = set()  #: ids of tasks that run; in an eager app one may run within another
         self._stack = ExitStack()
 
     def __enter__(self) -> VirtualWheel:
@@ -252,7 +253,11 @@ class VirtualWheel:
     def _execute(self, delivery: Delivery, propagate: bool) -> list[Ran]:
         """Run a delivery; what came of it is in ``ran`` or in ``skipped``."""
         began, left = self.now, self._left.pop(delivery.id, None)
-        trace = self._worker.run(delivery)
+        self._executing.add(delivery.id)
+        try:
+            trace = self._worker.run(delivery)
+        finally:
+            self._executing.discard(delivery.id)
         if trace.state is None:
             self.skipped.append(Skipped(delivery.task, delivery.id, began, trace.reason))
             return []
@@ -278,9 +283,11 @@ class VirtualWheel:
         return [ran]
 
     def _run_at_once(self, task_id: str, propagate: bool) -> None:
-        """For an eager app: what was just sent runs now, if it need not wait."""
-        delivery = self._worker.take(task_id)
-        if delivery is not None:
+        """For an eager app: what was just sent runs now, if it need not wait.
+
+        A retry is sent by the try before it, and runs when that has ended.
+        """
+        while task_id not in self._executing and (delivery := self._worker.take(task_id)) is not None:
             self._execute(delivery, propagate)
 
     def _run_due_meanwhile(self) -> None:

@@ -146,6 +146,22 @@ def test_in_an_eager_app_only_delays_wait(make_app: Callable[..., Any]) -> None:
         assert (waits.get(), tries.get()) == (4, 1)
 
 
+def test_in_an_eager_app_a_retry_without_a_delay_follows_the_try_before_it(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_always_eager=True)
+
+    @app.task(name="proj.twice", bind=True, shared=False)
+    def twice(self: Any) -> int:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    with VirtualWheel(app) as wheel:
+        assert twice.delay().get() == 1
+        twice.apply_async(countdown=60)
+        wheel.run_all()
+        assert [one.state for one in wheel.ran] == ["RETRY", "SUCCESS"] * 2
+
+
 def test_an_eager_app_that_propagates_raises_out_of_the_call(make_app: Callable[..., Any]) -> None:
     app = make_app(task_always_eager=True, task_eager_propagates=True)
     with VirtualWheel(app), pytest.raises(KeyError, match="no"):
@@ -197,6 +213,15 @@ def test_what_celery_holds_itself_waits_as_well(wheel: VirtualWheel, add: Any) -
     add.apply_async((2, 2), countdown=30)
     assert [(one.args, one.where) for one in wheel.pending] == [((2, 2), "wheel"), ((1, 1), "worker")]
     assert [one.args for one in wheel.advance(minutes=1)] == [(2, 2), (1, 1)]
+
+
+def test_what_is_nearer_than_the_least_delay_waits_at_a_worker(make_app: Callable[..., Any]) -> None:
+    app = make_app(wheel_min_delay=30)
+    with VirtualWheel(app) as wheel:
+        for n in (20, 40):
+            app.tasks["proj.add"].apply_async((n, n), countdown=n)
+        assert [one.where for one in wheel.pending] == ["worker", "wheel"]
+        assert [one.result for one in wheel.run_all()] == [40, 80]
 
 
 def test_an_expired_task_is_skipped_and_says_so(wheel: VirtualWheel, add: Any) -> None:
