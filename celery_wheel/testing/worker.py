@@ -23,6 +23,7 @@ from typing import Any
 
 from celery import signals
 from celery.app import trace
+from celery.app.task import Task
 from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker import state as worker_state
@@ -140,7 +141,7 @@ class Worker:
             return Trace(None, reason="not a task of this app")
         request = self._request(delivery, task)
         signals.task_received.send(sender=self, request=request)
-        with _recorded(self._app, task) as traced:
+        with _recorded(self._app, task) as traced, _protected_stack():
             request.execute()
         if not traced:
             return Trace(None, reason="expired" if getattr(request, "expired", False) else "revoked")
@@ -192,6 +193,23 @@ def _recorded(app: Any, task: Any) -> Iterator[list[Any]]:
         yield traced
     finally:
         task.__trace__ = before
+
+
+@contextmanager
+def _protected_stack() -> Iterator[None]:
+    """As in a worker: a task class that overrides ``__call__`` and calls super's keeps its request.
+
+    Celery 5.4 needs it; 5.7 copies the request.
+    """
+    if getattr(Task, "_stackprotected", False):
+        yield
+        return
+    trace._install_stack_protection()
+    try:
+        yield
+    finally:
+        del Task._stackprotected
+        Task.__call__ = trace._patched.pop("BaseTask.__call__")
 
 
 @contextmanager

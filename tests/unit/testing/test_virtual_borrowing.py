@@ -28,6 +28,7 @@ def state_of(app: Any) -> dict[str, Any]:
         "changes": dict(app.conf.changes),
         "revoked": set(worker_state.revoked),
         "stamps": dict(worker_state.revoked_stamps),
+        "call": celery.Task.__call__,
         "traces": [task.__trace__ for task in app.tasks.values()],
     }
 
