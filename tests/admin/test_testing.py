@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import shared_task
 from django.contrib.auth.models import User
 from django.db import transaction
 
@@ -17,7 +16,7 @@ from tests.site import celery_app
 
 @pytest.fixture
 def rename() -> Iterator[Any]:
-    @shared_task(name="site.rename")
+    @celery_app.task(name="site.rename", shared=False)
     def task(user_id: int, name: str) -> None:
         user = User.objects.get(pk=user_id)
         user.username = name
