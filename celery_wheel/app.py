@@ -43,6 +43,13 @@ class WheelApp:
     def amqp(self) -> Any:
         return _mix(WheelAMQP, super().amqp)  # type: ignore[misc]  # Celery's, also cached
 
+    @cached_property
+    def wheel(self) -> Any:
+        """What waits, and how to load very much of it: ``celery_wheel.control.Wheel``, opened with its first use."""
+        from celery_wheel.control import Wheel
+
+        return Wheel(self)
+
     def send_task(
         self,
         name: str,

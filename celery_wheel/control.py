@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.status import ShardStatus, status_of
@@ -18,6 +19,9 @@ from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from celery_wheel.bulk import Scheduled
 
 END = browse.END
 
@@ -112,6 +116,14 @@ class Wheel:
     def get(self, task_id: str) -> Detail | None:
         """The message of a task id that is due last; None where the wheel does not know the id."""
         return max(self.find(task_id), key=lambda one: one.task.position, default=None)
+
+    # -- scheduling -----------------------------------------------------------------------------------
+
+    def schedule_many(self, rows: Iterable[Any], **options: Any) -> Scheduled:
+        """Schedule very many tasks, past the broker; see ``celery_wheel.bulk.schedule_many``."""
+        from celery_wheel.bulk import schedule_many
+
+        return schedule_many(self.conf.app, self.store, rows, **options)
 
 
 def now_ms() -> int:
