@@ -156,7 +156,10 @@ def _due(app: Any, countdown: Any, eta: Any) -> Due:
     if type(eta) is not int:
         if not eta:
             raise ValueError("eta or countdown must be given; what is not to wait is sent by apply_async")
-        return due(app, _ANY_TIME, None, eta)
+        at = due(app, _ANY_TIME, None, eta)
+        if at.at_us < 0:
+            raise ValueError(f"eta must not be before 1970, got {eta!r}")
+        return at
     if not _SURELY_MS <= eta < END_OF_TIME_MS:
         raise ValueError(f"eta must be Unix milliseconds from 1973 to the end of 9998, got {eta}")
     text = datetime.fromtimestamp(eta // 1000, UTC).replace(microsecond=eta % 1000 * 1000).isoformat()
