@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import machine, rabbit, reading, spine, wheel
+from tests.benchmarks import machine, many, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -27,8 +27,9 @@ BENCHES: dict[str, Bench] = {
     "spine": spine.run,
     "rabbit": rabbit.run,
     "reading": reading.run,
+    "many": many.run,
 }
-DEFAULT = ("wheel", "spine", "rabbit")
+DEFAULT = ("wheel", "spine", "rabbit", "many")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 
