@@ -2,7 +2,7 @@
 
 ::
 
-    rows ──► row.read ──► Call ──► writing.Writing ──► (shard, bytes) ──► many ──► the store's inbox, a group a commit
+    rows ──► row.Reader ──► Call ──► writing.Writing ──► (shard, bytes) ──► many ──► the store's inbox, a group a commit
                                       ├─ fast: template, the parts that differ put into a message of the same kind
                                       └─ slow: catching, it stands in for the producer under Celery's own code
 

@@ -71,76 +71,93 @@ class Call:
     key: str | None
 
 
-def read(app: Any, row: Any) -> Call:
-    """Raises TypeError or ValueError."""
-    if type(row) is tuple:
-        return _of_tuple(app, row)
-    if isinstance(row, Signature):
-        return _of_signature(app, row)
-    if isinstance(row, Mapping):
-        if "subtask_type" in row:  # a signature that was serialised
-            return _of_signature(app, Signature.from_dict(row, app=app))
-        return _of_fields(app, row)
-    if isinstance(row, tuple) and hasattr(row, "_fields"):
-        return _of_fields(app, dict(zip(row._fields, row, strict=True)))
-    if isinstance(row, tuple | list):
-        return _of_tuple(app, row)
-    raise TypeError(f"a row must be a signature, a dict or a tuple, got {type(row).__name__}")
+#: Task objects that a reader remembers; a load of more makes them anew for each row.
+_MEMO = 1_000
 
 
-def _of_tuple(app: Any, row: Any) -> Call:
-    if not _LEAST <= len(row) <= len(FIELDS):
-        raise ValueError(f"a row must have {_LEAST} to {len(FIELDS)} values ({', '.join(FIELDS)}), got {len(row)}")
-    if len(row) > _LEAST:
-        return _of_fields(app, dict(zip(FIELDS, row, strict=False)))
-    task, args, kwargs, eta = row
-    name, task = _task(app, task)
-    return Call(name, task, args, kwargs, {}, _due(app, None, eta), None, None)
+class Reader:
+    """Reads the rows of one load, for one app."""
 
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._tasks = app.tasks
+        self._memo: dict[int, tuple[Any, str, Any]] = {}  #: by the identity of what a row gives: that, its name, a task
 
-def _of_fields(app: Any, fields: Mapping[str, Any]) -> Call:
-    if not fields.keys() <= _KNOWN:
-        unknown = ", ".join(sorted(str(name) for name in fields if name not in _KNOWN))
-        raise ValueError(f"a row must have no fields but {', '.join((*FIELDS, *OPTIONS))}, got {unknown}")
-    get = fields.get
-    options = {name: value for name, value in fields.items() if value is not None and name not in _OWN}
-    key = get("key")
-    if key is not None:
-        key = parse({"key": key}).key
-    name, task = _task(app, get("task"))
-    at = _due(app, get("countdown"), get("eta"))
-    return Call(name, task, get("args"), get("kwargs"), options, at, _id(get("task_id")), key)
+    def read(self, row: Any) -> Call:
+        """Raises TypeError or ValueError."""
+        if type(row) is tuple:
+            return self._of_tuple(row)
+        if isinstance(row, Signature):
+            return self._of_signature(row)
+        if isinstance(row, Mapping):
+            if "subtask_type" in row:  # a signature that was serialised
+                return self._of_signature(Signature.from_dict(row, app=self._app))
+            return self._of_fields(row)
+        if isinstance(row, tuple) and hasattr(row, "_fields"):
+            return self._of_fields(dict(zip(row._fields, row, strict=True)))
+        if isinstance(row, tuple | list):
+            return self._of_tuple(row)
+        raise TypeError(f"a row must be a signature, a dict or a tuple, got {type(row).__name__}")
 
+    def _of_tuple(self, row: Any) -> Call:
+        if not _LEAST <= len(row) <= len(FIELDS):
+            raise ValueError(f"a row must have {_LEAST} to {len(FIELDS)} values ({', '.join(FIELDS)}), got {len(row)}")
+        if len(row) > _LEAST:
+            return self._of_fields(dict(zip(FIELDS, row, strict=False)))
+        task, args, kwargs, eta = row
+        name, task = self._task(task)
+        return Call(name, task, args, kwargs, {}, _due(self._app, None, eta), None, None)
 
-def _of_signature(app: Any, row: Any) -> Call:
-    if type(row).apply_async is not Signature.apply_async:
-        raise ValueError(
-            f"a signature must be that of one task, got a {row.get('subtask_type') or row.task}: what belongs to its "
-            "tasks together (a chord's counter, a group's results) is made while it is sent; send it by apply_async"
-        )
-    options = dict(row.options)
-    asked = parse(options.pop("wheel", None))
-    if asked.native:
-        raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
-    for name in ("connection", "producer", "publisher"):
-        if options.pop(name, None) is not None:
-            raise ValueError(f"{name} must not be given: what is loaded goes to the app's own broker")
-    countdown, eta, task_id = options.pop("countdown", None), options.pop("eta", None), options.pop("task_id", None)
-    name, task = _task(app, row.task)
-    return Call(name, task, row.args, row.kwargs, options, _due(app, countdown, eta), _id(task_id), asked.key)
+    def _of_fields(self, fields: Mapping[str, Any]) -> Call:
+        if not fields.keys() <= _KNOWN:
+            unknown = ", ".join(sorted(str(name) for name in fields if name not in _KNOWN))
+            raise ValueError(f"a row must have no fields but {', '.join((*FIELDS, *OPTIONS))}, got {unknown}")
+        get = fields.get
+        options = {name: value for name, value in fields.items() if value is not None and name not in _OWN}
+        key = get("key")
+        if key is not None:
+            key = parse({"key": key}).key
+        name, task = self._task(get("task"))
+        at = _due(self._app, get("countdown"), get("eta"))
+        return Call(name, task, get("args"), get("kwargs"), options, at, _id(get("task_id")), key)
 
+    def _of_signature(self, row: Any) -> Call:
+        if type(row).apply_async is not Signature.apply_async:
+            raise ValueError(
+                f"a signature must be that of one task, got a {row.get('subtask_type') or row.task}: what belongs to "
+                "its tasks together (a chord's counter, a group's results) is made while it is sent; send it by "
+                "apply_async"
+            )
+        options = dict(row.options)
+        asked = parse(options.pop("wheel", None))
+        if asked.native:
+            raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
+        for name in ("connection", "producer", "publisher"):
+            if options.pop(name, None) is not None:
+                raise ValueError(f"{name} must not be given: what is loaded goes to the app's own broker")
+        countdown, eta, task_id = options.pop("countdown", None), options.pop("eta", None), options.pop("task_id", None)
+        name, task = self._task(row.task)
+        at = _due(self._app, countdown, eta)
+        return Call(name, task, row.args, row.kwargs, options, at, _id(task_id), asked.key)
 
-def _task(app: Any, task: Any) -> tuple[str, Any]:
-    if type(task) is str and task:
-        return task, app.tasks.get(task)
-    name = getattr(task, "name", None)
-    if not (isinstance(name, str) and hasattr(task, "apply_async")):
-        raise TypeError(f"task must be a task or its name, got {task!r:.60}")
-    if isinstance(task, Proxy):  # of ``app.task`` before the app is finalised, and of ``shared_task``
-        return name, app.tasks.get(name, task)
-    if task.app is not app:
-        raise ValueError(f"task {name} must be one of this app {app.main!r}, got one of {task.app.main!r}")
-    return name, task
+    def _task(self, given: Any) -> tuple[str, Any]:
+        if type(given) is str and given:
+            return given, self._tasks.get(given)
+        known = self._memo.get(id(given))
+        if known is not None:
+            return known[1:]
+        name = getattr(given, "name", None)
+        if not (isinstance(name, str) and hasattr(given, "apply_async")):
+            raise TypeError(f"task must be a task or its name, got {given!r:.60}")
+        task = given
+        if isinstance(given, Proxy):  # of ``app.task`` before the app is finalised, and of ``shared_task``
+            task = self._tasks.get(name, given)
+        if task.app is not self._app:
+            raise ValueError(f"task {name} must be one of this app {self._app.main!r}, got one of {task.app.main!r}")
+        if len(self._memo) >= _MEMO:
+            self._memo.clear()
+        self._memo[id(given)] = given, name, task
+        return name, task
 
 
 def _id(task_id: Any) -> str | None:

@@ -28,7 +28,7 @@ from celery_wheel.app import WheelApp
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.broker.names import shard_of
 from celery_wheel.bulk.catching import Catcher, written
-from celery_wheel.bulk.row import Call, read
+from celery_wheel.bulk.row import Call, Reader
 from celery_wheel.bulk.template import Template, kind_of
 from celery_wheel.ids import uuid7
 
@@ -46,6 +46,7 @@ class Writing:
         self._app = app
         self._shards = shards
         self._max_bytes = max_bytes
+        self._read = Reader(app).read
         self._catcher = Catcher(app)
         #: By kind; None for a kind that stays slow.
         self._templates: dict[Any, Template | None] = {}
@@ -53,7 +54,7 @@ class Writing:
 
     def write(self, row: Any) -> tuple[int, bytes, str]:
         """(shard, message, task id). Raises whatever is wrong with the row."""
-        call = read(self._app, row)
+        call = self._read(row)
         template, kind = None, None
         if self._may_be_fast and not (_before.receivers or _after.receivers or _sent.receivers):
             kind = kind_of(call)
