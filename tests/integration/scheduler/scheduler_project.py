@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+import redis
+
 from celery_wheel import Celery
 
 app = Celery("scheduler_project", broker=os.environ["SCHEDULER_BROKER"])
@@ -23,3 +25,8 @@ def noop(*args: object) -> None: ...
 
 @app.task(name="tick")
 def tick() -> None: ...
+
+
+@app.task(name="note")
+def note(number: int) -> None:
+    redis.Redis.from_url(os.environ["SCHEDULER_BROKER"]).rpush("ran", number)
