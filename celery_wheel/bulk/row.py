@@ -24,7 +24,7 @@ from celery.canvas import Signature
 from celery.local import Proxy
 
 from celery_wheel.broker.envelope import END_OF_TIME_MS
-from celery_wheel.eta import Due, due
+from celery_wheel.eta import Due, due, microseconds
 from celery_wheel.options import parse
 
 FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers")
@@ -170,6 +170,8 @@ def _due(app: Any, countdown: Any, eta: Any) -> Due:
     if countdown is not None:
         now = app.now()
         return due(app, now, countdown, now)
+    if type(eta) is datetime and eta.utcoffset() is not None and 0 <= (at_us := microseconds(eta)) < _END_US:
+        return Due(eta.isoformat(), at_us)  # as ``due`` would have it, which most rows need not ask
     if type(eta) is not int:
         if not eta:
             raise ValueError("eta or countdown must be given; what is not to wait is sent by apply_async")
@@ -183,4 +185,5 @@ def _due(app: Any, countdown: Any, eta: Any) -> Due:
     return Due(text, eta * 1000)
 
 
+_END_US = (END_OF_TIME_MS - 1) * 1_000
 _ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)  #: an eta does not depend on now

@@ -16,6 +16,7 @@ listed in ``writing``.
 from __future__ import annotations
 
 import json
+import json.encoder
 import time
 from base64 import b64encode
 from collections.abc import Mapping
@@ -40,7 +41,11 @@ from celery_wheel.bulk.shown import shown
 _COUNTED = ("expires", "expires_ms", "created_ms")
 
 #: What ``kombu.utils.json.dumps`` makes anew for each call.
-_json = kombu_json.JSONEncoder().encode
+_encoder = kombu_json.JSONEncoder()
+_json = _encoder.encode
+#: And what that makes anew for each call; without looking for circles, which end in a RecursionError.
+_make: Any = getattr(json.encoder, "c_make_encoder", None)  # None where Python has no C
+_chunks = _make and _make(None, _encoder.default, quoted, None, ": ", ", ", False, False, True)
 
 
 class Template:
@@ -50,7 +55,7 @@ class Template:
         self.proven = False
         self._app = app
         self._embed, self._serializer, self._compression = caught.embed, caught.serializer, caught.compression
-        self._is_json = not caught.compression and _is_kombu_json(caught.serializer)
+        self._is_json = _chunks is not None and not caught.compression and _is_kombu_json(caught.serializer)
         self._behind_arguments = f", {_json(caught.embed)}]"
         self._max_args, self._max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize
         self._max_levels = app.conf.task_repr_maxlevels
@@ -92,7 +97,7 @@ class Template:
     def _body(self, args: Any, kwargs: Any) -> str:
         if self._is_json:
             try:
-                text = f"{_json((args, kwargs))[:-1]}{self._behind_arguments}"
+                text = "".join(_chunks((args, kwargs), 0))[:-1] + self._behind_arguments
             except Exception:  # noqa: S110 - kombu raises it below in its own words
                 pass
             else:

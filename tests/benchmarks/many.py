@@ -2,7 +2,7 @@
 
 ::
 
-    apply_async    a real Redis, one call after the other; before and after the loads     the yardstick
+    apply_async    a real Redis, one call after the other                                 the yardstick
     load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
     drain          a scheduler takes in what the load has left
     lateness       probes through the wheel queue, due 200 ms later: how late they arrive in their worker's queue,
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from tests.benchmarks import loader
 from tests.benchmarks.child import Child
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.kombu import Pace, pace
-from tests.benchmarks.show import Show
+from tests.benchmarks.show import Bar, Show
 from tests.postgres import PostgresServer, postgres_binaries
 from tests.servers import RedisServer
 
 TARGET_RATIO = 20
-LOOP = 3_000
+TURNS = 3
+LOOP = 2_000
+YARDSTICK = "apply_async to Redis"
+SIGNATURES = "SQLite, as signatures made meanwhile"
 PROBE_QUEUE = "bench.probe"
 PROBE_EVERY_S, PROBE_DUE_MS = 0.05, 200
 CALM_S = 5
@@ -38,35 +42,38 @@ CALM_S = 5
 
 def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
     count = max(20_000, rows // 10)
-    with RedisServer(folder / "redis") as server, show.bar("many", 5) as bar:
-        url = f"sqlite:///{folder / 'wheel.sqlite3'}"
-        bar.tell("apply_async")
-        loops = [_loop(server.url, url)]
-        bar.reach(1)
-        bar.tell("schedule_many")
-        paces = {"SQLite": _load(server.url, url, count)}
-        signatures = _load(server.url, url, count // 4, as_signatures=True)
-        bar.reach(2)
+    with RedisServer(folder / "redis") as server, show.bar("many", TURNS + 2) as bar:
+        stores = {"SQLite": f"sqlite:///{folder / 'wheel.sqlite3'}"}
         if postgres_binaries() is None:
             print("many: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
+            yield from _figures(server.url, stores, count, bar)
         else:
             with PostgresServer(fsync="on", full_page_writes="on") as postgres:
-                paces["PostgreSQL"] = _load(server.url, postgres.new_database(), count)
-        loops.append(_loop(server.url, url))
-        bar.reach(3)
-        yield from _figures(loops, paces, signatures)
+                stores["PostgreSQL"] = postgres.new_database()
+                yield from _figures(server.url, stores, count, bar)
         server.client().flushall()
         bar.tell("scheduler")
-        yield from _beside(server, url, count + count // 4, count, bar.reach)
+        yield from _beside(server, stores["SQLite"], count, lambda done: bar.reach(TURNS + done))
 
 
-def _figures(loops: list[Pace], paces: dict[str, Pace], signatures: Pace) -> Iterator[Figure]:
-    name = "apply_async to Redis"
-    per_s, cpu_us = sum(one.per_s for one in loops) / len(loops), sum(one.cpu_us for one in loops) / len(loops)
-    for store, found in paces.items():
-        yield Figure("many", f"schedule_many into {store}", found.per_s, "rows/s", name, per_s, TARGET_RATIO * per_s)
-        yield Figure("many", "… CPU", found.cpu_us, "µs/row", name, cpu_us, less_is_better=True)
-    yield Figure("many", "… into SQLite, as signatures made meanwhile", signatures.per_s, "rows/s", name, per_s)
+def _figures(broker: str, stores: dict[str, str], count: int, bar: Bar) -> Iterator[Figure]:
+    """In turns, so that what else this machine does meets all alike; of each its best."""
+    loops: list[Pace] = []
+    loads: dict[str, list[Pace]] = {name: [] for name in [*stores, SIGNATURES]}
+    for turn in range(TURNS):
+        bar.tell("apply_async")
+        loops.append(_loop(broker, stores["SQLite"]))
+        for name, store in stores.items():
+            bar.tell(name)
+            loads[name].append(_load(broker, store, count // TURNS))
+        loads[SIGNATURES].append(_load(broker, stores["SQLite"], count // TURNS, as_signatures=True))
+        bar.reach(turn + 1)
+    loop = max(loops, key=attrgetter("per_s"))
+    for name, paces in loads.items():
+        best = max(paces, key=attrgetter("per_s"))
+        target = None if name == SIGNATURES else TARGET_RATIO * loop.per_s
+        yield Figure("many", f"schedule_many into {name}", best.per_s, "rows/s", YARDSTICK, loop.per_s, target)
+        yield Figure("many", "… CPU", best.cpu_us, "µs/row", YARDSTICK, loop.cpu_us, less_is_better=True)
 
 
 def _loop(broker: str, store: str) -> Pace:
@@ -102,16 +109,15 @@ def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -
         app.close()
 
 
-def _beside(
-    server: RedisServer, store: str, waiting: int, count: int, reach: Callable[[float], None]
-) -> Iterator[Figure]:
-    """What the scheduler makes of it."""
+def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float], None]) -> Iterator[Figure]:
+    """What the scheduler makes of it; what was loaded before waits in the inbox."""
+    waiting = 2 * (count // TURNS) * TURNS
     with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
         child.until("held", 1)
         began, before = time.perf_counter(), child.status().accepted
         child.until("accepted", waiting)
         yield Figure("many", "inbox taken in", (waiting - before) / (time.perf_counter() - began), "rows/s")
-        reach(4)
+        reach(1)
         calm = _probe(server, store, lambda: time.sleep(CALM_S))
         accepted = child.status().accepted
         wall_s = 0.0
@@ -135,7 +141,7 @@ def _beside(
                 _part(calm, part),
                 less_is_better=True,
             )
-        reach(5)
+        reach(2)
         child.stop()
 
 
