@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
@@ -28,6 +28,9 @@ from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
 from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
 from celery_wheel.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from celery_wheel.bulk import Scheduled
 
 END = browse.END
 
@@ -232,6 +235,14 @@ class Wheel:
         task_ids = [_id_of(task) for task in wanted]
         verdicts = Request(self.store, kind, {**options, **_who(how)}).ask(task_ids, _timeout(how))
         return verdicts[task_ids[0]] if one else verdicts
+
+    # -- scheduling -----------------------------------------------------------------------------------
+
+    def schedule_many(self, rows: Iterable[Any], **options: Any) -> Scheduled:
+        """Schedule very many tasks, past the broker; see ``celery_wheel.bulk.schedule_many``."""
+        from celery_wheel.bulk import schedule_many
+
+        return schedule_many(self.conf.app, self.store, rows, **options)
 
 
 def wheel_of(app: Any) -> Wheel:

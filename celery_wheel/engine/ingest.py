@@ -24,7 +24,7 @@ from celery_wheel.store.model import PAUSE, RESUME, Message, Unreadable
 
 def ingest(ctx: Context, term: Term) -> RoundSteps:
     limits = ctx.limits
-    inbox = ctx.store.read_inbox(ctx.shard, limits.intake_count)
+    inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
     peeked = ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes)
     yield "peeked"

@@ -21,6 +21,7 @@ class Limits:
     load_bytes: int = 16 * 2**20
     intake_count: int = 5_000  #: messages a group commit
     intake_bytes: int = 16 * 2**20
+    inbox_count: int = 1_000  #: of those from the inbox: a bulk load must not keep the wheel queue waiting for long
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
     history_bytes: int = 10 * 2**30
