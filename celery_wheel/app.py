@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import celery
 from kombu.utils.objects import cached_property
 
+from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.eta import due, microseconds
 from celery_wheel.ids import uuid7
@@ -59,6 +60,9 @@ class WheelApp:
     ) -> Any:
         """As Celery's; ``wheel`` is described in ``celery_wheel.options``."""
         asked = parse(wheel)
+        if asked.native and (countdown or eta) and Conf(self).rescue:
+            # A worker would else take it for the message of a producer that knows no wheel.
+            options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
         if (countdown or eta) and not asked.native:
             held = self._held(countdown, eta, asked, connection, producer or options.get("publisher"))
             if held is not None:
@@ -89,8 +93,16 @@ class WheelApp:
         return _restore, (function, (base, *args))
 
 
+#: By name, so that producers need not load what workers need; whether it does anything, the setting says.
+RESCUE = "celery_wheel.rescue:Rescue"
+
+
 class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types
     """A drop-in for ``celery.Celery`` whose delayed tasks wait in the wheel."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.steps["consumer"].add(RESCUE)
 
 
 def install(app: App) -> App:
@@ -102,6 +114,7 @@ def install(app: App) -> App:
         _mix(WheelApp, real)
     if "amqp" in vars(real):
         _mix(WheelAMQP, real.amqp)
+    real.steps["consumer"].add(RESCUE)
     return real  # type: ignore[no-any-return]
 
 

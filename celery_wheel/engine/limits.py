@@ -18,6 +18,7 @@ class Limits:
     load_bytes: int = 16 * 2**20
     intake_count: int = 5_000  #: messages a group commit
     intake_bytes: int = 16 * 2**20
+    ahead_ms: int = 0  #: rows leave so long before they are due: only where all of them are handed over
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
     history_bytes: int = 10 * 2**30

@@ -52,6 +52,8 @@ DEFAULTS = {
     "rollback_window_ms": 300_000,
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "rescue": False,
+    "rescue_after_ms": 1_000,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
