@@ -97,9 +97,11 @@ class Stack:
 
     # -- tasks ---------------------------------------------------------------------------------------
 
-    def send(self, tag: str, in_s: float, app: Any = None, retries: int = 0, **options: Any) -> str:
+    def send(
+        self, tag: str, in_s: float, app: Any = None, retries: int = 0, now: datetime | None = None, **options: Any
+    ) -> str:
         """A task with an eta; returns its id."""
-        eta = datetime.now(UTC) + timedelta(seconds=in_s)
+        eta = (now or datetime.now(UTC)) + timedelta(seconds=in_s)
         eta_ms = -(-int(eta.timestamp() * 1_000_000) // 1_000)
         sent: str = (app or self.plain).send_task("note", (tag, eta_ms, retries), eta=eta, **options).id
         return sent
