@@ -13,16 +13,18 @@ whatever is done is not found by the next call: so each can be stopped at any po
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, and_, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.changes import fence
-from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, Message, Position
+from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, LaneState, Message, Position
 from celery_wheel.store.schema import batch, lane, outcome, payload, timer
 from celery_wheel.store.schema import shard as shards
 from celery_wheel.store.sql import SqlStore
@@ -65,28 +67,30 @@ class Hold:
 
 
 def waiting(store: SqlStore, shard: int) -> Iterator[Kept]:
-    """All lanes as one, in order of position."""
-    after = Position(-1, -1)
-    doubt = (_place <= tuple_(lane.c.cut_due_ms, lane.c.cut_seq)).label("doubt")
-    columns = (timer.c.id, timer.c.due_ms, timer.c.seq, doubt, lane.c.again, *_MESSAGE)
-    joined = timer.join(lane, _waits).join(payload, payload.c.id == timer.c.id)
-    while True:
-        count = _count_that_fits(store, shard, after)
-        if not count:
-            return
-        query = select(*columns).select_from(joined).where(timer.c.shard == shard, _place > tuple_(*after))
+    """All lanes as one, in order of position; each lane is read along the index, and merged here."""
+    lanes = [_lane(store, shard, state) for state in store.lanes(shard)]
+    for _, kept in heapq.merge(*lanes, key=itemgetter(0)):
+        yield kept
+
+
+def _lane(store: SqlStore, shard: int, state: LaneState) -> Iterator[tuple[Position, Kept]]:
+    after, own = state.hand, and_(timer.c.shard == shard, timer.c.lane == state.lane)
+    columns = (timer.c.id, timer.c.due_ms, timer.c.seq, *_MESSAGE)
+    joined = timer.join(payload, payload.c.id == timer.c.id)
+    while count := _count_that_fits(store, own, after):
+        query = select(*columns).select_from(joined).where(own, _place > tuple_(*after))
         with store.database.reading() as connection:
             rows = connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(count)).all()
-        for id_, due_ms, seq, doubted, again, *parts in rows:
+        for id_, due_ms, seq, *parts in rows:
             after = Position(due_ms, seq)
-            yield Kept(id_, shard, due_ms, _message(parts), bool(doubted or again))
+            yield after, Kept(id_, shard, due_ms, _message(parts), state.again or after <= state.cut)
 
 
-def _count_that_fits(store: SqlStore, shard: int, after: Position) -> int:
+def _count_that_fits(store: SqlStore, own: Any, after: Position) -> int:
     """How many of the next rows are read at once; at least one, if there is one."""
-    query = select(timer.c.size).join(lane, _waits).where(timer.c.shard == shard, _place > tuple_(*after))
+    query = select(timer.c.size).where(own, _place > tuple_(*after)).order_by(timer.c.due_ms, timer.c.seq)
     with store.database.reading() as connection:
-        sizes = connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(ROWS_AT_ONCE)).scalars().all()
+        sizes = connection.execute(query.limit(ROWS_AT_ONCE)).scalars().all()
     weight = 0
     for number, size in enumerate(sizes):
         weight += size

@@ -178,3 +178,11 @@ def stack(tmp_path: Path, broker: str) -> Iterator[Stack]:
     found = Stack(tmp_path, broker)
     yield found
     found.close()
+
+
+@pytest.fixture
+def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[Stack]:
+    redis_server.client().flushall()
+    found = Stack(tmp_path, redis_server.url)
+    yield found
+    found.close()

@@ -209,14 +209,6 @@ def test_postgresql_is_left_in_the_same_way(
 # -- to a file, and back -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[Stack]:
-    redis_server.client().flushall()
-    found = Stack(tmp_path, redis_server.url)
-    yield found
-    found.close()
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
