@@ -15,11 +15,10 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError
 from celery_wheel.leaving.hold import Holding
 from celery_wheel.leaving.progress import Progress, silent
-from celery_wheel.leaving.to_broker import AHEAD_MS, EtaBroker, hand_over
+from celery_wheel.leaving.to_broker import EtaBroker, ahead_ms, hand_over
 from celery_wheel.leaving.to_file import earlier, write_out
 from celery_wheel.store import open_store
-from celery_wheel.store.handover import count_set_aside, count_waiting
-from celery_wheel.store.model import InboxItem
+from celery_wheel.store.handover import count_inbox, count_set_aside, count_waiting
 from celery_wheel.store.sql import SqlStore
 
 #: What may be taken along that does not wait, but rests.
@@ -84,7 +83,7 @@ def drain(
     done = Drained()
     if file is None:
         edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store.uuid)))
-        with Holding(app, store, edge, AHEAD_MS) as holding:
+        with Holding(app, store, edge, ahead_ms()) as holding:
             found = hand_over(holding, progress)
             done.moved, done.due, done.rejected, done.taken_in = found.moved, found.due, found.rejected, found.taken_in
     else:
@@ -106,13 +105,12 @@ def would_drain(app: Any, store: SqlStore) -> Drained:
     for shard in range(store.shards):
         for key, count in store.pending(shard).items():
             counts[key.queue] += count
-    items: list[InboxItem] = [one for shard in range(store.shards) for one in store.read_inbox(shard, 1_000_000)]
     return Drained(
         moved=sum(count_waiting(store, shard) for shard in range(store.shards)),
         set_aside=_resting(store),
         dry_run=True,
         in_queues=_in_queues(app, [wheel_queue_name(conf.namespace, shard) for shard in range(store.shards)]),
-        in_inbox=len(items),
+        in_inbox=count_inbox(store),
         by_queue=dict(counts),
     )
 

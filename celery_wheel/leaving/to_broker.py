@@ -32,13 +32,16 @@ from celery_wheel.leaving.hold import Holding, Patience, run
 from celery_wheel.leaving.progress import Progress
 from celery_wheel.store.handover import Hold, count_waiting, hands_to_correct, rest_early
 from celery_wheel.store.model import Change, LaneState, Position, Row
-
-#: Everything that waits is within this time.
-AHEAD_MS = END_OF_TIME_MS
+from celery_wheel.timing import SystemClock
 
 REASON = "handed over to Celery's own eta"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ahead_ms() -> int:
+    """Everything that waits is due within this time; beyond it are years of which nobody could show a date."""
+    return END_OF_TIME_MS - SystemClock().now_ms()
 
 
 @dataclass(slots=True)

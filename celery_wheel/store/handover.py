@@ -25,7 +25,7 @@ from sqlalchemy import Connection, and_, delete, exists, func, select, tuple_, u
 
 from celery_wheel.store.changes import fence
 from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, LaneState, Message, Position
-from celery_wheel.store.schema import batch, lane, outcome, payload, timer
+from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, timer
 from celery_wheel.store.schema import shard as shards
 from celery_wheel.store.sql import SqlStore
 
@@ -103,6 +103,13 @@ def count_waiting(store: SqlStore, shard: int) -> int:
     query = select(func.count()).select_from(timer.join(lane, _waits)).where(timer.c.shard == shard)
     with store.database.reading() as connection:
         count: int = connection.execute(query).scalar_one()
+    return count
+
+
+def count_inbox(store: SqlStore) -> int:
+    """Messages and commands, of all shards."""
+    with store.database.reading() as connection:
+        count: int = connection.execute(select(func.count()).select_from(inbox)).scalar_one()
     return count
 
 
