@@ -14,6 +14,8 @@
 3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
 4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
    once, and the app remains what it is when it is pickled for another process.
+5. The app's workers have a step more, which does nothing unless ``wheel_rescue`` is set (``celery_wheel.rescue``).
+   Where it is set, what ``wheel=False`` leaves to Celery is marked, or a worker would rescue it.
 
 Not here: ``task_always_eager``, which never sends, and messages that are published past ``send_task``.
 """
