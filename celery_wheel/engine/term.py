@@ -185,8 +185,13 @@ class Term:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
-        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates."""
+    def take(
+        self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
+    ) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
+
+        ``now_ms`` is so much ahead of the wall clock.
+        """
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None
@@ -197,7 +202,7 @@ class Term:
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
-        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route)
+        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if chunk is not None:
             others = [*chunk.missed, *(row for row, _ in chunk.diverted)]
             self.window.left(lane.number, len(chunk.rows) + len(others), chunk.bytes + sum(row.size for row in others))

@@ -180,19 +180,19 @@ class World:
             self._pass_time(rng.choice((100, 500, 2_000)))
         if dice < 0.10 and self.to_send:
             self._send()
-        elif dice < 0.13:
-            self._ask()
-        elif dice < 0.15:
-            self._work()
-        elif dice < 0.155:
-            self._crash(rng.choice(self.schedulers))
         elif dice < 0.16:
+            self._ask()
+        elif dice < 0.17:
+            self._work()
+        elif dice < 0.175:
+            self._crash(rng.choice(self.schedulers))
+        elif dice < 0.18:
             rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
-        elif dice < 0.165:
+        elif dice < 0.185:
             self._give(rng.choice(self.schedulers))
-        elif dice < 0.18 and self.loses:
+        elif dice < 0.20 and self.loses:
             self._lose()
-        elif dice < 0.19 and self.clock_steps:
+        elif dice < 0.21 and self.clock_steps:
             self._step_clock(rng.choice(self.schedulers))
         else:
             self._step()
