@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.errors import SettingError
-from celery_wheel.setting import Setting, flag, matching, one_of, scheduler, seconds, whole
+from celery_wheel.setting import Setting, flag, matching, one_of, rates, scheduler, seconds, whole
 
 MIB = 2**20
 GIB = 2**30
@@ -118,6 +118,11 @@ class Conf:
         'When the broker has lost messages that it had taken: "replay" sends them again, "warn" only reports it.',
     )
     rollback_window_ms = Setting(300, seconds(0), "How many seconds of messages a replay sends again at most.")
+    rate_limits = Setting(
+        {},
+        rates(),
+        'How fast tasks leave at most, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
+    )
     base_scheduler = Setting(
         default_base_scheduler,
         scheduler(),
@@ -129,6 +134,9 @@ class Conf:
         "The scheduler is a node of Celery's remote control: revoke, inspect and Flower reach what waits.",
     )
     keep_eta = Setting(False, flag(), "True leaves the eta in a released message, for tasks that read `request.eta`.")
+
+    rescue = Setting(False, flag(), "True lets workers hand eta messages of other producers over to the wheel.")
+    rescue_after_ms = Setting(1, seconds(0), "A worker itself holds what is due within so many seconds.")
 
     def __init__(self, app: Any) -> None:
         self.app = app

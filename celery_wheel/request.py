@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -58,6 +58,7 @@ class Request:
     kind: str
     options: dict[str, Any]
     list_name: str = "task_ids"
+    turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_Command] = field(default_factory=list)
 
     def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Verdict]:
@@ -85,8 +86,11 @@ class Request:
                 return
             if time.monotonic() >= until_s:
                 return
-            time.sleep(pause_s)
-            pause_s = min(LOOK_MAX_S, pause_s * 1.5)
+            if self.turn is not None:
+                self.turn()
+            else:
+                time.sleep(pause_s)
+                pause_s = min(LOOK_MAX_S, pause_s * 1.5)
 
     def _take_back(self, command: _Command) -> bool:
         """Whether there is an answer after all."""

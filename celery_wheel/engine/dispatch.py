@@ -25,6 +25,7 @@ from celery_wheel.engine.port import Published, Since, Verdict
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import Fenced, GuardTripped, HandLost, Interrupted
+from celery_wheel.store.model import MAX_SEQ, Position
 
 MAX_WAIT_MS = 1_000  #: a step of the clock or a suspended machine is noticed within this time
 
@@ -38,7 +39,7 @@ class Dispatcher:
         ctx, result = self._ctx, Round.IDLE
         if self._watch.may_dispatch():
             with term.active():
-                term.window.reap(term.lanes, ctx.clock.now_ms())
+                term.window.reap(term.lanes, self._horizon_ms())
                 lanes = term.in_order()
             yield "reaped"
             for lane in lanes:
@@ -60,12 +61,13 @@ class Dispatcher:
         if lane.sent < lane.doubt and lane.in_flight is None:
             yield from self._doubt(term, lane)
         with term.active():
-            chunk = term.take(lane, ctx.clock.now_ms(), limits.chunk_count, limits.chunk_bytes)
+            times = self._horizon_ms(), ctx.clock.monotonic_ms()
+            chunk = term.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms)
             since = lane.since(chunk) if chunk else None
         yield "taken"
         if chunk is None:
             return False
-        if chunk.diverted or not (chunk.announced or ctx.broker.keeps_hand):
+        if chunk.diverted or chunk.missed or not (chunk.announced or ctx.broker.keeps_hand):
             yield from settle_now(ctx, term, chunk)
         elif not ctx.broker.keeps_hand:
             self._fence(term)  # no commit of this round has: and this clock may have stood still with its machine
@@ -80,21 +82,34 @@ class Dispatcher:
         return True
 
     def _doubt(self, term: Term, lane: Lane) -> Steps:
-        """A former holder announced chunks and may have sent them: they leave again, marked, before anything else."""
+        """A former holder announced chunks and may have sent them: they leave again, marked, before anything else.
+
+        What is not due yet waits: that holder was handing over what it had, or its clock was ahead.
+        """
         ctx, limits = self._ctx, self._ctx.limits
-        place = (ctx.shard, lane.number, lane.sent)
-        to = ctx.store.reach(*place, lane.doubt, limits.chunk_count, limits.chunk_bytes)
+        place, upto = (ctx.shard, lane.number, lane.sent), min(lane.doubt, Position(self._horizon_ms(), MAX_SEQ))
+        if upto <= lane.sent:
+            return
+        to = ctx.store.reach(*place, upto, limits.chunk_count, limits.chunk_bytes)
         rows = ctx.store.slice(*place, to)
+        if to < lane.doubt:
+            if not rows:
+                return
+            to = rows[-1].position  # not "now": an empty chunk a round would leave
         yield "in doubt"
         with term.active():
             lane.doubtful(rows, to)
+
+    def _horizon_ms(self) -> int:
+        """What is due up to here may leave."""
+        return self._ctx.clock.now_ms() + self._ctx.limits.ahead_ms
 
     def _confirm(self, lane: Lane, chunk: Chunk, published: Published, now_ms: int) -> None:
         ctx = self._ctx
         chunk.failed.update(published.failed)
         # Of the queues behind an exchange some may have taken what another refused: it is there already, then.
         chunk.again |= any(row.exchange for row in chunk.rows if row.id in published.refused)
-        if published.refused and lane.target is not None:
+        if published.refused and lane.refusing:
             lane.refuse(chunk, published.refused, ctx.clock.monotonic_ms())
             return
         lane.confirm(chunk, now_ms, published.refused)
@@ -147,7 +162,11 @@ class Dispatcher:
         monotonic_ms = clock.monotonic_ms()
         with term.lock:
             due_ms = term.next_due_ms(monotonic_ms)
-            retries_ms = [lane.retry_at_ms - monotonic_ms for lane in term.lanes.values() if lane.in_flight]
+            retries_ms = [
+                wait
+                for lane in term.lanes.values()
+                if (wait := lane.retry_at_ms - monotonic_ms) > 0 or lane.in_flight is not None
+            ]
         if self._watch.halted:
             return MAX_WAIT_MS
         wait_ms = MAX_WAIT_MS if due_ms is None else due_ms - clock.now_ms()

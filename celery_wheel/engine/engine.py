@@ -254,7 +254,7 @@ class Engine:
             self._stand_by()
             yield Round.IDLE
             return
-        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms, ctx.stamps)
+        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms, ctx.clock.monotonic_ms())
         try:
             yield from adoption.steps()
         except BrokerError:
@@ -264,6 +264,7 @@ class Engine:
             ctx.store.release(ctx.shard, epoch)
             raise
         term = adoption.term()
+        term.stamps = ctx.stamps
         term.lease_until_ms = lease_until_ms
         yield "term made"
         self.stats.adoptions += 1

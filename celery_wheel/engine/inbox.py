@@ -7,6 +7,8 @@
     cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id;
               {"for_good": true}: what left already does not leave once more either, as a retry within a day
     move      the same, but for_good, with {"eta_ms": int}; null: now
+    pause     {"gates": ["queue:mail", "task:app.heavy", "all:"], and id, actor, reason as above}
+    resume    the same with {"per_ms": int}: what had gathered leaves evenly in that time; null: at once
 
 A command names MAX_TASKS tasks at most. Text that a store could not take (NUL, lone surrogates) makes it unreadable
 here: inside a commit it would end the term, and since the item stays in the inbox, every term after it.
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.model import CANCEL, MOVE, InboxItem, Message, Unreadable
+from celery_wheel.store.model import CANCEL, MOVE, PAUSE, RESUME, InboxItem, Message, Unreadable
 
 Decode = Callable[[bytes], Message | Unreadable]
 
@@ -42,6 +44,7 @@ class Command:
     answer_to: str | None = None  #: under which id the verdicts are to be found
     eta_ms: int | None = None  #: of a move; None: now
     for_good: bool = False  #: of a cancel: also what left already is held back when it comes once more
+    per_ms: int | None = None  #: of a resume; None: at once
 
 
 def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command:
@@ -56,6 +59,8 @@ def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command:
 
 
 def _command(item: InboxItem) -> Command:
+    if item.kind in (PAUSE, RESUME):
+        return _gate_command(item)
     if item.kind not in (CANCEL, MOVE):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     given = json.loads(item.payload)
@@ -72,6 +77,24 @@ def _command(item: InboxItem) -> Command:
     for_good = given.get("for_good", False) is True
     task_ids = list(dict.fromkeys(task_ids))
     return Command(item.id, item.kind, task_ids, **words, answer_to=answer_to, eta_ms=eta_ms, for_good=for_good)
+
+
+def _gate_command(item: InboxItem) -> Command:
+    given = json.loads(item.payload)
+    gates, answer_to, per_ms = given["gates"], given.get("id"), given.get("per_ms")
+    if type(gates) is not list or not 0 < len(gates) <= MAX_TASKS:
+        raise TypeError(f"gates must be a list of 1 to {MAX_TASKS:,}, got {gates!r:.60}")
+    words = {"actor": given.get("actor", ""), "reason": given.get("reason", "")}
+    for name, word in [*words.items(), *(("gates", one) for one in gates)]:
+        _check_text(name, word)
+    for gate in gates:
+        if gate != "all:" and not gate.startswith(("queue:", "task:")):
+            raise ValueError(f"gates must be all:, queue:… or task:…, got {gate!r:.60}")
+    if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < MAX_ETA_MS):
+        raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
+    if answer_to is not None:
+        answer_to = str(uuid.UUID(answer_to))
+    return Command(item.id, item.kind, list(dict.fromkeys(gates)), **words, answer_to=answer_to, per_ms=per_ms)
 
 
 def _check_text(name: str, word: Any) -> None:

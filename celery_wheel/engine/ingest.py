@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from celery_wheel.engine.commands import carry_out
 from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.gating import carry_out_gates
 from celery_wheel.engine.inbox import Command, parse
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import PAUSE, RESUME, Message, Unreadable
 
 
 def ingest(ctx: Context, term: Term) -> RoundSteps:
     limits = ctx.limits
-    inbox = ctx.store.read_inbox(ctx.shard, limits.intake_count)
+    inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
     peeked = ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes)
     yield "peeked"
@@ -47,7 +48,10 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         yield "trimmed"
     done = len(taken) + len(peeked.arrivals)
     for command in commands:
-        done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
+        if command.kind in (PAUSE, RESUME):
+            done += yield from carry_out_gates(ctx, term, command)
+        else:
+            done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
     yield Round.BUSY if done else Round.IDLE
 
 

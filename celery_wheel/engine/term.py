@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
 from celery_wheel.engine.stamps import BY_STAMP, RevokedStamps
 from celery_wheel.engine.window import Window
@@ -66,6 +67,7 @@ class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
 
     change: Change = field(default_factory=Change)
+    hands: dict[int, Position] = field(default_factory=dict)  #: of the lanes that it settles, once it is committed
     moved: list[tuple[Row, Move]] = field(default_factory=list)
     tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
     withdrawn: set[int] = field(default_factory=set)  #: rows that are cancelled while it is under way
@@ -73,23 +75,18 @@ class Settlement:
 
 class Term:
     def __init__(
-        self,
-        shard: int,
-        epoch: int,
-        seq: int,
-        lanes: Sequence[Lane],
-        window: Window,
-        stamps: RevokedStamps | None = None,
+        self, shard: int, epoch: int, seq: int, lanes: Sequence[Lane], window: Window, gates: Gates | None = None
     ) -> None:
         self.shard = shard
         self.epoch = epoch
         self.lanes = {lane.number: lane for lane in lanes}
         self.window = window
+        self.gates = gates or Gates()
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
-        self.stamps = RevokedStamps() if stamps is None else stamps
+        self.stamps = RevokedStamps()  #: its engine gives it those that it is told of
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -125,12 +122,14 @@ class Term:
                 return lane
         return self._open_lane(None)
 
-    def _lane_of(self, target: str) -> Lane:
-        """The lane in which a destination waits that does not take everything."""
-        return next((lane for lane in self.lanes.values() if lane.target == target), None) or self._open_lane(target)
+    def lane_of(self, place: Place) -> Lane:
+        """The lane in which those wait who cannot pass a gate, or whose destination does not take everything."""
+        return next((lane for lane in self.lanes.values() if lane.place == place), None) or self._open_lane(place)
 
-    def _open_lane(self, target: str | None) -> Lane:
-        lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target)
+    def _open_lane(self, place: Place | None) -> Lane:
+        scope, target = place or (None, None)
+        number = max(self.lanes) + 1
+        lane = Lane(number, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target, scope=scope)
         self.lanes[lane.number] = lane
         return lane
 
@@ -196,17 +195,44 @@ class Term:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, now_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
-        """The chunk to publish now: the one whose fate is unknown, else the next that is due."""
+    def take(
+        self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
+    ) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
+
+        ``now_ms`` is so much ahead of the wall clock.
+        """
         if lane.in_flight is not None:
             return lane.in_flight
-        waiting: set[str] = set()
-        if lane.target is None:
-            waiting = {one.target for one in self.lanes.values() if one.target and one.busy(self.window.rows, now_ms)}
-        chunk = lane.take(self.window.rows, now_ms, lane.at_once(max_count), max_bytes, waiting)
+        gates, route = self.gates, None
+        room = lane.at_once(max_count)
+        if gates or len(self.lanes) > 1:
+            rows, lanes = self.window.rows, self.lanes.values()
+            busy = {place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms)}
+            room = min(room, self._room(lane, monotonic_ms, max_count))
+            if gates or busy:
+                route = Router(gates, lane.place, busy, monotonic_ms)
+        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if chunk is not None:
-            self.window.left(chunk.bytes + sum(row.size for row in chunk.diverted))
+            others = [*chunk.missed, *(row for row, _ in chunk.diverted)]
+            self.window.left(lane.number, len(chunk.rows) + len(others), chunk.bytes + sum(row.size for row in others))
+            for place in _passed(lane):
+                gates.spend(place, len(chunk.rows), monotonic_ms)
+        elif route is not None and route.again_ms > monotonic_ms:
+            lane.retry_at_ms = route.again_ms
         return chunk
+
+    def _room(self, lane: Lane, monotonic_ms: int, max_count: int) -> int:
+        """How many of a lane may leave now; if none, it is not asked again before some may."""
+        room = max_count
+        for place in _passed(lane):
+            if place in self.gates.closed:
+                return 0
+            free, again_ms = self.gates.room(place, monotonic_ms)
+            if free == 0:
+                lane.retry_at_ms = again_ms
+            room = room if free is None else min(room, free)
+        return room
 
     def in_order(self) -> list[Lane]:
         """The lanes, the one with the earliest ready row first: it goes before what is ready in the others."""
@@ -216,7 +242,9 @@ class Term:
 
     def next_due_ms(self, monotonic_ms: int | None = None) -> int | None:
         """When the next row may be due; None when nothing is in memory, or nothing may be tried at ``monotonic_ms``."""
-        lanes = [lane for lane in self.lanes.values() if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
+        closed = self.gates.closed
+        open_ = [lane for lane in self.lanes.values() if closed.isdisjoint(_passed(lane))]
+        lanes = [lane for lane in open_ if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
         due = [lane.next_due_ms(self.window.rows) for lane in lanes]
         due.append(self.window.wheel.next_expiration_ms())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
@@ -226,24 +254,32 @@ class Term:
 
         ``announced`` is about to leave: the store learns how far it goes, and what it diverts moves first.
         """
-        settlement, hands = Settlement(withdrawn=self.window.watch()), dict[int, Position]()
+        settlement, touched = Settlement(withdrawn=self.window.watch()), set[int]()
         if announced is not None:
-            hands[announced.lane] = self.lanes[announced.lane].hand
-            self._divert(settlement, announced.diverted, again=False)
+            touched.add(announced.lane)
+            again = announced.again or self.lanes[announced.lane].again
+            self._divert(settlement, announced.diverted, again)
+            self._set_aside(settlement.change, announced)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
-            if done is not None and lane.settling is None:  # one after the other, or the hand would go back
+            if done is not None and lane.settling is None:
                 lane.unsettled, lane.settling = None, done
-                hands[lane.number] = done.to
+                settlement.hands[lane.number] = done.to
                 self._settle(settlement, lane, done)
-        for number, _ in settlement.tokens:
-            hands.setdefault(number, self.lanes[number].hand)
+        touched.update(number for number, _ in settlement.tokens)
+        for lane in (self.lanes[number] for number in touched - settlement.hands.keys()):
+            # Of two that are under way at once, the later would put the hand back: there is one a lane.
+            if lane.settling is None:
+                lane.settling = Unsettled(lane.hand, lane.hand)
+                settlement.hands[lane.number] = lane.hand
         change = settlement.change
-        for number, hand in hands.items():
+        for number in touched | settlement.hands.keys():
             lane = self.lanes[number]
-            change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again))
+            if number in settlement.hands or not lane.in_store:
+                hand = settlement.hands.get(number, lane.hand)
+                change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again, lane.scope))
         change.seq = self.seq
-        if not hands:
+        if not touched and not settlement.hands:
             self.window.unwatch(settlement.withdrawn)
             return None
         return settlement
@@ -257,15 +293,24 @@ class Term:
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
             self.lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
-        for row in done.refused:
-            self._lane_of(row.target).proven = 0
-        self._divert(settlement, done.refused, done.again)
+        refused: list[tuple[Row, Place]] = [(row, (None, row.target)) for row in done.refused]
+        for _, place in refused:
+            self.lane_of(place).proven = 0
+        self._divert(settlement, refused, done.again)
 
-    def _divert(self, settlement: Settlement, rows: Sequence[Row], again: bool) -> None:
-        """Rows go on in the lane of their target, in the order they have, and not before the change is committed."""
+    def _set_aside(self, change: Change, announced: Chunk) -> None:
+        """What was found later than its misfire option allows."""
+        for row in announced.missed:
+            late_s, most_s = (announced.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
+            reason = f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s"
+            self.lay_to_rest(change, row.id, "expired", reason, "wheel", announced.taken_ms)
+            change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
+
+    def _divert(self, settlement: Settlement, rows: Sequence[tuple[Row, Place]], again: bool) -> None:
+        """Rows go on in another lane, in the order they have, and not before the change is committed."""
         tally, lowest = settlement.change.tally, dict[int, Position]()
-        for row in rows:
-            lane = self._lane_of(row.target)
+        for row, place in rows:
+            lane = self.lane_of(place)
             if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
                 lane.again = False
             lane.again |= again
@@ -287,8 +332,9 @@ class Term:
 
     def settled(self, settlement: Settlement) -> None:
         for state in settlement.change.lanes:
-            lane = self.lanes[state.lane]
-            lane.hand, lane.settling, lane.in_store = state.hand, None, True
+            self.lanes[state.lane].in_store = True
+        for number, hand in settlement.hands.items():
+            self.lanes[number].hand, self.lanes[number].settling = hand, None
         for row, move in settlement.moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
             if row.id not in settlement.withdrawn:
@@ -306,3 +352,9 @@ class Term:
     def lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
         change.moves.append(Move(row_id, REST, at_ms, self.next_seq()))
         change.outcomes.append(Outcome(self.next_seq(), row_id, kind, reason, actor, at_ms))
+
+
+def _passed(lane: Lane) -> list[Place]:
+    """The gates that all of a lane's rows stand at."""
+    place = lane.place
+    return [EVERYTHING] if place is None or place[0] is None else [EVERYTHING, place]

@@ -58,6 +58,13 @@ class Migration(migrations.Migration):
                 db_comment="found later than this it is set aside; duration in milliseconds", null=True
             ),
         ),
+        migrations.AddField(
+            model_name="lane",
+            name="scope",
+            field=models.TextField(
+                db_comment="queue or task, where the target is that of a gate; none: of a destination", null=True
+            ),
+        ),
         migrations.CreateModel(
             name="Answer",
             fields=[
@@ -95,7 +102,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "per_ms",
-                    models.BigIntegerField(db_comment="of a slow one: milliseconds in which what had gathered leaves"),
+                    models.BigIntegerField(
+                        db_comment="in which what had gathered leaves, of a slow one; duration in milliseconds"
+                    ),
                 ),
                 ("reason", models.TextField(db_comment="why, for people")),
                 ("actor", models.TextField(db_comment="who did it")),

@@ -51,8 +51,11 @@ DEFAULTS = {
     "control": True,
     "on_broker_rollback": "replay",
     "rollback_window_ms": 300_000,
+    "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "rescue": False,
+    "rescue_after_ms": 1_000,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
@@ -73,6 +76,7 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_lease", 0.7, "lease_ms", 700),
     ("wheel_on_broker_rollback", "warn", "on_broker_rollback", "warn"),
     ("wheel_rollback_window", 0, "rollback_window_ms", 0),
+    ("wheel_rate_limits", {"mail": "5/m", "app.x": 7}, "rate_limits", {"mail": (5, 60_000), "app.x": (7, 1_000)}),
     ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
     ("wheel_keep_eta", True, "keep_eta", True),
@@ -107,6 +111,10 @@ BAD: list[tuple[str, Any, str]] = [
     ("wheel_window", 0.5, "a time of at least 1 s"),
     ("wheel_window_count", 0, "a whole number of at least 1"),
     ("wheel_chunk", 1001, "a whole number of at least 1 and at most 1,000, got 1001"),
+    ("wheel_rate_limits", {"mail": "0/s"}, "a dict of rates like"),
+    ("wheel_rate_limits", {"mail": "5/d"}, "a dict of rates like"),
+    ("wheel_rate_limits", {5: "5/s"}, "a dict of rates like"),
+    ("wheel_rate_limits", "5/s", "a dict of rates like"),
     ("wheel_durability", "none", "'disk' or 'memory', got 'none'"),
     ("wheel_durability", 1, "'disk' or 'memory'"),
     ("wheel_history_retention", 3599, "a time of at least 3600 s, got 3599"),

@@ -1,0 +1,124 @@
+"""The wheel itself, one step at a time: the real engine and the real store, in the test's own thread.
+
+::
+
+    wheel queue ─► take_in ─► SqlStore, a SQLite file of this test ─► step: the next task leaves for its queue
+
+What arrives is taken in at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees it as well. The
+file of an empty store is made once a process and copied; the engine begins with the first delayed task.
+
+What is asked of the wheel (``app.wheel.cancel`` and its like) is put into the store's inbox as ever, and the engine is
+turned instead of waiting for its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+from typing import Any
+
+from celery_wheel.engine.context import Round
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.errors import WheelError
+from celery_wheel.store import browse, open_store
+from celery_wheel.store.sql import SqlStore
+from celery_wheel.testing.broker import MemoryBroker
+from celery_wheel.testing.clock import VirtualClock
+
+#: One task a step: what it does may concern the next, also one that is due at the same instant.
+LIMITS = Limits(chunk_count=1)
+
+
+class Inbound:
+    """Args: ``path`` of the store's file, ``rejected`` is told of what cannot be taken in or sent."""
+
+    def __init__(
+        self, app: Any, clock: VirtualClock, path: Path, rejected: Callable[[dict[str, Any], str], None]
+    ) -> None:
+        path.write_bytes(_empty_store())
+        self._clock = clock
+        self._path = path
+        self._lock = RLock()  # tested code may send from other threads
+        self._broker = MemoryBroker(app, rejected)
+        self._store: SqlStore | None = None
+        self._engine: Engine | None = None
+
+    def arrive(self, raw: dict[str, Any]) -> None:
+        """A message that was published to the wheel queue."""
+        with self._lock:
+            self._broker.arrive(raw)
+            self._take_in()
+
+    def close(self) -> None:
+        self._broker.close()
+        if self._store is not None:
+            self._store.close()
+
+    # -- what waits ----------------------------------------------------------------------------------
+
+    def next(self) -> browse.Task | None:
+        """The next task to leave, due or not."""
+        store = self._store
+        found = browse.pending(store, browse.Criteria(), limit=1).items if store else []
+        return found[0] if found else None
+
+    def waiting(self) -> list[browse.Detail]:
+        """All that waits, the next due first, with bytes."""
+        store = self._store
+        page = browse.pending(store, browse.Criteria(), limit=10**9) if store else None
+        found = (browse.detail(store, task.id) for task in page.items) if store and page else ()
+        return [one for one in found if one is not None]
+
+    def step(self, first: browse.Task) -> list[browse.Task]:
+        """Let the next task leave, which is due; returns what left."""
+        store, sent = self._store, self._broker.sent
+        with self._lock:
+            sent.clear()
+            self._round("load", "dispatch", "settle")
+        if store is None or not sent:
+            raise WheelError(f"task {first.task} with id {first.task_id} was due and did not leave the wheel")
+        # As a rule it alone. Where a freezer was set back there are several lanes, and one leaves of each.
+        others = [browse.detail(store, row.id) for row in sent if row.id != first.id]
+        return [*([first] if len(others) < len(sent) else []), *(one.task for one in others if one is not None)]
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Carry out what was asked of the wheel."""
+        with self._lock:
+            if self._engine is None:
+                self._open()
+            self._round("ingest")
+
+    # -- the engine ----------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """All that arrived goes to the store."""
+        if self._broker.arrivals and self._engine is None:
+            self._open()
+        while self._broker.arrivals:
+            self._round("ingest")
+
+    def _open(self) -> None:
+        self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
+        self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
+        self._round("tend")
+
+    def _round(self, *activities: str) -> None:
+        engine = self._engine
+        for activity in activities:
+            for step in getattr(engine, activity)():
+                if step is Round.FAILED:
+                    raise WheelError(f"the wheel's engine could not {activity}; its log says why")
+
+
+@cache
+def _empty_store() -> bytes:
+    with TemporaryDirectory(prefix="celery-wheel-") as folder:
+        path = Path(folder) / "wheel.sqlite3"
+        open_store(f"sqlite:///{path}", durability="memory").close()
+        return path.read_bytes()
