@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.store.sql import SqlStore
@@ -72,7 +72,7 @@ class Request(ABC, Generic[Said]):
     store: SqlStore
     kind: str
     options: dict[str, Any]
-    list_name: ClassVar[str]
+    list_name: str = "task_ids"
     _commands: list[_Command] = field(default_factory=list)
 
     @abstractmethod
@@ -141,10 +141,8 @@ class Request(ABC, Generic[Said]):
         )
 
 
-class OfTasks(Request[Verdict]):
-    """Of a task that several shards know, the best verdict counts."""
-
-    list_name = "task_ids"
+class ForVerdicts(Request[Verdict]):
+    """Of what several shards know, the best verdict counts."""
 
     def _found(self, names: Sequence[str]) -> dict[str, Verdict]:
         found = dict.fromkeys(names, Verdict.UNKNOWN)
@@ -160,10 +158,8 @@ class OfTasks(Request[Verdict]):
         return {name: said for name, said in found.items() if name not in in_doubt}
 
 
-class OfKeys(Request[Completed]):
-    """Tasks that watch a key may be in several shards."""
-
-    list_name = "keys"
+class ForCounts(Request[Completed]):
+    """Tasks that watch a key may be in several shards: they are added up."""
 
     def _found(self, names: Sequence[str]) -> dict[str, Completed]:
         found = dict.fromkeys(names, Completed(0, 0))

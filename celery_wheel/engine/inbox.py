@@ -7,6 +7,8 @@
     cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id
     move      the same with {"eta_ms": int}; null: now
     complete  {"keys": [str, …], "how": "cancel" or "run", "id": UUID, "actor": str, "reason": str}
+    pause     {"gates": ["queue:mail", "task:app.heavy", "all:"], and id, actor, reason as above}
+    resume    the same with {"per_ms": int}: what had gathered leaves evenly in that time; null: at once
 
 A command names MAX_NAMES tasks or keys at most. Text that a store could not take (NUL, lone surrogates) makes it
 unreadable here: inside a commit it would end the term, and since the item stays in the inbox, every term after it.
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, InboxItem, Message, Unreadable
+from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, PAUSE, RESUME, InboxItem, Message, Unreadable
 
 Decode = Callable[[bytes], Message | Unreadable]
 
@@ -41,6 +43,7 @@ class Command:
     reason: str
     answer_to: str | None = None  #: under which id the verdicts are to be found
     eta_ms: int | None = None  #: of a move; None: now
+    per_ms: int | None = None  #: of a resume; None: at once
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,6 +70,8 @@ def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command | C
 
 
 def _command(item: InboxItem) -> Command:
+    if item.kind in (PAUSE, RESUME):
+        return _gate_command(item)
     if item.kind not in (CANCEL, MOVE):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     given = json.loads(item.payload)
@@ -104,6 +109,17 @@ def _words(given: dict[str, Any]) -> tuple[str, str]:
 def _answer_to(given: dict[str, Any]) -> str | None:
     answer_to = given.get("id")
     return None if answer_to is None else str(uuid.UUID(answer_to))
+
+
+def _gate_command(item: InboxItem) -> Command:
+    given = json.loads(item.payload)
+    gates, per_ms = _names(given, "gates"), given.get("per_ms")
+    for gate in gates:
+        if gate != "all:" and not gate.startswith(("queue:", "task:")):
+            raise ValueError(f"gates must be all:, queue:… or task:…, got {gate!r:.60}")
+    if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < MAX_ETA_MS):
+        raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
+    return Command(item.id, item.kind, gates, *_words(given), _answer_to(given), per_ms=per_ms)
 
 
 def _check_text(name: str, word: Any) -> None:

@@ -19,14 +19,15 @@ from celery_wheel.engine.claims import admit, admitted, claimants, unique_keys
 from celery_wheel.engine.commands import carry_out
 from celery_wheel.engine.completion import complete
 from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.gating import carry_out_gates
 from celery_wheel.engine.inbox import Command, Completion, parse
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import UNIQUE, Change, Message, Unreadable
+from celery_wheel.store.model import PAUSE, RESUME, UNIQUE, Change, Message, Unreadable
 
 
 def ingest(ctx: Context, term: Term) -> RoundSteps:
     limits = ctx.limits
-    inbox = ctx.store.read_inbox(ctx.shard, limits.intake_count)
+    inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
     peeked = ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes)
     yield "peeked"
@@ -52,6 +53,8 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
     for command in commands:
         if isinstance(command, Completion):
             done += yield from complete(ctx, term, command, queue_is_empty=not peeked.more)
+        elif command.kind in (PAUSE, RESUME):
+            done += yield from carry_out_gates(ctx, term, command)
         else:
             done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
     yield Round.BUSY if done else Round.IDLE

@@ -49,7 +49,8 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     weight = sum(b.bytes for b in change.batches)
     if weight:
         statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
-    statements.set_lane.many(connection, [(shard, s.lane, *s.hand, *s.cut, s.target, s.again) for s in change.lanes])
+    lanes = [(shard, s.lane, *s.hand, *s.cut, s.target, s.again, s.scope) for s in change.lanes]
+    statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]

@@ -32,7 +32,10 @@ MAX_SEQ = 2**63 - 1
 HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
-CANCEL, MOVE, COMPLETE = "cancel", "move", "complete"
+CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
+
+#: States of a gate.
+PAUSED, SLOW = "paused", "slow"
 
 #: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
 #: set aside as rejected.
@@ -285,7 +288,8 @@ class Batch:
 class LaneState:
     """A lane as stored. hand <= cut.
 
-    ``target``: the one destination whose rows it takes (see ``Row.target``); None for all.
+    ``target`` and ``scope``: the one destination that refused something (see ``Row.target``), scope None; or the name
+    of a gate, scope ``queue`` or ``task``. Both None: it is for all.
     """
 
     lane: int
@@ -293,6 +297,7 @@ class LaneState:
     cut: Position
     target: str | None = None
     again: bool = False  #: some of its rows may be in their queue already
+    scope: str | None = None
 
 
 @dataclass(slots=True)

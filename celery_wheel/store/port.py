@@ -16,7 +16,7 @@ Rules for every implementation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from celery_wheel.store.model import (
@@ -116,8 +116,12 @@ class Store(Protocol):
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
 
-    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
-        """The oldest items by id. There is no cursor: commits come out of order; taking in deletes."""
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+        """Items of several shards, in one transaction."""
+
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        """The oldest items by id, at least one if there is one. There is no cursor: commits come out of order; taking
+        in deletes."""
 
     # -- commands: asked by anybody, answered by the holder ---------------------------------------------
 

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -303,11 +303,7 @@ class ModelStore:
     # -- the inbox -----------------------------------------------------------------------------------
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
-        with self.disk.lock:
-            data = self.disk.shard(shard)
-            for kind, payload in items:
-                item = InboxItem(next(self.disk.inbox_ids), kind, payload)
-                data.inbox[item.id] = item
+        self.put_inboxes({shard: list(items)})
 
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
         self.put_inbox(shard, [(kind, payload)])
@@ -348,9 +344,20 @@ class ModelStore:
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
             self.fault("after commit")
 
-    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
         with self.disk.lock:
-            return sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
+            for shard, of_shard in items.items():
+                for kind, payload in of_shard:
+                    item = InboxItem(next(self.disk.inbox_ids), kind, payload)
+                    self.disk.shard(shard).inbox[item.id] = item
+
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        with self.disk.lock:
+            items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
+        if max_bytes is None:
+            return items
+        upto = list(itertools.accumulate(len(item.payload) for item in items))
+        return [item for n, item in enumerate(items) if n == 0 or upto[n] <= max_bytes]
 
     def close(self) -> None:
         with self.disk.lock:
