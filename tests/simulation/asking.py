@@ -64,8 +64,8 @@ class Asking:
 
     def collect(self, data: ShardData) -> None:
         for number, answer in data.answers.items():
-            question = self.questions[number]
-            if not question.verdicts:
+            question = self.questions.get(number)  # others ask, too
+            if question is not None and not question.verdicts:
                 question.verdicts = answer.verdicts
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
 
