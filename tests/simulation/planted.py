@@ -155,19 +155,6 @@ def what_left_is_unique() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
-def replaced_without_a_reservation() -> Iterator[type[World]]:
-    """A replaced row's position is not kept until its outcome is in the store."""
-
-    def careless(*args: object) -> object:
-        with mock.patch.object(Lane, "reserve", _reserve_nothing):
-            return withdraw(*args)  # type: ignore[arg-type]
-
-    withdraw = claims.withdraw
-    with mock.patch.object(claims, "withdraw", careless):
-        yield World
-
-
 def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
     return _reserve(lane, END)
 
@@ -278,7 +265,6 @@ PLANTED: list[Callable[[], object]] = [
     unwatched_on_its_way,
     each_alone_is_unique,
     what_left_is_unique,
-    replaced_without_a_reservation,
     no_epoch_check,
     five_ms_early,
 ]
