@@ -88,14 +88,15 @@ class Claiming:
         fresh = data.rows.keys() - self._seen
         self._seen |= fresh
         waited = self._waiting.get(data.epoch, set())
+        # What Redis lost may leave again, and claims nothing then: it had left once by its time.
+        first = waited.difference(pushed)
         for number in sorted(answered):
             self._open.remove(number)
-            # What Redis lost may leave again, and watches nothing then: it had left once by its time.
-            self._answered(data, number, waited.difference(pushed))
+            self._answered(data, number, first)
         for row_id in sorted(fresh):
             message = data.rows[row_id].message
             if isinstance(message, Message) and message.unique is not None:
-                self._came(data, row_id, waited, fresh)
+                self._came(data, row_id, waited | fresh, first | fresh)
 
     def judge(self) -> None:
         if self._open:
@@ -138,7 +139,7 @@ class Claiming:
             if isinstance(message, Message) and key in (message.watch or ())
         ]
 
-    def _came(self, data: ShardData, row_id: int, waited: set[int], fresh: set[int]) -> None:
+    def _came(self, data: ShardData, row_id: int, waited: set[int], claims: set[int]) -> None:
         message, row = data.rows[row_id].message, data.rows[row_id].row
         assert isinstance(message, Message)
         others = {
@@ -147,7 +148,7 @@ class Claiming:
             if isinstance(one.message, Message) and one.message.unique == message.unique and one.row.id != row_id
         }
         if row.lane != REST:
-            too_many = [id_ for id_, other in others.items() if id_ in waited | fresh and other.lane != REST]
+            too_many = [id_ for id_, other in others.items() if id_ in claims and other.lane != REST]
             if too_many:
                 raise self._violation(f"{message.task_id} and rows {too_many} wait, and there is to be one")
             return
@@ -155,7 +156,7 @@ class Claiming:
         kind, _, reason = reasons[row_id].partition(": ")
         if reason.startswith("another task is waiting"):
             self.counts[f"{kind}, another waits"] += 1
-            if not others.keys() & (waited | fresh):
+            if not others.keys() & waited:
                 raise self._violation(f"{message.task_id} was set aside, and nobody waited for {message.unique}")
         elif reason.startswith("replaced by"):
             self.counts["replaced at once"] += 1
