@@ -3,7 +3,7 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now, pause, resume                        by the holder, with a verdict
+    acting      cancel, reschedule, run_now, complete, pause, resume              by the holder, with a verdict
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
 holds the shard (see ``celery_wheel.request``): it says for certain what became of it. The store is opened with
@@ -18,15 +18,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import Request, Verdict
+from celery_wheel.request import Completed, ForCounts, ForVerdicts, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
+from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
 from celery_wheel.store.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class HasId(Protocol):
 
 
 TaskLike = str | HasId
+
+Completing = Literal["cancel", "run"]
 
 
 class How(TypedDict, total=False):
@@ -193,6 +195,33 @@ class Wheel:
         """Let a task, or each of several, leave at once; else as ``cancel``."""
         return self._ask(MOVE, {"eta_ms": None}, tasks, how)
 
+    @overload
+    def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
+    @overload
+    def complete(
+        self, keys: Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> dict[str, Completed]: ...
+    def complete(
+        self, keys: str | Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> Completed | dict[str, Completed]:
+        """Complete every task that watches a key, or one of several; of each, either this or its time comes first.
+
+        It reaches every task that had been sent when it was called. A key that nobody watches has no ``done`` and no
+        ``too_late``. A task that left by its time is told of once, and watches nothing then. Else as ``cancel``.
+
+        Args:
+            keys: as in ``wheel={"watch": [...]}``; several, for what became of each. A task that watches two of them
+                counts for both.
+            how: "cancel": they do not leave any more; "run": they leave at once.
+        """
+        if how not in ("cancel", "run"):
+            raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
+        one = isinstance(keys, str)
+        wanted = [_key_of(key) for key in ([keys] if one else keys)]
+        options = {"how": how, **_who(said)}
+        found = ForCounts(self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
+        return found[wanted[0]] if one else found
+
     # -- gates ----------------------------------------------------------------------------------------
 
     def pause(self, *, queue: str | None = None, task: str | None = None, **how: Unpack[How]) -> None:
@@ -228,8 +257,8 @@ class Wheel:
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
         return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
 
-    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> Request:
-        return Request(self.store, kind, {**options, **_who(how)}, list_name, self.turn)
+    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
+        return ForVerdicts(self.store, kind, {**options, **_who(how)}, list_name, self.turn)
 
     def _ask(
         self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
@@ -261,6 +290,12 @@ def _id_of(task: TaskLike) -> str:
     if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TEXT or "\0" in task_id:
         raise TypeError(f"a task must be given by its id or its AsyncResult, got {task!r:.60}")
     return task_id
+
+
+def _key_of(key: Any) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_TEXT or "\0" in key:
+        raise TypeError(f"a key must be a text of 1 to {MAX_TEXT} characters, got {key!r:.60}")
+    return key
 
 
 def _who(how: How) -> dict[str, str]:

@@ -6,6 +6,8 @@
     announce    rows with that watch ─► on_withdrawn ─► those that it has seen to ─► their watch goes, one commit
                                               └ the others are told again later
 
+A task id of which a later message waits or has left (one that replaced the cancelled one) is not told of: it goes on.
+
 At least once: a crash between the telling and the commit has the next holder tell once more. By the holder alone, since
 only a holder looks; a former one whose telling took long may have told what its follower tells too.
 
@@ -15,10 +17,11 @@ Whoever is told may be slow, away or broken. This is a thread of its own, which 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from celery_wheel.engine.context import Context, Round, RoundSteps
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import Change
+from celery_wheel.store.model import Change, Withdrawn
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +38,24 @@ def announce(ctx: Context, term: Term) -> RoundSteps:
     while rows := ctx.store.withdrawn(ctx.shard, after, AT_ONCE):
         yield "read"
         after = rows[-1].row.id
+        living = _living(ctx, rows)
+        yield "compared"
         try:
-            told = ctx.on_withdrawn(rows)
+            told = living | ctx.on_withdrawn([one for one in rows if one.row.id not in living])
         except Exception:  # of a stranger's code; nothing is lost, and nothing else waits for it
             logger.exception("cancelled tasks could not be announced", extra={"action": "announce"})
-            told = set()
+            told = living
         yield "told"
         left += len(rows) - len(told)
         if told:
             ctx.store.apply(ctx.shard, term.epoch, Change(unwatched=sorted(told)))
             yield "noted"
     yield Round.FAILED if left else Round.IDLE
+
+
+def _living(ctx: Context, rows: Sequence[Withdrawn]) -> set[int]:
+    """Rows of which a later message of the same task id waits or has left: the task goes on, and is not revoked."""
+    latest: dict[str, int] = {}
+    for task_id, row in ctx.store.find(ctx.shard, list({one.task_id for one in rows})):
+        latest[task_id] = max(row.id, latest.get(task_id, -1))
+    return {one.row.id for one in rows if latest.get(one.task_id, -1) > one.row.id}

@@ -22,9 +22,10 @@ from there at their own eta: they are all due before whatever is left in the lan
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
@@ -60,6 +61,14 @@ class Intake:
 
     change: Change
     tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
+
+
+class SetAside(NamedTuple):
+    """Why an arrival does not wait: the outcome with which it is laid to rest."""
+
+    kind: str
+    reason: str
+    actor: str
 
 
 @dataclass(slots=True, eq=False)
@@ -133,8 +142,13 @@ class Term:
         self.lanes[lane.number] = lane
         return lane
 
-    def reserve(self, arrivals: Sequence[Message | Unreadable], now_ms: int) -> Intake:
-        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane."""
+    def reserve(
+        self, arrivals: Sequence[Message | Unreadable], now_ms: int, set_aside: Mapping[str, SetAside] | None = None
+    ) -> Intake:
+        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane.
+
+        ``set_aside``: those that do not wait, by envelope.
+        """
         change = Change()
         intake = Intake(change)
         lowest: dict[int, tuple[int, int]] = {}
@@ -145,11 +159,13 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if (self.tombstones or self.stamps) and (tombstone := self._tombstone(arrival, now_ms)) is not None:
+            if (self.tombstones or self.stamps or set_aside) and (
+                why := self._why_not(arrival, now_ms, set_aside or {})
+            ) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
-                change.watches.append(Watch(WITHDRAWN, "", seq))
-                why = (tombstone.reason, tombstone.actor)
-                change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, *why, now_ms))
+                if why.kind == "cancelled":
+                    change.watches.append(Watch(WITHDRAWN, "", seq))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
@@ -171,13 +187,19 @@ class Term:
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
         return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
 
-    def _tombstone(self, arrival: Message, now_ms: int) -> Tombstone | None:
-        found = self.tombstones.get(arrival.task_id)
-        if found is not None and found.until_ms >= now_ms:
-            return found
+    def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
+        """What keeps an arrival from waiting, if anything does."""
+        tombstone = self.tombstone(arrival.task_id, now_ms)
+        if tombstone is not None:
+            return SetAside("cancelled", tombstone.reason, tombstone.actor)
         if self.stamps and self.stamps.match(arrival.headers):
-            return Tombstone(arrival.task_id, now_ms, BY_STAMP, "control")
-        return None
+            return SetAside("cancelled", BY_STAMP, "control")
+        return set_aside.get(arrival.envelope_id)
+
+    def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+        """What keeps messages of a task id from waiting."""
+        found = self.tombstones.get(task_id)
+        return found if found is not None and found.until_ms >= now_ms else None
 
     def place(self, intake: Intake) -> None:
         """The intake is committed: let its rows wait, and give the reservations back."""

@@ -17,7 +17,7 @@ Rules for every implementation
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from celery_wheel.store.model import (
     Change,
@@ -132,7 +132,7 @@ class Store(Protocol):
     def take_back(self, item: int) -> bool:
         """Take an item out of the inbox before the holder has; False when the holder was first."""
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         """The verdicts on a command; committed together with its leaving the inbox."""
 
     def tombstones(self, shard: int) -> list[Tombstone]:

@@ -13,11 +13,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
+    UNIQUE,
+    WATCH,
     WITHDRAWN,
     Answer,
     Batch,
@@ -181,8 +184,9 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = set(change.unwatched)
-            data.watches = [one for one in data.watches if one.timer_id not in over] + change.watches
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}
+            over |= {(WATCH, id_) for id_ in change.completed}
+            data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
@@ -311,7 +315,7 @@ class ModelStore:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         with self.disk.lock:
             found = [data.answers[command_id] for data in self.disk.shards.values() if command_id in data.answers]
         return dict(found[0].verdicts) if found else None

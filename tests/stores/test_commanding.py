@@ -104,6 +104,22 @@ def test_what_rests_watches_nothing(holder: Holder) -> None:
     assert holder.store.watchers(0, "watch", ["k"]) == []
 
 
+def test_what_is_completed_may_still_be_the_only_one_of_its_key(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch(kind, "k", row.id) for row in rows for kind in ("watch", "unique")])
+    holder.apply(completed=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
+    holder.apply(unwatched=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
+
+
+def test_an_answer_may_say_more_than_a_word_of_each(holder: Holder) -> None:
+    id_ = command_id()
+    holder.apply(answers=[Answer(id_, {"order:42": {"done": 2, "too_late": 0}}, NOW)])
+    assert holder.store.answer(id_) == {"order:42": {"done": 2, "too_late": 0}}
+
+
 def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
     second, everything = Holder(holder.store, 1), Gate("all", "", "paused", 0, "", "", 1)
     slow = Gate("queue", "mail", "slow", 5 * MINUTE, "backlog", "anna", NOW)

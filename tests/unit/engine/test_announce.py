@@ -67,6 +67,29 @@ def test_what_was_cancelled_is_told_once(rig: Keeping) -> None:
     assert len(rig.books.told) == 120
 
 
+def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
+    """The pattern of a debounce: the same task id, and the last one counts."""
+    for n in range(3):
+        rig.send("again", 60_000 + n, unique="k", on_conflict="replace")
+        rig.run()
+    rig.send("other", 60_000, unique="k", on_conflict="replace")
+    rig.run()
+    assert rig.run("announce") is Round.IDLE
+    assert rig.books.told == ["again"]
+    assert rig.store.withdrawn(0, -1, 10) == []
+
+
+def test_a_completed_task_is_told_of(rig: Keeping) -> None:
+    rig.send("a", 60_000, watch=["order:42"])
+    rig.run()
+    rig.engine.untold.clear()
+    rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
+    rig.run()
+    assert rig.engine.untold.is_set()
+    rig.run("announce")
+    assert rig.books.told == ["a"]
+
+
 def test_moving_tells_nobody(rig: Keeping) -> None:
     rig.send("a", 60_000)
     rig.run()
