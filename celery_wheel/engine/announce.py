@@ -54,8 +54,8 @@ def announce(ctx: Context, term: Term) -> RoundSteps:
 
 
 def _living(ctx: Context, rows: Sequence[Withdrawn]) -> set[int]:
-    """Rows of which a later message of the same task id waits or has left: the task goes on, and is not revoked."""
-    latest: dict[str, int] = {}
+    """Rows of which a later message of the same task id waits, has left, or is told of with them."""
+    latest = {one.task_id: one.row.id for one in rows}  # which come in the order of their ids
     for task_id, row in ctx.store.find(ctx.shard, list({one.task_id for one in rows})):
         latest[task_id] = max(row.id, latest.get(task_id, -1))
     return {one.row.id for one in rows if latest.get(one.task_id, -1) > one.row.id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -98,6 +99,7 @@ class Site:
 
     def close(self) -> None:
         self.close_processes()
+        gc.collect()  # while the server is there: a result that goes away says so to it
         self.app.wheel.close()
         self.app.backend.result_consumer.stop()  # results that a failed test keeps would look for the server
         self.app.close()
