@@ -6,6 +6,8 @@
                     └ no answer within ``timeout_s``: taken back. In time: WheelUnavailable, nothing will happen there
                                                                 Too late: the holder has just answered, and that counts
 
+A request that is part of a transaction of the caller's comes to the inboxes with its commit; ``Pending`` waits then.
+
 Every shard is asked, since a task's shard depends on the key with which it was sent, and a retry may have another.
 Several hundred tasks go in one command, so a thousand verdicts take hardly longer than one.
 """
@@ -15,16 +17,19 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.store.sql import SqlStore
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
+
+#: A holder that lives answers within a fraction of a second, and a takeover takes up to three.
+TIMEOUT_S = 10.0
 
 #: Seconds between two looks for an answer, at first and at most.
 LOOK_FIRST_S, LOOK_MAX_S = 0.005, 0.05
@@ -47,33 +52,57 @@ class _Command:
     id: str
     names: list[str]
     item: int
+    payload: bytes
     verdicts: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
 class Request:
-    """``kind``, ``options`` and ``list_name`` as ``celery_wheel.engine.inbox`` describes them."""
+    """``kind``, ``options`` and ``list_name`` as ``celery_wheel.engine.inbox`` describes them.
 
-    store: SqlStore
+    ``store`` is asked for when it is needed: within a transaction nothing need be read.
+    """
+
+    open_store: Callable[[], SqlStore]
     kind: str
     options: dict[str, Any]
     list_name: str = "task_ids"
     _commands: list[_Command] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
 
     def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Verdict]:
         """The verdict on each. Raises WheelUnavailable, with those that are certain, when a holder did not answer."""
-        names = list(dict.fromkeys(names))
-        for start in range(0, len(names), TASKS_AT_ONCE):
-            for shard in range(self.store.shards):
-                self._put(shard, names[start : start + TASKS_AT_ONCE])
+        self.put(names, self.store.shards, self.store.ask)
+        return self.result(timeout_s)
+
+    def put(self, names: Sequence[str], shards: int, ask: Callable[[int, str, bytes], int]) -> None:
+        """Into each shard's inbox; ``ask`` as ``store.ask``."""
+        self._names = list(dict.fromkeys(names))
+        for start in range(0, len(self._names), TASKS_AT_ONCE):
+            part = self._names[start : start + TASKS_AT_ONCE]
+            for shard in range(shards):
+                number = str(uuid.uuid4())
+                payload = json.dumps({self.list_name: part, "id": number, **self.options}).encode()
+                self._commands.append(_Command(shard, number, part, ask(shard, self.kind, payload), payload))
+
+    def result(self, timeout_s: float) -> dict[str, Verdict]:
+        """The verdict on each name that was put."""
         self._await(timeout_s)
         silent = [command for command in self._commands if command.verdicts is None and not self._take_back(command)]
-        return self._verdicts(names, silent, timeout_s)
+        return self._verdicts(self._names, silent, timeout_s)
 
-    def _put(self, shard: int, names: list[str]) -> None:
-        number = str(uuid.uuid4())
-        payload = json.dumps({self.list_name: names, "id": number, **self.options}).encode()
-        self._commands.append(_Command(shard, number, names, self.store.ask(shard, self.kind, payload)))
+    @property
+    def store(self) -> SqlStore:
+        return self.open_store()
+
+    @property
+    def committed(self) -> bool:
+        """Whether the holders can see it, or have seen it. All of it was put in one transaction."""
+        return all(
+            # The number of an item that was rolled back may be another's by now. It goes when the answer comes.
+            self.store.asked(one.item) == one.payload or self.store.answer(one.id) is not None
+            for one in self._commands[:1]
+        )
 
     def _await(self, timeout_s: float) -> None:
         until_s, pause_s = time.monotonic() + timeout_s, LOOK_FIRST_S
@@ -118,3 +147,25 @@ class Request:
                 certain,
             )
         return {name: found[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that is part of a transaction of the caller's: it is carried out if and only if that commits."""
+
+    request: Request
+    single: str | None  #: the one task, where a single one was given
+
+    def result(self, timeout: float = TIMEOUT_S) -> Verdict | dict[str, Verdict]:
+        """After the commit: the verdict, or those on each of several tasks, as ``app.wheel`` gives it otherwise.
+
+        Raises NotCommitted while the transaction is open and after it was rolled back, and WheelUnavailable when no
+        holder answers within ``timeout`` seconds; the request was taken back then.
+        """
+        if not self.request.committed:
+            raise NotCommitted(
+                f"the transaction of this request ({self.request.kind}) is still open, or was rolled back: nobody has "
+                "heard of it, and there is no verdict; ask for the result behind the atomic block"
+            )
+        verdicts = self.request.result(timeout)
+        return verdicts if self.single is None else verdicts[self.single]

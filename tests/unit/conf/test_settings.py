@@ -53,6 +53,7 @@ DEFAULTS = {
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "transactional": False,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
