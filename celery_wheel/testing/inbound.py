@@ -59,6 +59,19 @@ class Inbound:
             self._broker.arrive(raw)
             self._take_in()
 
+    # -- celery_wheel.transaction.Inbox: a test's own transaction never commits, so nothing waits for that -------------
+
+    in_transaction = False
+
+    def check(self) -> None:
+        """Whatever ``wheel_store`` is outside of the test."""
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        if kind != "message":
+            raise WheelError(f"{kind} with transactional=True must be tested with a real store; use it without here")
+        self.arrive(json.loads(payload))
+        return 0
+
     def close(self) -> None:
         self._broker.close()
         if self._store is not None:
