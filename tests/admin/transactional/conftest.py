@@ -148,9 +148,8 @@ def shop(
     """``wheel_transactional`` is set; the broker is kombu's in memory, and empty."""
     connections.databases[ALIAS] = database
     connections.configure_settings(connections.databases)  # fills in what is not given
-    url = f"postgresql://wheel@127.0.0.1:{database['PORT']}/{database['NAME']}" if "PORT" in database else "sqlite://"
-    if url == "sqlite://":
-        url = f"sqlite:///{database['NAME']}"
+    where = f"postgresql://wheel@127.0.0.1:{database['PORT']}" if database["PORT"] else "sqlite://"
+    url = f"{where}/{database['NAME']}"
     configured(monkeypatch, wheel_store=f"django://{ALIAS}", wheel_transactional=True)
     with django_db_blocker.unblock():
         made = Shop(url, tmp_path)
