@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from celery_wheel.broker.envelope import MAX_TEXT
@@ -78,6 +78,7 @@ class Wheel:
         self._opened: tuple[int, str, SqlStore] | None = None  #: process, URL, store
         self._of_parents: list[SqlStore] = []  #: kept, since closing their connections would disturb the parent's
         self._looked_s = 0.0
+        self.turn: Callable[[], None] | None = None  #: see ``celery_wheel.request``; for tests in one thread
 
     @property
     def store(self) -> SqlStore:
@@ -242,13 +243,16 @@ class Wheel:
         if queue is not None and task is not None:
             raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
-        return Request(lambda: self.store, kind, {**options, **_who(how)}, "gates").ask([name], _timeout(how))[name]
+        return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
+
+    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> Request:
+        return Request(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)
 
     def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
-        request = Request(lambda: self.store, kind, {**options, **_who(how)})
+        request = self._request(kind, options, how)
         inbox = self._inbox(how)
         if inbox is not None:
             request.put(task_ids, self.conf.shards, inbox.ask)

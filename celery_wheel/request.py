@@ -67,6 +67,7 @@ class Request:
     kind: str
     options: dict[str, Any]
     list_name: str = "task_ids"
+    turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_Command] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
 
@@ -114,8 +115,11 @@ class Request:
                 return
             if time.monotonic() >= until_s:
                 return
-            time.sleep(pause_s)
-            pause_s = min(LOOK_MAX_S, pause_s * 1.5)
+            if self.turn is not None:
+                self.turn()
+            else:
+                time.sleep(pause_s)
+                pause_s = min(LOOK_MAX_S, pause_s * 1.5)
 
     def _take_back(self, command: _Command) -> bool:
         """Whether there is an answer after all."""

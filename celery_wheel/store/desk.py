@@ -31,7 +31,6 @@ class Desk:
         return item
 
     def asked(self, item: int) -> bytes | None:
-        """What an item of the inbox says; None where it was taken in, or was never committed."""
         with self._database.reading() as connection:
             found: bytes | None = self._sql.commanding.asked(connection, item=item).scalar()
         return found

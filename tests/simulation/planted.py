@@ -18,7 +18,7 @@ from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
-from celery_wheel.store.model import Position, Row
+from celery_wheel.store.model import Gate, Position, Row
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -99,6 +99,20 @@ def no_tombstone() -> Iterator[type[World]]:
     """A task that was cancelled before it came leaves all the same."""
     with mock.patch.object(Term, "_tombstone", return_value=None):
         yield World
+
+
+@contextmanager
+def closed_too_late() -> Iterator[type[World]]:
+    """A pause is answered, and forgotten by whoever takes the shard next."""
+
+    class Forgetful(ModelStore):
+        def gates(self, shard: int) -> list[Gate]:
+            return []
+
+    class Broken(World):
+        store_class = Forgetful
+
+    yield Broken
 
 
 def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
@@ -206,6 +220,7 @@ PLANTED: list[Callable[[], object]] = [
     unknown_without_a_look,
     done_though_handed_over,
     no_tombstone,
+    closed_too_late,
     no_epoch_check,
     five_ms_early,
 ]

@@ -16,9 +16,11 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 
+from celery_wheel import Verdict
 from celery_wheel.testing import VirtualWheel
 from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.admin.transactional.test_scheduling import groups, send
+from tests.site import celery_app
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,7 +82,10 @@ def test_the_fixture_wheel_takes_it_at_once_whatever_the_store(shop: Shop, wheel
         send("b", countdown=None, wheel={"transactional": True})
         assert [one.id for one in wheel.pending] == ["b", "a"]
     assert [one.id for one in wheel.advance(minutes=2)] == ["b", "a"]
-    assert shop.waiting() == []
+    with transaction.atomic(using=ALIAS):
+        send("c")
+        assert celery_app.wheel.cancel("c", transactional=True).result() is Verdict.DONE
+    assert (shop.waiting(), wheel.pending) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ DEFAULTS = {
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
     "transactional": False,
+    "rescue": False,
+    "rescue_after_ms": 1_000,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
