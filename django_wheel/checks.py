@@ -79,7 +79,7 @@ def _elsewhere(app: Any, conf: Conf) -> Checked:
 
 def _locks(conf: Conf) -> Checked:
     alias = store_alias()
-    if alias is None or connections[alias].vendor != "sqlite":
+    if alias not in connections.settings or connections[alias].vendor != "sqlite":  # E003, E013
         return
     options = connections[alias].settings_dict["OPTIONS"]
     if str(options.get("transaction_mode") or "DEFERRED").upper() != "IMMEDIATE":

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from celery import chain, signals
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connections, transaction
 from django.db.utils import IntegrityError
+from kombu import Connection, Exchange, Queue
 from kombu.transport.memory import Channel
 
 from celery_wheel.errors import SettingError
+from celery_wheel.store.model import Message
 from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.site import celery_app
+from tests.unit.app.landed import Broker
+from tests.unit.bulk.test_same_message import AT, CALLS, NOW
 
 
 def send(task_id: str = "", **options: Any) -> str:
@@ -233,6 +241,37 @@ def test_signals_are_sent_once_and_tell_the_true_destination(shop: Shop) -> None
         signals.before_task_publish.disconnect(before)
         signals.after_task_publish.disconnect(after)
     assert told == [("before", "mail"), ("after", "mail")]
+
+
+def test_the_event_task_sent_is_sent_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "task_send_sent_event", True)
+    celery_app.__dict__.pop("amqp", None)
+    with Connection("memory://") as connection:
+        Queue("events", Exchange("celeryev", "topic"), "#")(connection.default_channel).declare()
+        with transaction.atomic(using=ALIAS):
+            send("a", queue="mail")
+    [event] = Broker().sent("events")
+    said = json.loads(base64.b64decode(event["body"]))
+    assert (said["type"], said["uuid"], said["queue"]) == ("task-sent", "a", "mail")
+    assert shop.waiting() == ["a"]
+
+
+def test_it_is_the_message_that_would_be_in_the_wheel_queue(shop: Shop) -> None:
+    """Every kind of call that the tests of bulk loads know."""
+    for kind, options in CALLS.items():
+        options = {"eta": AT, "task_id": "same", "args": (1, "é"), "kwargs": {"x": None}, **options}
+        args, kwargs = options.pop("args"), options.pop("kwargs")
+        for transactional in (True, False):
+            wheel = {**options.get("wheel", {}), "transactional": transactional}
+            with time_machine.travel(NOW, tick=False):
+                celery_app.send_task("site.nothing", args, kwargs, **{**options, "wheel": wheel})
+        [item], [queued] = shop.items(), Broker().waiting()
+        assert same(shop.message(item)) == same(queued), kind
+        assert shop.store.take_back(item.id)
+
+
+def same(message: Message) -> dict[str, Any]:
+    return {**asdict(message), "envelope_id": None}
 
 
 def test_a_chain_with_delays(shop: Shop) -> None:
