@@ -16,10 +16,11 @@ import time_machine
 from celery import chain, signals
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connections, transaction
-from django.db.utils import IntegrityError
+from django.db.utils import IntegrityError, OperationalError
 from kombu import Connection, Exchange, Queue
 from kombu.transport.memory import Channel
 
+from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError
 from celery_wheel.store.model import Message
 from tests.admin.transactional.conftest import ALIAS, Shop
@@ -170,6 +171,45 @@ def _fails(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any
     if "wheel_inbox" in sql:
         raise DatabaseError("disk full")
     return execute(sql, params, many, context)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_deferred_transaction_of_sqlite_that_has_read_may_be_refused(shop: Shop) -> None:
+    """What the check W005 is about; the error is the database's, and everything is rolled back."""
+    with suppress(OperationalError), transaction.atomic(using=ALIAS):
+        assert groups() == []
+        shop.store.put_inbox(0, [("message", b"the wheel writes")])
+        send("a")
+        pytest.fail("it was not refused")
+    assert [item.payload for item in shop.items()] == [b"the wheel writes"]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_connection_that_the_server_ended_is_replaced_after_one_error(shop: Shop) -> None:
+    """A process without requests has nobody else to do it."""
+    send("before")
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        pid = cursor.fetchone()[0]
+    with shop.store.database.reading() as other:
+        other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
+    with pytest.raises(DatabaseError):
+        send("lost")
+    send("after")
+    assert shop.waiting() == ["before", "after"]
+
+
+def test_a_message_and_a_command_go_to_their_shards(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_shards", 3)
+    keys = {shard: next(key for key in "abcdefgh" if shard_of(key, "", 3) == shard) for shard in range(3)}
+    with transaction.atomic(using=ALIAS):
+        for shard, key in keys.items():
+            send(f"in {shard}", wheel={"key": key})
+        celery_app.wheel.cancel("in 1", transactional=True)
+    for shard in keys:
+        message, command = shop.store.read_inbox(shard, 10)
+        assert shop.message(message).task_id == f"in {shard}"
+        assert (command.kind, b'"in 1"' in command.payload) == ("cancel", True)
 
 
 # -- what is scheduled, and what is not -------------------------------------------------------------------
