@@ -42,8 +42,10 @@ def test_an_answer_is_there_together_with_the_commands_leaving(holder: Holder) -
 def test_who_takes_a_command_back_knows_whether_it_was_in_time(holder: Holder) -> None:
     store = holder.store
     item = store.ask(0, "cancel", b"{}")
+    assert store.asked(item) == b"{}"
     assert store.take_back(item)
     assert not store.take_back(item)
+    assert store.asked(item) is None
     assert store.read_inbox(0, 10) == []
     taken = store.ask(0, "cancel", b"{}")
     assert taken != item
