@@ -69,12 +69,19 @@ class Wheel:
         return browse.dispatched(self.store, Criteria(**criteria), before, limit)
 
     def outcomes(self, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Stopped]:
-        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved."""
+        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved.
+
+        Here from_ms and to_ms are of when that was.
+        """
         return browse.outcomes(self.store, kinds or ("rejected",), Criteria(**criteria), before, limit)
 
     def batches(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settled]:
         """A page of the settlements, the latest first."""
         return browse.batches(self.store, Criteria(**criteria), before, limit)
+
+    def forecast(self, by: str | None = None, **criteria: Any) -> list[browse.DueBy]:
+        """How much is due in each hour, by ``"queue"`` or ``"task"`` too where that is asked; from the tally."""
+        return browse.due_by_name(self.store, Criteria(**criteria), by)
 
     def find(self, task_id: str) -> list[Detail]:
         """Every message of a task id that the store still knows: a retried task has one a try."""

@@ -11,8 +11,18 @@ here reads more than ``pages.SCAN`` rows of a shard's lane, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
-from celery_wheel.store.browse.overview import Due, Names, Next, due_by_hour, names, next_due, schedulers
-from celery_wheel.store.browse.pages import END, Criteria, Page, batches, dispatched, outcomes, pending
+from celery_wheel.store.browse.overview import (
+    Due,
+    DueBy,
+    Names,
+    Next,
+    due_by_hour,
+    due_by_name,
+    names,
+    next_due,
+    schedulers,
+)
+from celery_wheel.store.browse.pages import END, Criteria, Page, Placed, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
 
 __all__ = [
@@ -20,9 +30,11 @@ __all__ = [
     "Criteria",
     "Detail",
     "Due",
+    "DueBy",
     "Names",
     "Next",
     "Page",
+    "Placed",
     "Settled",
     "Stopped",
     "Task",
@@ -30,6 +42,7 @@ __all__ = [
     "detail",
     "dispatched",
     "due_by_hour",
+    "due_by_name",
     "find",
     "names",
     "next_due",

@@ -105,15 +105,17 @@ def dispatched(store: SqlStore, criteria: Criteria, before: Position = END, limi
 def outcomes(
     store: SqlStore, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
 ) -> Page[Stopped]:
-    """What was set aside, the latest first. ``before`` is (at_ms, id)."""
+    """What was set aside, the latest first. ``before`` is (at_ms, id); the criteria's span is of when it was, too."""
     joined = outcome.join(timer, timer.c.id == outcome.c.timer_id)
     place = tuple_(outcome.c.at_ms, outcome.c.id)
+    when = [] if criteria.from_ms is None else [outcome.c.at_ms >= criteria.from_ms]
+    when += [] if criteria.to_ms is None else [outcome.c.at_ms < criteria.to_ms]
     reads: list[Read] = []
     with store.database.reading() as connection:
         for shard in criteria.shards(store):
             for kind in kinds:
                 mine = and_(outcome.c.shard == shard, outcome.c.kind == kind, place < tuple_(*before))
-                wanted = select(*STOPPED_COLUMNS).select_from(joined).where(mine, *criteria.names)
+                wanted = select(*STOPPED_COLUMNS).select_from(joined).where(mine, *when, *criteria.names)
                 reads.append(_Latest(connection, wanted.order_by(outcome.c.at_ms.desc(), outcome.c.id.desc()), Stopped))
         return _merged(reads, limit, newest_first=True)
 
