@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
+    from celery_wheel.control import wheel_of
+    from celery_wheel.errors import WheelUnavailable
+    from celery_wheel.request import Verdict
 
 __version__ = "0.1.0"
-__all__ = ["Celery", "__version__", "install"]
+__all__ = ["Celery", "Verdict", "WheelUnavailable", "__version__", "install", "wheel_of"]
 
-_HOME = {"Celery": "celery_wheel.app", "install": "celery_wheel.app"}
+_HOME = {
+    "Celery": "celery_wheel.app",
+    "install": "celery_wheel.app",
+    "wheel_of": "celery_wheel.control",
+    "Verdict": "celery_wheel.request",
+    "WheelUnavailable": "celery_wheel.errors",
+}
 
 
 def __getattr__(name: str) -> Any:

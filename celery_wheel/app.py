@@ -43,6 +43,13 @@ class WheelApp:
     def amqp(self) -> Any:
         return _mix(WheelAMQP, super().amqp)  # type: ignore[misc]  # Celery's, also cached
 
+    @property
+    def wheel(self) -> Any:
+        """What waits, and what is to become of it: a ``celery_wheel.control.Wheel``."""
+        from celery_wheel.control import wheel_of  # with the store, which a producer does not need
+
+        return wheel_of(self)
+
     def send_task(
         self,
         name: str,
@@ -77,7 +84,7 @@ class WheelApp:
         now_us = microseconds(now)
         if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
             return None
-        return hold(at, now_us // 1000, asked.key)
+        return hold(at, now_us // 1000, asked)
 
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()

@@ -1,24 +1,59 @@
-"""``Wheel(app)``: what waits in an app's wheel, for Python, the CLI and the admin.
+"""``app.wheel``: what waits in an app's wheel, and what is to become of it; for Python, the CLI and the admin.
 
-It reads the store, so it works in any process that reaches it, also while no scheduler runs. The store is opened with
-the first question, once a process, and anew after a fork.
+::
+
+    reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
+    acting      cancel, reschedule, run_now                                       by the holder, with a verdict
+
+Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
+holds the shard (see ``celery_wheel.request``): it says for certain what became of it. The store is opened with
+the first question, once a process, and anew after a fork, and when the one that was opened is there no more: its file
+was deleted or replaced, its tables were emptied, it has other shards now.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
+from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
+from celery_wheel.request import Request, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, Position
 from celery_wheel.store.sql import SqlStore
 
 END = browse.END
+
+#: Seconds between two looks whether the store is still the one that was opened.
+LOOK_EVERY_S = 1.0
+
+
+#: A holder that lives answers within a fraction of a second, and a takeover takes up to three.
+TIMEOUT_S = 10.0
+
+
+class HasId(Protocol):
+    """As Celery's AsyncResult."""
+
+    id: Any
+
+
+TaskLike = str | HasId
+
+
+class How(TypedDict, total=False):
+    """What may be said of every request."""
+
+    reason: str  #: why, for people
+    actor: str  #: who asks; the process and its host, where nobody is named
+    timeout: float  #: seconds to wait for the verdict
 
 
 class Wheel:
@@ -28,23 +63,44 @@ class Wheel:
         self.conf = Conf(app)
         self._opening = threading.Lock()
         self._opened: tuple[int, str, SqlStore] | None = None  #: process, URL, store
+        self._of_parents: list[SqlStore] = []  #: kept, since closing their connections would disturb the parent's
+        self._looked_s = 0.0
 
     @property
     def store(self) -> SqlStore:
         """The store, taken as it is; one that is not there is not made."""
         here = (os.getpid(), self.conf.store)
         with self._opening:
-            if self._opened is None or self._opened[:2] != here:
+            if self._opened is not None and (self._opened[:2] != here or not self._is_there(self._opened[2])):
+                self._give_up(*self._opened)
+            if self._opened is None:
                 store = open_store(here[1], durability=self.conf.durability, shards=None, create=False)
                 self._opened = (*here, store)
+                self._looked_s = time.monotonic()
             return self._opened[2]
+
+    def _is_there(self, store: SqlStore) -> bool:
+        if store.database.replaced():
+            return False
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return True
+        there = store.as_opened()
+        self._looked_s = now_s
+        return there
+
+    def _give_up(self, process: int, url: str, store: SqlStore) -> None:
+        self._opened = None
+        if process == os.getpid():
+            store.close()
+        else:
+            self._of_parents.append(store)
 
     def close(self) -> None:
         """Give the connections back; the next question opens the store again."""
         with self._opening:
-            opened, self._opened = self._opened, None
-        if opened is not None and opened[0] == os.getpid():
-            opened[2].close()
+            if self._opened is not None:
+                self._give_up(*self._opened)
 
     # -- what is waiting ------------------------------------------------------------------------------
 
@@ -60,7 +116,7 @@ class Wheel:
         """A page of what waits, the next due first; ``page.next`` is the ``after`` of the page behind it.
 
         Args:
-            criteria: task, queue, shard, from_ms and to_ms (due from the one on, and before the other).
+            criteria: task, queue, key, shard, from_ms and to_ms (due from the one on, and before the other).
         """
         return browse.pending(self.store, Criteria(**criteria), after, limit)
 
@@ -83,13 +139,88 @@ class Wheel:
         """How much is due in each hour, by ``"queue"`` or ``"task"`` too where that is asked; from the tally."""
         return browse.due_by_name(self.store, Criteria(**criteria), by)
 
-    def find(self, task_id: str) -> list[Detail]:
-        """Every message of a task id that the store still knows: a retried task has one a try."""
-        return browse.find(self.store, task_id)
+    def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
+        """Every message of a task id that the store still knows: a retried task has one a try.
+
+        Args:
+            with_bytes: False leaves headers, properties and bodies empty, which may be large.
+        """
+        return browse.find(self.store, task_id, with_bytes=with_bytes)
 
     def get(self, task_id: str) -> Detail | None:
         """The message of a task id that is due last; None where the wheel does not know the id."""
         return max(self.find(task_id), key=lambda one: one.task.position, default=None)
+
+    # -- acting ---------------------------------------------------------------------------------------
+
+    @overload
+    def cancel(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def cancel(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def cancel(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
+        """Let a task, or each of several, not leave any more.
+
+        Args:
+            tasks: a task id or an AsyncResult; or several, for a verdict on each by its id.
+            how: ``reason`` and ``actor`` for those who look at it later; ``timeout`` in seconds, 10 if none is given.
+
+        Raises WheelUnavailable when no holder answers in time; the request was taken back then.
+        """
+        return self._ask(CANCEL, {}, tasks, how)
+
+    @overload
+    def reschedule(self, tasks: TaskLike, *, eta: Any = None, countdown: Any = None, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def reschedule(
+        self, tasks: Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[How]
+    ) -> dict[str, Verdict]: ...
+    def reschedule(
+        self, tasks: TaskLike | Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[How]
+    ) -> Verdict | dict[str, Verdict]:
+        """Let a task, or each of several, leave at another time, given as for ``apply_async``; else as ``cancel``."""
+        from celery_wheel.eta import due  # with Celery, which reading does not need
+
+        if (eta is None) == (countdown is None):
+            raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
+        at = due(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
+        return self._ask(MOVE, {"eta_ms": None if at is None else at.eta_ms}, tasks, how)
+
+    @overload
+    def run_now(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def run_now(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
+        """Let a task, or each of several, leave at once; else as ``cancel``."""
+        return self._ask(MOVE, {"eta_ms": None}, tasks, how)
+
+    def _ask(
+        self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
+    ) -> Verdict | dict[str, Verdict]:
+        one = isinstance(tasks, str) or hasattr(tasks, "id")
+        wanted: Any = [tasks] if one else tasks
+        task_ids = [_id_of(task) for task in wanted]
+        options = {**options, "reason": how.get("reason") or "", "actor": how.get("actor") or _whoever()}
+        verdicts = Request(self.store, kind, options).ask(task_ids, how.get("timeout") or TIMEOUT_S)
+        return verdicts[task_ids[0]] if one else verdicts
+
+
+def wheel_of(app: Any) -> Wheel:
+    """The app's ``Wheel``, one an app."""
+    real: Any = getattr(app, "_get_current_object", lambda: app)()  # behind current_app's proxy
+    wheel: Wheel | None = vars(real).get("_wheel")
+    return wheel or vars(real).setdefault("_wheel", Wheel(real))
+
+
+def _id_of(task: TaskLike) -> str:
+    task_id = task if isinstance(task, str) else getattr(task, "id", None)
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TEXT or "\0" in task_id:
+        raise TypeError(f"a task must be given by its id or its AsyncResult, got {task!r:.60}")
+    return task_id
+
+
+def _whoever() -> str:
+    """Who asks, where nobody says."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 def now_ms() -> int:

@@ -6,6 +6,8 @@ One base class, ``WheelError``; each error is also the builtin it is, so that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class WheelError(Exception):
     """Base class of all errors of celery-wheel."""
@@ -37,6 +39,14 @@ class Interrupted(BrokerError):
     def __init__(self, message: str, confirmed: set[int]) -> None:
         super().__init__(message)
         self.confirmed = confirmed
+
+
+class WheelUnavailable(WheelError, TimeoutError):
+    """No scheduler answered in time; the request was taken back. ``verdicts`` has what is certain all the same."""
+
+    def __init__(self, message: str, verdicts: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.verdicts = dict(verdicts or {})
 
 
 class HandLost(WheelError, LookupError):

@@ -53,6 +53,15 @@ def due_of_header(app: Any, text: Any) -> Due:
     return _checked(_at(app, text), "eta", text)
 
 
+def later(due: Due, by_ms: int) -> Due:
+    """Put off; its text is UTC's then. Raises ValueError beyond the end of time."""
+    at_us = due.at_us + by_ms * 1000
+    try:
+        return _checked(Due((_EPOCH + at_us * _MICROSECOND).isoformat(), at_us), "eta", due.text)
+    except OverflowError:
+        raise _beyond("eta", due.text) from None
+
+
 def microseconds(moment: datetime) -> int:
     """Since the epoch; exact, where a float would not be."""
     return int((moment - _EPOCH) // _MICROSECOND)

@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
@@ -32,16 +33,17 @@ from celery_wheel.broker.queues import ANONYMOUS, wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.destination import resolve
 from celery_wheel.ids import uuid7
-from celery_wheel.options import parse
+from celery_wheel.options import CallOptions, parse
 
 
 class HeldEta(str):
     """An eta that is text, and False: Celery carries it and does not look at it."""
 
-    __slots__ = ("created_ms", "eta_ms", "key")
+    __slots__ = ("asked", "at_us", "created_ms", "eta_ms")
+    at_us: int
     eta_ms: int
     created_ms: int
-    key: str | None
+    asked: CallOptions
 
     def __bool__(self) -> bool:
         return False
@@ -50,9 +52,10 @@ class HeldEta(str):
         return str, (str(self),)  # wherever it may be pickled, the reader need not have celery-wheel
 
 
-def hold(due: etas.Due, created_ms: int, key: str | None) -> HeldEta:
+def hold(due: etas.Due, created_ms: int, asked: CallOptions) -> HeldEta:
     held = HeldEta(due.text)
-    held.eta_ms, held.created_ms, held.key = due.eta_ms, created_ms, key
+    held.at_us, held.eta_ms = due.at_us, due.eta_ms
+    held.created_ms, held.asked = created_ms, asked
     return held
 
 
@@ -73,22 +76,38 @@ class WheelAMQP:
 
 def _send_task_message(app: Any, original: Any, producer: Any, name: str, message: Any, **options: Any) -> Any:
     asked = parse(options.pop("wheel", None))  # from a route: calls have theirs taken out by send_task
-    held = _reveal(message)
+    held = _held(message)
+    if held is not None:
+        held = _put_off(held, held.asked.over(asked))
+        _reveal(message, held)
     if held is None or asked.native:
         return original(producer, name, message, **options)
-    held.key = held.key or asked.key
     return original(DivertingProducer(app, producer, message, held, options), name, message, **options)
 
 
-def _reveal(message: Any) -> HeldEta | None:
-    """The message's own HeldEta, replaced by plain text wherever a signal handler could see it."""
+def _places(message: Any) -> list[dict[str, Any]]:
+    """Where a message has its HeldEta: protocol 2 in the headers, protocol 1 in the body; and the event."""
     headers, _, body, sent_event = message
-    held = None
-    for place in (headers, body, sent_event):  # protocol 2 has it in the headers, protocol 1 in the body
-        if isinstance(place, dict) and isinstance(place.get("eta"), HeldEta):
-            held = place["eta"]
-            place["eta"] = str(held)
-    return held
+    parts = (headers, body, sent_event)
+    return [one for one in parts if isinstance(one, dict) and isinstance(one.get("eta"), HeldEta)]
+
+
+def _held(message: Any) -> HeldEta | None:
+    return next((place["eta"] for place in _places(message)), None)
+
+
+def _reveal(message: Any, held: HeldEta) -> None:
+    """Plain text, wherever a signal handler could see it."""
+    for place in _places(message):
+        place["eta"] = str(held)
+
+
+def _put_off(held: HeldEta, asked: CallOptions) -> HeldEta:
+    """With what a route asks for too; and later by a part of the jitter, if there is any."""
+    due = etas.Due(str(held), held.at_us)
+    if asked.jitter_ms:
+        due = etas.later(due, random.randint(0, asked.jitter_ms))  # noqa: S311 - no secret
+    return hold(due, held.created_ms, asked)
 
 
 class DivertingProducer:
@@ -136,6 +155,7 @@ class DivertingProducer:
 
     def _envelope(self, says: dict[str, Any], eta_ms: int, publish: dict[str, Any]) -> Envelope:
         """What is taken out of ``publish`` here would delay or drop the message in the wheel queue."""
+        asked = self._held.asked
         target = resolve(self._app.amqp, self._producer, publish, self._options)
         publish.pop("expiration", None)
         return Envelope(
@@ -151,7 +171,11 @@ class DivertingProducer:
             priority=_priority(publish.pop("priority", None)),
             expires_ms=etas.expires_ms(self._app, says.get("expires")),
             queue_expires_ms=target.queue_expires_ms,
-            key=self._held.key,
+            key=asked.key or asked.unique,  # the only one of its shard is the only one
+            misfire_ms=asked.misfire_ms,
+            watch=None if asked.watch is None else list(asked.watch),
+            unique=asked.unique,
+            on_conflict=asked.on_conflict,
         )
 
 

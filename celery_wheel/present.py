@@ -12,8 +12,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-#: Characters of a message's part that are shown.
+#: Characters of a message's part that are shown; the whole of a body can be had.
 PART_CUT = 10_000
+#: JSON of more bytes is shown as it came: it would take seconds to lay it out.
+LAID_OUT_BYTES = 200_000
 NAME_CUT = 80
 DUMP_BYTES = 1_024
 
@@ -70,10 +72,38 @@ def part(raw: bytes) -> str:
     except UnicodeDecodeError:
         return dump(raw)
     with suppress(ValueError, RecursionError):  # no JSON, or too deep to lay out
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    lines = text[:PART_CUT].splitlines()
-    shown = "\n".join(seen(line, PART_CUT) for line in lines)
-    return shown + f"\n… {len(text) - PART_CUT:,} more characters" if len(text) > PART_CUT else shown
+        return _readable(_laid_out(text), "more, in the whole body")
+    return _readable(text, f"{len(text) - PART_CUT:,} more characters")
+
+
+def _readable(text: str, more: str) -> str:
+    shown = "\n".join(seen(line, PART_CUT) for line in text[:PART_CUT].splitlines())
+    return f"{shown}\n… {more}" if len(text) > PART_CUT else shown
+
+
+def _laid_out(text: str) -> str:
+    """JSON with a line a value, up to a little more than is shown. Raises ValueError for what is better shown raw."""
+    if len(text) > LAID_OUT_BYTES:
+        raise ValueError("too long")
+    pieces: list[str] = []
+    length = 0
+    for piece in _JSON.iterencode(json.loads(text, object_pairs_hook=_named_once)):
+        pieces.append(piece)
+        length += len(piece)
+        if length > PART_CUT:  # deep JSON is many times as long when it is indented
+            break
+    return "".join(pieces)
+
+
+def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A name that comes twice would be shown once, and not what a reader of the message may take."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+_JSON = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
 def dump(raw: bytes) -> str:

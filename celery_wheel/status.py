@@ -6,6 +6,7 @@ the store. Plain data, as ``celery wheel status --json`` prints it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,12 +37,15 @@ class ShardStatus:
         return asdict(self)
 
 
-def status_of(store: SqlStore, now_ms: int) -> list[ShardStatus]:
-    """All shards of a store, in order."""
-    return [shard_status(store, shard, now_ms) for shard in range(store.shards)]
+def status_of(store: SqlStore, now_ms: int, pending: Mapping[int, int] | None = None) -> list[ShardStatus]:
+    """All shards of a store, in order. ``pending``: how much is, by shard, where the caller has counted already."""
+    return [
+        shard_status(store, shard, now_ms, None if pending is None else pending.get(shard, 0))
+        for shard in range(store.shards)
+    ]
 
 
-def shard_status(store: SqlStore, shard: int, now_ms: int) -> ShardStatus:
+def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None = None) -> ShardStatus:
     state = store.state(shard)
     age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
     next_due_ms = min((one.due_ms for one in browse.next_due(store, shard)), default=None)
@@ -52,7 +56,7 @@ def shard_status(store: SqlStore, shard: int, now_ms: int) -> ShardStatus:
         lease_until_ms=state.lease_until_ms,
         live=state.holder is not None and age_ms is not None and age_ms < SILENT_MS,
         snapshot_age_ms=age_ms,
-        pending=sum(store.pending(shard).values()),
+        pending=browse.waiting(store, shard) if pending is None else pending,
         next_due_ms=next_due_ms,
         behind_ms=0 if next_due_ms is None else max(0, now_ms - next_due_ms),
         lanes=[

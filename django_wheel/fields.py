@@ -80,4 +80,6 @@ def _key(column: sqlalchemy.Column[Any], options: dict[str, Any]) -> Any:
         return NameKey(**options)
     if isinstance(column.type, sqlalchemy.SmallInteger):
         return models.SmallIntegerField(**options)
+    if isinstance(column.type, sqlalchemy.Uuid):
+        return models.UUIDField(**options)
     return GivenKey(**options)

@@ -53,6 +53,7 @@ class Timer(models.Model):
     created_ms = field(schema.timer.c.created_ms)
     accepted_ms = field(schema.timer.c.accepted_ms)
     size = field(schema.timer.c.size)
+    misfire_ms = field(schema.timer.c.misfire_ms)
 
     class Meta:
         db_table = schema.timer.name
@@ -201,6 +202,86 @@ class Inbox(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
+
+
+class Answer(models.Model):
+    """What became of a command."""
+
+    id = field(schema.answer.c.id)
+    shard = field(schema.answer.c.shard)
+    at_ms = field(schema.answer.c.at_ms)
+    verdicts = field(schema.answer.c.verdicts)
+
+    class Meta:
+        db_table = schema.answer.name
+        default_permissions = ()
+        indexes: ClassVar = _indexes(schema.answer)
+        constraints: ClassVar = _constraints(schema.answer)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class Tombstone(models.Model):
+    """A task id that was cancelled before it came."""
+
+    id = field(schema.tombstone.c.id)
+    shard = field(schema.tombstone.c.shard)
+    task_id = field(schema.tombstone.c.task_id)
+    until_ms = field(schema.tombstone.c.until_ms)
+    reason = field(schema.tombstone.c.reason)
+    actor = field(schema.tombstone.c.actor)
+
+    class Meta:
+        db_table = schema.tombstone.name
+        default_permissions = ()
+        indexes: ClassVar = _indexes(schema.tombstone)
+        constraints: ClassVar = _constraints(schema.tombstone)
+
+    def __str__(self) -> str:
+        return str(self.task_id)
+
+
+class Watch(models.Model):
+    """A task's claim on a key."""
+
+    id = field(schema.watch.c.id)
+    shard = field(schema.watch.c.shard)
+    kind = field(schema.watch.c.kind)
+    key = field(schema.watch.c.key)
+    timer_id = field(schema.watch.c.timer_id)
+
+    class Meta:
+        db_table = schema.watch.name
+        default_permissions = ()
+        indexes: ClassVar = _indexes(schema.watch)
+        constraints: ClassVar = _constraints(schema.watch)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+class Gate(models.Model):
+    """What is paused, or leaves slowly."""
+
+    id = field(schema.gate.c.id)
+    shard = field(schema.gate.c.shard)
+    scope = field(schema.gate.c.scope)
+    name = field(schema.gate.c.name)
+    state = field(schema.gate.c.state)
+    per_ms = field(schema.gate.c.per_ms)
+    reason = field(schema.gate.c.reason)
+    actor = field(schema.gate.c.actor)
+    at_ms = field(schema.gate.c.at_ms)
+
+    class Meta:
+        db_table = schema.gate.name
+        default_permissions = ()
+        indexes: ClassVar = _indexes(schema.gate)
+        constraints: ClassVar = _constraints(schema.gate)
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.name}"
 
 
 class Scheduler(models.Model):

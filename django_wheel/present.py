@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.utils.timezone import localtime
 
-from celery_wheel.present import NAME_CUT, dump, duration, part, seen, when
+from celery_wheel.present import NAME_CUT, PART_CUT, dump, duration, part, seen, when
 
-__all__ = ["NAME_CUT", "clock", "dump", "duration", "instant", "part", "seen", "when"]
+__all__ = ["NAME_CUT", "PART_CUT", "clock", "dump", "duration", "instant", "part", "seen", "when"]
 
 
 def instant(at_ms: int | None) -> str:
@@ -16,7 +16,10 @@ def instant(at_ms: int | None) -> str:
     moment = when(at_ms)
     if moment is None:
         return f"{at_ms} ms"
-    local = localtime(moment)
+    try:
+        local = localtime(moment)
+    except OverflowError:  # the last hours of the calendar, in a zone that is ahead
+        local = moment
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
 
 

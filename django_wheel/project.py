@@ -11,7 +11,6 @@ So nothing has to be changed where the app is made, and an app of another broker
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from celery import _state, current_app
@@ -19,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from celery_wheel import install
 from celery_wheel.conf import Conf
-from celery_wheel.control import Wheel
+from celery_wheel.control import Wheel, wheel_of
 
 #: How ``beat_scheduler`` names the wheel's.
 NAMES = ("wheel", "celery_wheel.beat:WheelScheduler", "celery_wheel.beat.WheelScheduler")
@@ -56,11 +55,6 @@ def conf() -> Conf | None:
     return None if app is None else Conf(app)
 
 
-@cache
-def _wheel_of(app: Any) -> Wheel:
-    return Wheel(app)
-
-
 def project_wheel() -> Wheel:
     """What waits in the wheel of the project's app; raises ImproperlyConfigured where no app uses it."""
     app = wheel_app()
@@ -69,4 +63,4 @@ def project_wheel() -> Wheel:
             'no Celery app of this process uses the wheel; set CELERY_BEAT_SCHEDULER = "wheel", and import the Celery '
             "app in the __init__.py of your project"
         )
-    return _wheel_of(app)
+    return wheel_of(app)

@@ -7,7 +7,9 @@
                             └─►  Unreadable  the bytes, a reason for people, an id made of the bytes
 
     {"v": 1, "id", "task", "task_id", "eta_ms", "created_ms", "exchange", "exchange_type", "routing_key", "queue",
-     "priority", "expires_ms", "queue_expires_ms", "key"}      and "own": a header called wheel that the task had itself
+     "priority", "expires_ms", "queue_expires_ms", "key"}
+     "misfire_ms", "watch", "unique", "on_conflict"    where the call asked for them
+     "own"                                             a header called wheel that the task had itself
 
 Promises
 
@@ -33,7 +35,7 @@ from hashlib import sha1
 from typing import Any
 from uuid import UUID
 
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import KEEP, REJECT, REPLACE, Message, Unreadable
 
 HEADER = "wheel"
 VERSION = 1
@@ -44,6 +46,9 @@ END_OF_TIME_MS = 253_370_764_800_000
 #: Names and ids: in characters, and in bytes as UTF-8. Two of them, a queue and a task, stand in one row of an index,
 #: and PostgreSQL takes 2,704 bytes there.
 MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
+
+#: Keys that one message may watch.
+MAX_WATCHED = 16
 
 #: Namespace of the ids that are made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
@@ -73,16 +78,25 @@ class Envelope:
     expires_ms: int | None = None
     queue_expires_ms: int | None = None
     key: str | None = None
+    misfire_ms: int | None = None
+    watch: list[str] | None = None
+    unique: str | None = None
+    on_conflict: str | None = None
 
 
 _FIELDS = Envelope.__slots__
+
+#: Left out where nobody asked for them, which is nearly always.
+_RARE = frozenset(("misfire_ms", "watch", "unique", "on_conflict"))
 
 
 def encode(envelope: Envelope, own: Any = None) -> dict[str, Any]:
     """The header's value. ``own`` is what the task itself had put there. Raises ValueError."""
     fields: dict[str, Any] = {"v": VERSION}
     for name in _FIELDS:  # asdict would copy every value, and take ten times as long
-        fields[name] = getattr(envelope, name)
+        value = getattr(envelope, name)
+        if value is not None or name not in _RARE:
+            fields[name] = value
     _check(fields)
     if own is not None:
         fields["own"] = own
@@ -154,6 +168,10 @@ def message_of(
         headers=dumps(headers).encode(),
         properties=properties,
         body=body,
+        misfire_ms=fields.get("misfire_ms"),
+        watch=fields.get("watch"),
+        unique=fields.get("unique"),
+        on_conflict=fields.get("on_conflict"),
     )
 
 
@@ -223,6 +241,23 @@ def _check(fields: dict[str, Any]) -> None:
         _number(fields, "queue_expires_ms", 2**63 - 1)
     if fields.get("priority") is not None:
         _number(fields, "priority", 255)
+    if not _RARE.isdisjoint(fields):
+        _check_rare(fields)
+
+
+def _check_rare(fields: dict[str, Any]) -> None:
+    if fields.get("misfire_ms") is not None:
+        _number(fields, "misfire_ms", END_OF_TIME_MS)
+    watch = fields.get("watch")
+    if watch is not None:
+        if type(watch) is not list or not 0 < len(watch) <= MAX_WATCHED:
+            raise ValueError(f"watch must be a list of 1 to {MAX_WATCHED} keys, got {_shown(watch)}")
+        for key in watch:
+            _text({"watch": key}, "watch", 1)
+    if fields.get("unique") is not None:
+        _text(fields, "unique", 1)
+    if fields.get("on_conflict") not in (None, KEEP, REPLACE, REJECT):
+        raise ValueError(f"on_conflict must be {KEEP}, {REPLACE} or {REJECT}, got {_shown(fields['on_conflict'])}")
 
 
 def _uuid(value: Any) -> None:

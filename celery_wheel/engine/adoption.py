@@ -91,7 +91,9 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
-        return Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+        term.bury(self.store.tombstones(self.shard))
+        return term
 
     def _lane(self, found: LaneState) -> Lane:
         if self.broker.keeps_hand:

@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 #: A broker that stays away is mentioned this often.
 SAY_AGAIN_MS = 60_000
 
+#: Who asked for an answer waits a few seconds for it.
+ANSWERS_KEPT_MS = 600_000
+
 
 class Engine:
     def __init__(
@@ -287,7 +290,10 @@ class Engine:
 
     def _forget(self, term: Term) -> RoundSteps:
         ctx, limits = self._ctx, self._ctx.limits
-        before_ms = ctx.clock.now_ms() - limits.retention_ms
+        now_ms = ctx.clock.now_ms()
+        ctx.store.expire(ctx.shard, term.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
+        yield "expired"
+        before_ms = now_ms - limits.retention_ms
         gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
         ctx.stats.forgotten += gone
         yield "forgotten"

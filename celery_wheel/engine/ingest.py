@@ -14,10 +14,11 @@ A crash between any two of them leaves the messages in the queue, or in the stor
 
 from __future__ import annotations
 
+from celery_wheel.engine.commands import carry_out
 from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
-from celery_wheel.engine.inbox import Cancel, parse
+from celery_wheel.engine.inbox import Command, parse
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import Change, Message, Unreadable
+from celery_wheel.store.model import Message, Unreadable
 
 
 def ingest(ctx: Context, term: Term) -> RoundSteps:
@@ -30,11 +31,11 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         yield Round.IDLE
         return
     arrivals: list[Message | Unreadable] = []
-    commands: list[Cancel] = []
+    commands: list[Command] = []
     taken: list[int] = []
     for item in inbox:
         meaning = parse(item, ctx.broker.decode)
-        if isinstance(meaning, Cancel):
+        if isinstance(meaning, Command):
             commands.append(meaning)
         else:
             arrivals.append(meaning)
@@ -44,9 +45,10 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         # A refusal is no loss: what is there is peeked again, and what is known is not taken in twice.
         ctx.broker.trim(ctx.shard, term.epoch, peeked.token)
         yield "trimmed"
+    done = len(taken) + len(peeked.arrivals)
     for command in commands:
-        yield from _cancel(ctx, term, command)
-    yield Round.BUSY
+        done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
+    yield Round.BUSY if done else Round.IDLE
 
 
 def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inbox: list[int]) -> Steps:
@@ -70,21 +72,3 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     ctx.stats.accepted += len(intake.change.rows)
     ctx.stats.rejected += len(intake.change.rejects)
     yield "placed"
-
-
-def _cancel(ctx: Context, term: Term, command: Cancel) -> Steps:
-    rows = ctx.store.find(ctx.shard, command.task_id)
-    yield "found"
-    with term.active():
-        withdrawal = term.withdraw(rows, "cancelled", command.reason, command.actor, ctx.clock.now_ms())
-    yield "withdrawn"
-    change = withdrawal.change if withdrawal else Change()
-    change.inbox = [command.item_id]
-    ctx.store.apply(ctx.shard, term.epoch, change)
-    yield "cancel committed"
-    if withdrawal:
-        with term.active():
-            term.withdrawn(withdrawal)
-        ctx.wake.set()
-        ctx.stats.cancelled += len(withdrawal.tokens)
-        yield "cancelled"

@@ -20,6 +20,7 @@ class Stats:
     refused: int = 0  #: by a queue that may take it later
     rejected: int = 0
     cancelled: int = 0
+    moved: int = 0
     dispatched: int = 0
     forgotten: int = 0
     adoptions: int = 0

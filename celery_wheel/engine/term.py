@@ -45,6 +45,7 @@ from celery_wheel.store.model import (
     Position,
     Row,
     TallyKey,
+    Tombstone,
     Unreadable,
 )
 
@@ -55,14 +56,6 @@ class Intake:
 
     change: Change
     tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
-
-
-@dataclass(slots=True, eq=False)
-class Withdrawal:
-    """Rows taken out of the window to be laid to rest: a change to commit, and what is reserved meanwhile."""
-
-    change: Change
-    tokens: list[tuple[int, int]]  #: (lane number, reservation)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +77,8 @@ class Term:
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
+        self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
     # -- life ------------------------------------------------------------------------------------
@@ -102,7 +97,7 @@ class Term:
 
     # -- positions -------------------------------------------------------------------------------
 
-    def _next_seq(self) -> int:
+    def next_seq(self) -> int:
         self._count += 1
         return self._count << SHARD_BITS | self.shard
 
@@ -111,7 +106,7 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def _lane_for(self, eta_ms: int, now_ms: int) -> Lane:
+    def lane_for(self, eta_ms: int, now_ms: int) -> Lane:
         """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
         for lane in self.lanes.values():
             if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
@@ -134,12 +129,17 @@ class Term:
         lowest: dict[int, tuple[int, int]] = {}
         tally: dict[tuple[int, str, str], int] = {}
         for arrival in arrivals:
-            seq = self._next_seq()
+            seq = self.next_seq()
             if isinstance(arrival, Unreadable):
                 change.rejects.append(NewReject(seq, now_ms, arrival))
-                change.outcomes.append(Outcome(self._next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            lane = self._lane_for(arrival.eta_ms, now_ms)
+            if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
+                change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
+                why = (tombstone.reason, tombstone.actor)
+                change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
+                continue
+            lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
             change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
             # Plain tuples in the loops, named ones where they come out: making those costs three times as much.
@@ -149,20 +149,27 @@ class Term:
                 lowest[lane.number] = due_ms, seq
         change.tally = {TallyKey(*key): n for key, n in tally.items()}
         for number, position in lowest.items():
-            intake.tokens[number] = self._open_reservation(self.lanes[number], Position(*position))
-        new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        change.lanes = [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+            intake.tokens[number] = self.lanes[number].reserve(Position(*position))
+        change.lanes = self.new_lanes()
         change.seq = self.seq
         return intake
 
-    def _open_reservation(self, lane: Lane, lowest: Position) -> int:
-        return lane.reserve(lowest)
+    def new_lanes(self) -> list[LaneState]:
+        """Lanes that were opened for what came, and that the store does not know yet."""
+        new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
+        return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+
+    def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+        found = self.tombstones.get(task_id)
+        return found if found is not None and found.until_ms >= now_ms else None
 
     def place(self, intake: Intake) -> None:
         """The intake is committed: let its rows wait, and give the reservations back."""
         for state in intake.change.lanes:
             self.lanes[state.lane].in_store = True
         for new in intake.change.rows:
+            if new.lane == REST:
+                continue
             lane = self.lanes[new.lane]
             if (new.due_ms, new.seq) <= lane.edge:  # most are far, and need no Row yet
                 self.window.place(lane, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
@@ -227,12 +234,12 @@ class Term:
     def _settle(self, settlement: Settlement, lane: Lane, done: Unsettled) -> None:
         change = settlement.change
         change.batches.append(
-            Batch(self._next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
+            Batch(self.next_seq(), lane.number, done.from_, done.to, done.count, done.bytes, done.published_ms)
         )
         for key, n in done.tally.items():
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
-            self._lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
+            self.lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
         for row in done.refused:
             self._lane_of(row.target).proven = 0
         self._divert(settlement, done.refused, done.again)
@@ -245,7 +252,7 @@ class Term:
             if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
                 lane.again = False
             lane.again |= again
-            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self._next_seq())
+            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
             lowest[lane.number] = min(lowest.get(lane.number, END), Position(move.due_ms, move.seq))
@@ -254,7 +261,7 @@ class Term:
                 tally[before] = tally.get(before, 0) - 1
                 tally[after] = tally.get(after, 0) + 1
         for number, position in lowest.items():
-            settlement.tokens.append((number, self._open_reservation(self.lanes[number], position)))
+            settlement.tokens.append((number, self.lanes[number].reserve(position)))
 
     def confirmed(self) -> dict[int, Position]:
         """How far each lane is known to be in the broker."""
@@ -274,32 +281,11 @@ class Term:
             self.lanes[number].release(token)
         self.window.evict(self.lanes)
 
-    # -- revision --------------------------------------------------------------------------------
+    # -- what is set aside ------------------------------------------------------------------------
 
-    def withdraw(self, rows: Sequence[Row], kind: str, reason: str, actor: str, now_ms: int) -> Withdrawal | None:
-        """Take those of the rows that have not been handed over out of the lanes; None when all have been.
+    def bury(self, tombstones: Sequence[Tombstone]) -> None:
+        self.tombstones.update({one.task_id: one for one in tombstones})
 
-        Their positions stay reserved until the change is committed: what lies between the ends of a chunk
-        and is not in it has its outcome in the store before the chunk leaves.
-        """
-        change = Change()
-        tokens: list[tuple[int, int]] = []
-        for row in rows:
-            lane = self.lanes[row.lane]
-            if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
-                continue
-            tokens.append((lane.number, self._open_reservation(lane, row.position)))
-            self.window.withdraw(row.id)
-            self._lay_to_rest(change, row.id, kind, reason, actor, now_ms)
-            change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
-        change.seq = self.seq
-        return Withdrawal(change, tokens) if tokens else None
-
-    def withdrawn(self, withdrawal: Withdrawal) -> None:
-        self.window.withdrawn(move.id for move in withdrawal.change.moves)
-        for number, token in withdrawal.tokens:
-            self.lanes[number].release(token)
-
-    def _lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
-        change.moves.append(Move(row_id, REST, at_ms, self._next_seq()))
-        change.outcomes.append(Outcome(self._next_seq(), row_id, kind, reason, actor, at_ms))
+    def lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
+        change.moves.append(Move(row_id, REST, at_ms, self.next_seq()))
+        change.outcomes.append(Outcome(self.next_seq(), row_id, kind, reason, actor, at_ms))

@@ -19,3 +19,10 @@ def open_store(
     from celery_wheel.store import opening
 
     return opening.open_store(url, durability=durability, shards=shards, create=create, lease_ms=lease_ms)
+
+
+def migrate_store(url: str) -> list[int]:
+    """Bring an older store's tables to this version; see ``celery_wheel.store.opening``."""
+    from celery_wheel.store import opening
+
+    return opening.migrate_store(url)

@@ -2,12 +2,13 @@
 
 ::
 
-    fence ─► timer + payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
       └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,7 +38,7 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
 def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
     """All parts of the change, after the fence."""
     _add(connection, statements, shard, change.rows, change.rejects)
-    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.id, shard) for m in change.moves])
+    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.eta_ms, m.id, shard) for m in change.moves])
     statements.add_outcome.many(
         connection, [(o.id, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
     )
@@ -51,6 +52,17 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.set_lane.many(connection, [(shard, s.lane, *s.hand, *s.cut, s.target, s.again) for s in change.lanes])
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+    answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
+    statements.commanding.add_answer.many(connection, answers)
+    tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
+    statements.commanding.add_tombstone.many(connection, tombstones)
+    statements.commanding.unwatch.many(connection, [(one, shard) for one in change.unwatched])
+    statements.commanding.add_watch.many(
+        connection, [(shard, one.kind, one.key, one.timer_id) for one in change.watches]
+    )
+    gates = [(shard, g.scope, g.name, g.state, g.per_ms, g.reason, g.actor, g.at_ms) for g in change.gates]
+    statements.commanding.open_gate.many(connection, [(shard, *one) for one in change.opened])
+    statements.commanding.set_gate.many(connection, gates)
 
 
 def _add(
@@ -88,6 +100,7 @@ def _timer(shard: int, row: NewRow) -> tuple[Any, ...]:
         message.created_ms,
         row.accepted_ms,
         message.size,
+        message.misfire_ms,
     )
 
 
@@ -96,7 +109,7 @@ def _resting(shard: int, reject: NewReject) -> tuple[Any, ...]:
     at_ms, unreadable = reject.accepted_ms, reject.unreadable
     place = (reject.id, shard, REST, at_ms, reject.id)
     nowhere = ("", "", "", "", "", None, None, None, None, None)
-    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw))
+    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw), None)
 
 
 def digits(uuid: str) -> str:

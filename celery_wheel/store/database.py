@@ -27,6 +27,12 @@ class Database(Protocol):
     def reading(self) -> AbstractContextManager[Connection]:
         """A connection on which each statement sees all that was committed before it began."""
 
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """A connection on which all statements of the block see the same moment; they write nothing.
+
+        For blocks of a few hundredths of a second: what is replaced meanwhile cannot be cleared away before they end.
+        """
+
     def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
         """A transaction: committed at the end of the block, rolled back by whatever leaves it otherwise.
 
@@ -39,6 +45,9 @@ class Database(Protocol):
 
     def making(self) -> AbstractContextManager[Connection]:
         """The transaction in which the tables are made, unless they are there by then; one at a time in the world."""
+
+    def replaced(self) -> bool:
+        """Whether what was opened is no longer what its name names; cheap enough to be asked each time."""
 
     def now_ms(self) -> int | None:
         """The database's own clock; None where it has none but this host's."""

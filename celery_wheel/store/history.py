@@ -98,7 +98,8 @@ class Forgetting:
     def _remove(self) -> None:
         connection, statements = self._connection, self._statements
         gone = [(row_id,) for row_id in sorted(self._ids)]
-        for statement in (statements.forget_timer, statements.forget_payload, statements.forget_outcome):
+        of_timer = (statements.forget_timer, statements.forget_payload, statements.forget_outcome)
+        for statement in (*of_timer, statements.commanding.forget_watch):
             statement.many(connection, gone)
         statements.forget_batch.many(connection, self._batches)
         if not self.more:

@@ -31,6 +31,13 @@ MAX_SEQ = 2**63 - 1
 
 HOUR_MS = 3_600_000
 
+#: Commands in the inbox, see ``celery_wheel.engine.inbox``.
+CANCEL, MOVE = "cancel", "move"
+
+#: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
+#: set aside as rejected.
+KEEP, REPLACE, REJECT = "keep", "replace", "reject"
+
 
 class Position(NamedTuple):
     """Where a row stands in the order of its lane: first by due time, then by arrival."""
@@ -76,6 +83,10 @@ class Message:
     headers: bytes
     properties: bytes
     body: bytes
+    misfire_ms: int | None = None  #: found later than this after its eta it is set aside, a duration
+    watch: list[str] | None = None  #: keys with which it is completed
+    unique: str | None = None  #: of this key it is to be the only one that waits
+    on_conflict: str | None = None  #: what happens if it is not; None: as KEEP
 
     @property
     def size(self) -> int:
@@ -115,6 +126,7 @@ class Row:
     headers: bytes
     properties: bytes
     body: bytes
+    misfire_ms: int | None = None
 
     @classmethod
     def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:
@@ -136,6 +148,7 @@ class Row:
             headers=message.headers,
             properties=message.properties,
             body=message.body,
+            misfire_ms=message.misfire_ms,
         )
 
     @property
@@ -193,6 +206,7 @@ class Move:
     lane: int
     due_ms: int
     seq: int
+    eta_ms: int | None = None  #: what is asked for now, where somebody asked for another time; None: as before
 
 
 @dataclass(slots=True)
@@ -202,6 +216,47 @@ class Outcome:
     id: int  #: a seq of its own
     timer_id: int
     kind: str  #: cancelled | moved | expired | rejected | parked
+    reason: str
+    actor: str
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a command: for each task id it named, ``done``, ``too_late`` or ``unknown``."""
+
+    id: str  #: the command's, a UUID in 36 characters
+    verdicts: dict[str, str]
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Tombstone:
+    """Messages of this task id that come until ``until_ms`` are laid to rest as they come."""
+
+    task_id: str
+    until_ms: int
+    reason: str
+    actor: str
+
+
+@dataclass(slots=True)
+class Watch:
+    """A timer's claim on a key, of kind ``watch`` or ``unique``."""
+
+    kind: str
+    key: str
+    timer_id: int
+
+
+@dataclass(slots=True)
+class Gate:
+    """Tasks that leave slowly or not at all. ``scope`` is all, queue or task; ``state`` is paused or slow."""
+
+    scope: str
+    name: str
+    state: str
+    per_ms: int
     reason: str
     actor: str
     at_ms: int
@@ -251,6 +306,12 @@ class Change:
     lanes: list[LaneState] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
+    watches: list[Watch] = field(default_factory=list)
+    unwatched: list[int] = field(default_factory=list)  #: timers whose every watch is over
+    gates: list[Gate] = field(default_factory=list)  #: a later one of the same scope and name takes the place
+    opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates that are no more
 
 
 @dataclass(slots=True)

@@ -19,8 +19,9 @@ from sqlalchemy import Connection, insert, inspect, select
 
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store.database import Database
+from celery_wheel.store.migrate import migrate
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
-from celery_wheel.store.place import BEAT, EXAMPLES, Place, place_of
+from celery_wheel.store.place import BEAT, EXAMPLES, MIGRATE, Place, place_of
 from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
 
@@ -57,6 +58,27 @@ def open_store(
         if isinstance(error, StoreError) and not isinstance(error, StoreUnusable):
             raise StoreUnusable(str(error)) from error
         raise
+
+
+def migrate_store(url: str) -> list[int]:
+    """Bring an older store's tables to this version; see ``celery_wheel.store.migrate``.
+
+    Raises StoreUnusable or SettingError, with what to do, and nothing was changed then.
+    """
+    place = place_of(url)
+    if not place.own:
+        raise StoreUnusable(
+            f"the tables of the store {place.url.database} are others' to migrate; run: {place.made_by}"
+        )
+    database = _database(place, "disk", False, LEASE_MS)
+    try:
+        return migrate(database)
+    except StoreUnusable:
+        raise
+    except StoreError as error:
+        raise StoreUnusable(str(error)) from error
+    finally:
+        database.close()
 
 
 def _database(place: Place, durability: str, create: bool, lease_ms: int) -> Database:
@@ -119,7 +141,7 @@ def _check(name: str, found: Any, shards: int | None, place: Place) -> None:
             f"one knows {SCHEMA_VERSION}); nothing was touched; run: pip install -U celery-wheel"
         )
     if found.schema_version < SCHEMA_VERSION:
-        remedy = "let the older one dispatch what is pending, then let wheel_store name a new store"
+        remedy = f"stop every scheduler, then run: {MIGRATE}"
         raise StoreUnusable(
             f"the store {name} was made by an older celery-wheel (its tables have version {found.schema_version}, this "
             f"one needs {SCHEMA_VERSION}); nothing was touched; {remedy if place.own else f'run: {place.made_by}'}"

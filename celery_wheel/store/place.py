@@ -27,6 +27,9 @@ GROUP = "celery_wheel.stores"
 
 BEAT = "celery beat -S wheel"
 
+#: And this brings those of an older version to this one.
+MIGRATE = "celery -A proj wheel migrate"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

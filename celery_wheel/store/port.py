@@ -21,6 +21,7 @@ from typing import Protocol
 
 from celery_wheel.store.model import (
     Change,
+    Gate,
     InboxItem,
     LaneState,
     Position,
@@ -28,6 +29,7 @@ from celery_wheel.store.model import (
     Row,
     ShardState,
     TallyKey,
+    Tombstone,
 )
 
 
@@ -97,8 +99,11 @@ class Store(Protocol):
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary: ...
 
-    def find(self, shard: int, task_id: str) -> list[Row]:
-        """Rows of that task id in lanes that leave, in order of position, settled or not."""
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+        """Rows of those task ids in lanes that leave, settled or not, each with its task id."""
+
+    def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        """Those of the task ids that have a row that does not leave, with the kind of its last outcome."""
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that ends at or
@@ -113,5 +118,29 @@ class Store(Protocol):
 
     def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
         """The oldest items by id. There is no cursor: commits come out of order; taking in deletes."""
+
+    # -- commands: asked by anybody, answered by the holder ---------------------------------------------
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        """Put one command into the inbox; returns the item's id."""
+
+    def take_back(self, item: int) -> bool:
+        """Take an item out of the inbox before the holder has; False when the holder was first."""
+
+    def answer(self, command_id: str) -> dict[str, str] | None:
+        """The verdicts on a command; committed together with its leaving the inbox."""
+
+    def tombstones(self, shard: int) -> list[Tombstone]:
+        """All that were not expired."""
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        """Rows in lanes that leave, settled or not, that have a watch of that kind on one of the keys: with the key and
+        the task id, in order of position."""
+
+    def gates(self, shard: int) -> list[Gate]:
+        """What is paused or leaves slowly, in the order in which it was set."""
+
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
+        """Remove tombstones that are over, and old answers. Need not be durable."""
 
     def close(self) -> None: ...

@@ -36,13 +36,15 @@ Prepared statements and session settings do not go through a pooler that shares 
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, create_engine, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.postgresql_holding import Stopped
@@ -78,6 +80,7 @@ class PostgresqlDatabase:
             connect_args=connect_args(url, lease_ms),
         )
         event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
+        event.listen(self._engine, "checkout", _check_alive)
         self._pid = os.getpid()
         self._closed = False
         self._open = 0
@@ -94,6 +97,15 @@ class PostgresqlDatabase:
                 if sqlstate(error) in _SPOILED:
                     connection.invalidate()
                 raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.reading() as connection:
+            try:
+                connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield connection
+            finally:
+                _roll_back(connection)
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
@@ -146,6 +158,9 @@ class PostgresqlDatabase:
 
     # -- the lease -----------------------------------------------------------------------------------
 
+    def replaced(self) -> bool:
+        return False
+
     def now_ms(self) -> int | None:
         with self.reading() as connection:
             now_ms: int = connection.exec_driver_sql(f"SELECT {CLOCK_SQL}").scalar_one()
@@ -190,3 +205,19 @@ def _name(url: URL) -> str:
     if not isinstance(host, str):
         host = ",".join(host)
     return f"{url.database or ''} on {host}" + (f":{url.port}" if url.port else "")
+
+
+def _check_alive(driver: Any, record: Any, _proxy: Any) -> None:
+    """A session that the server ended while nobody used it is replaced before it is given out; nothing was under way.
+
+    Costs no message. To a session that asks nothing a server says little but that it ends, so something to read there
+    is enough; where it was something else, a connection was made for nothing.
+    """
+    if not record.info.setdefault("was given out", False):
+        record.info["was given out"] = True
+        return
+    idle = select.poll()
+    if not driver.closed:
+        idle.register(driver.fileno(), select.POLLIN)
+    if driver.closed or idle.poll(0):
+        raise DisconnectionError("the server ended the session")

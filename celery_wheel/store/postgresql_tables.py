@@ -47,6 +47,9 @@ PARAMETERS = {
     "wheel_lane": _HOT,
     "wheel_tally": {**_HOT, "fillfactor": "70"},
     "wheel_inbox": _BURSTS,
+    "wheel_answer": _BURSTS,
+    "wheel_tombstone": _BURSTS,
+    "wheel_watch": _LOG,
 }
 
 

@@ -10,6 +10,10 @@
     wheel_batch    one row a settlement: (from, to] left at dispatched_ms   ranges overlap only after a replay
     wheel_tally    shard, hour, queue, task → pending                       counts without scanning
     wheel_scheduler  name → when it was last heard of                       shards are shared among those
+    wheel_answer   what became of a command                                 read by who asked, gone after minutes
+    wheel_tombstone  task ids that were cancelled before they came          held against whatever is accepted
+    wheel_watch    key → tasks that wait for it, or are the only one of it  (kind, key) finds them; gone with the timer
+    wheel_gate     what is paused, or leaves slowly                         read at adoption
     wheel_inbox    what others wrote for the holder                         read by id, deleted when taken in
     wheel_meta     one row: version of this description, the store's UUID, how many shards
 
@@ -54,7 +58,7 @@ from sqlalchemy import (
 )
 
 #: Raised by every change of this description; a store carries the one it was made or migrated with.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -106,6 +110,7 @@ timer = Table(
     _required("created_ms", BigInteger, "when the producer sent it; instant, Unix milliseconds"),
     _required("accepted_ms", BigInteger, "when it was accepted; instant, Unix milliseconds"),
     _required("size", Integer, "headers, properties and body together; bytes"),
+    _optional("misfire_ms", BigInteger, "found later than this it is set aside; duration in milliseconds"),
     Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
     UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
     Index("wheel_timer_task", "shard", "task_id"),
@@ -204,6 +209,55 @@ inbox = Table(
     Index("wheel_inbox_shard", "shard", "id"),
     # Ids are never used again: a command that was taken in must not be taken for a newer one.
     sqlite_autoincrement=True,
+)
+
+answer = Table(
+    "wheel_answer",
+    metadata,
+    Column("id", Uuid(as_uuid=False), primary_key=True, comment="given to the command by who asked; UUID"),
+    _shard(),
+    _required("at_ms", BigInteger, "when it was answered; instant, Unix milliseconds"),
+    _required("verdicts", Text, "JSON object: task id to done, too_late or unknown"),
+    Index("wheel_answer_age", "shard", "at_ms"),
+)
+
+tombstone = Table(
+    "wheel_tombstone",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("task_id", Text, "Celery's task id"),
+    _required("until_ms", BigInteger, "forgotten after this; instant, Unix milliseconds"),
+    _required("reason", Text, "why, for people"),
+    _required("actor", Text, "who did it"),
+    UniqueConstraint("shard", "task_id", name="wheel_tombstone_place"),
+)
+
+watch = Table(
+    "wheel_watch",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("kind", Text, "watch: completed with the key; unique: the only one of the key that waits"),
+    _required("key", Text, "what is watched, a name of the producers' own"),
+    _required("timer_id", BigInteger, "id of the timer"),
+    Index("wheel_watch_key", "shard", "kind", "key", "timer_id"),
+    Index("wheel_watch_timer", "timer_id"),
+)
+
+gate = Table(
+    "wheel_gate",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("scope", Text, "all, queue or task"),
+    _required("name", Text, "of the queue or the task; empty: of all"),
+    _required("state", Text, "paused; or slow: it was resumed, and what had gathered leaves evenly"),
+    _required("per_ms", BigInteger, "of a slow one: milliseconds in which what had gathered leaves"),
+    _required("reason", Text, "why, for people"),
+    _required("actor", Text, "who did it"),
+    _required("at_ms", BigInteger, "when; instant, Unix milliseconds"),
+    UniqueConstraint("shard", "scope", "name", name="wheel_gate_place"),
 )
 
 scheduler = Table(

@@ -15,10 +15,14 @@ import json
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
 from celery_wheel.store.database import Database
+from celery_wheel.store.desk import Desk, in_parts
 from celery_wheel.store.model import (
     HOUR_MS,
     Change,
@@ -30,7 +34,8 @@ from celery_wheel.store.model import (
     ShardState,
     TallyKey,
 )
-from celery_wheel.store.statements import ENVELOPES, IN_PLACES, span
+from celery_wheel.store.schema import meta
+from celery_wheel.store.statements import ENVELOPES, FIND_PLACES, IN_PLACES, span
 
 #: No epoch is this one.
 NEVER_HELD = -1
@@ -40,7 +45,7 @@ NEVER_HELD = -1
 FORGOTTEN_AFTER_MS = 86_400_000
 
 
-class SqlStore:
+class SqlStore(Desk):
     """Implements ``celery_wheel.store.port.Store``."""
 
     def __init__(self, database: Database, uuid: str, shards: int) -> None:
@@ -151,7 +156,11 @@ class SqlStore:
 
     def lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
-            rows = self._sql.lanes(connection, shard=shard).all()
+            return self.lanes_seen_by(connection, shard)
+
+    def lanes_seen_by(self, connection: Connection, shard: int) -> list[LaneState]:
+        """The same, at the moment that the connection sees."""
+        rows = self._sql.lanes(connection, shard=shard).all()
         return [
             LaneState(
                 row.lane,
@@ -203,9 +212,17 @@ class SqlStore:
         tally = {TallyKey(hour, queue, task): count for hour, queue, task, count, _ in groups}
         return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
 
-    def find(self, shard: int, task_id: str) -> list[Row]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self._database.reading() as connection:
-            return [Row(*row) for row in self._sql.find(connection, shard=shard, task_id=task_id)]
+            parts = in_parts(task_ids, FIND_PLACES)
+            found = [row for part in parts for row in self._sql.find.at(connection, (shard, *part))]
+        return [(task_id, Row(*row)) for task_id, *row in found]
+
+    def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        with self._database.reading() as connection:
+            parts = in_parts(task_ids, FIND_PLACES)
+            found = [row for part in parts for row in self._sql.resting.at(connection, (shard, *part))]
+        return dict(map(tuple, found))
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
@@ -234,8 +251,15 @@ class SqlStore:
     def close(self) -> None:
         self._database.close()
 
+    def as_opened(self) -> bool:
+        """Whether the store is the one that was opened: not emptied, not made anew, with as many shards."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(meta.c.uuid, meta.c.shards)).one_or_none()
+        return found is not None and (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+
     def _no_shard(self, shard: int) -> str:
         return (
-            f"shard {shard} is not in the store {self._database.name}, which was made with {self.shards}; nothing was "
-            "done; set wheel_shards to that number, or make a new store"
+            f"shard {shard} is not in the store {self._database.name}, which had {self.shards} when it was opened; "
+            "nothing was done; if its tables were emptied since (manage.py flush) or it has another number of shards, "
+            "restart the scheduler, with wheel_shards set to that number"
         )

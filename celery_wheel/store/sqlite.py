@@ -76,6 +76,7 @@ class SqliteDatabase:
         self._lease = FileLease(path)
         self._turn = Turns()
         self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
+        self._read: tuple[int, int] | None = None  #: the same, from the first look on
         self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
@@ -85,10 +86,21 @@ class SqliteDatabase:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         self._check_usable()
+        if self._read is None:
+            self._read = self._identity()
         with self._in_words(), self._reader.connect() as connection:
             yield connection
             if self._closed:
                 connection.invalidate()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.reading() as connection:
+            connection.exec_driver_sql("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
@@ -130,11 +142,7 @@ class SqliteDatabase:
 
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced would be gone with this process."""
-        try:
-            found = os.stat(self.name)
-        except FileNotFoundError:
-            found = None
-        identity = found and (found.st_dev, found.st_ino)
+        identity = self._identity()
         if self._file is None:
             self._file = identity
         elif identity != self._file:
@@ -142,6 +150,13 @@ class SqliteDatabase:
                 f"the store {self.name} was deleted or replaced while it was in use; nothing more is accepted or "
                 "dispatched from here; restart the scheduler, with the file put back if there is a copy"
             )
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.name)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -170,6 +185,9 @@ class SqliteDatabase:
         self._keep_a_log()
         with self.writing() as connection:
             yield connection
+
+    def replaced(self) -> bool:
+        return self._read is not None and self._identity() != self._read
 
     def now_ms(self) -> int | None:
         return None

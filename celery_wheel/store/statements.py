@@ -22,12 +22,14 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     or_,
     select,
     tuple_,
     update,
 )
 
+from celery_wheel.store.commanding import Commanding
 from celery_wheel.store.model import REST, Position
 from celery_wheel.store.prepared import Prepared
 from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer
@@ -35,6 +37,9 @@ from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, sche
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; what is not needed
 #: repeats the last value. SQLite before 3.32 allows 999.
 IN_PLACES = 500
+
+#: The same of a look for tasks, mostly for one or a few.
+FIND_PLACES = 50
 
 #: Names of the values of ``known``.
 ENVELOPES = tuple(f"envelope_{n}" for n in range(IN_PLACES))
@@ -57,6 +62,7 @@ ROW = (
     payload.c.headers,
     payload.c.properties,
     payload.c.body,
+    timer.c.misfire_ms,
 )
 
 BATCH_RANGE = (
@@ -128,6 +134,8 @@ class Statements:
         self._adding = adding
         self._holding()
         self._writing()
+        self.commanding = Commanding(self._prepare, insert_or)
+        self.commanding.watches(ROW)
         self._forgetting()
         self._ranges()
         self._lookups()
@@ -186,7 +194,12 @@ class Statements:
         self.move = self._prepare(
             update(timer)
             .where(timer.c.id == bindparam("moved"), timer.c.shard == bindparam("at_shard"))
-            .values(lane=bindparam("lane"), due_ms=bindparam("due_ms"), seq=bindparam("seq"))
+            .values(
+                lane=bindparam("lane"),
+                due_ms=bindparam("due_ms"),
+                seq=bindparam("seq"),
+                eta_ms=func.coalesce(bindparam("eta_ms", type_=BigInteger), timer.c.eta_ms),
+            )
         )
         columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target", "again"]
         new = self._insert_or(lane).inline().values({name: bindparam(name) for name in columns})
@@ -236,9 +249,14 @@ class Statements:
         envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]
         self.known = self._prepare(self._known_of(at_shard, envelopes))
         joined = timer.join(payload, payload.c.id == timer.c.id)
-        found = select(*ROW).select_from(joined).where(timer.c.task_id == bindparam("task_id"))
-        here = found.where(timer.c.shard == at_shard, timer.c.lane != REST)
-        self.find = self._prepare(here.order_by(timer.c.due_ms, timer.c.seq))
+        wanted: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(FIND_PLACES)]
+        rest: ColumnElement[int] = literal_column(str(REST))  # these are called with the values of places alone
+        of_task = and_(timer.c.shard == at_shard, timer.c.task_id.in_(wanted))
+        found = select(timer.c.task_id, *ROW).select_from(joined).where(of_task, timer.c.lane != rest)
+        self.find = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+        resting = timer.join(outcome, outcome.c.timer_id == timer.c.id)
+        kinds = select(timer.c.task_id, outcome.c.kind).select_from(resting).where(of_task, timer.c.lane == rest)
+        self.resting = self._prepare(kinds.order_by(outcome.c.at_ms, outcome.c.id))
         # Where they end is compared by the caller: given the choice, SQLite took the index of the ends, which is the
         # whole history, and not that of the time, which is the last minutes.
         since = select(*BATCH_RANGE).where(batch.c.shard == at_shard, batch.c.lane == bindparam("lane"))

@@ -2,19 +2,36 @@
 
 ::
 
+    Purgatory ──► WatchLists ──► DelayedOperation        operations that complete by an event, or by time-out
+        │
+        ▼
     Reaper ──► SystemTimer ──► TimingWheel ──► Level ──► Bucket ──► Timer       each knows only what is to its right
     thread     lock, waiting   integers only
                    │
                    └──► Clock: SystemClock, or ManualClock for tests
 
-Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer.
+Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
 """
 
 from celery_wheel.timing.clock import Clock, ManualClock, SystemClock
+from celery_wheel.timing.delayed_operation import DelayedOperation
 from celery_wheel.timing.level import Bucket, Level
+from celery_wheel.timing.purgatory import Purgatory
 from celery_wheel.timing.reaper import Reaper
 from celery_wheel.timing.system_timer import SystemTimer
 from celery_wheel.timing.timer import Timer
 from celery_wheel.timing.wheel import TimingWheel
 
-__all__ = ["Bucket", "Clock", "Level", "ManualClock", "Reaper", "SystemClock", "SystemTimer", "Timer", "TimingWheel"]
+__all__ = [
+    "Bucket",
+    "Clock",
+    "DelayedOperation",
+    "Level",
+    "ManualClock",
+    "Purgatory",
+    "Reaper",
+    "SystemClock",
+    "SystemTimer",
+    "Timer",
+    "TimingWheel",
+]

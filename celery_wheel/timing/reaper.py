@@ -8,7 +8,8 @@
 
 Promises:
   - A failing callback is logged and counted as run (the timer sees to that); any other failure of the timer is logged
-    and tried again after a second. The thread ends by ``stop`` and by the timer's ``shutdown`` alone.
+    and tried again after a second. The thread ends by ``stop`` and by the timer's ``shutdown`` alone; a callback that
+    raises SystemExit does not end it.
   - ``stop`` wakes it from whatever it waits for. A callback that runs is waited for, not interrupted.
 
 Not promised: two reapers on one timer. Callbacks run one after another; give the timer an executor for more.
@@ -95,3 +96,10 @@ class Reaper:
                     extra={"action": "reap", "reaper": self._name},
                 )
                 self._stopping.wait(_PAUSE_AFTER_FAILURE_S)
+            except BaseException:
+                # Python ends a thread by SystemExit without a word, and from then on nothing would run at its time.
+                logger.exception(
+                    "a callback tried to end the thread of reaper %s; it goes on; call stop to end it",
+                    self._name,
+                    extra={"action": "reap", "reaper": self._name},
+                )

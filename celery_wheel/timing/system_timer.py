@@ -16,7 +16,7 @@ Promises:
   - A step back never runs anything again. What is added then waits until the wall clock gets there, even where the
     wheel had been before: the wheel is laid out anew at the earlier time, O(n), once for each step back.
   - One ``advance_clock`` runs (or submits) its callbacks in order of (due time, order of adding). One that raises is
-    logged and the rest run.
+    logged and the rest run. What is no Exception, as a KeyboardInterrupt, is let through when the rest have run.
 
 Not promised:
   - Order between what ``add`` runs because it is already due and what waits, or between threads that advance.
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor
 
 from celery_wheel.timing.arguments import integer
@@ -68,6 +68,11 @@ class SystemTimer:
         self._woken = False
         self._shut_down = False
         self._wakeups = 0
+
+    @property
+    def clock(self) -> Clock:
+        """What it goes by: for due times that are a delay from now."""
+        return self._clock
 
     @property
     def wakeups(self) -> int:
@@ -126,8 +131,7 @@ class SystemTimer:
             until_ms = self._clock.monotonic_ms() + integer("timeout_ms", timeout_ms, at_least=0)
         with self._changed:
             due = self._wait_for_due(until_ms)
-        for timer in due:
-            self._run(timer.timer_id, timer.payload)
+        self._run_each(iter(due))
         return len(due)
 
     def size(self) -> int:
@@ -191,6 +195,15 @@ class SystemTimer:
                 self._wakeups += 1
         return []
 
+    def _run_each(self, due: Iterator[Timer]) -> None:
+        for timer in due:
+            try:
+                self._run(timer.timer_id, timer.payload)
+            except BaseException:
+                # The others are out of the wheel: nobody else would run them.
+                self._run_each(due)
+                raise
+
     def _run(self, timer_id: Hashable, callback: Callback) -> None:
         if self._executor is None:
             self._call(timer_id, callback)
@@ -207,9 +220,11 @@ class SystemTimer:
     def _call(self, timer_id: Hashable, callback: Callback) -> None:
         try:
             callback()
-        except Exception:
+        except BaseException as error:
             logger.exception(
                 "callback of timer %s failed; it is not tried again, other timers go on",
                 timer_id,
                 extra={"action": "run", "timer_id": timer_id},
             )
+            if not isinstance(error, Exception):
+                raise

@@ -5,22 +5,30 @@ Each is a page by key: the store reads as many lines as are shown, wherever in t
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.store.browse import Detail, Page
+from celery_wheel.store.browse import Detail, Names, Page
 from celery_wheel.store.model import ORIGIN
+from django_wheel.present import seen
 from django_wheel.views.request import LINES, Asked
+
+#: For so long the filters' offers are as they were.
+NAMES_FOR_S = 10
+
+#: By the store's uuid: when they were taken, and what was there.
+_offered: dict[str, tuple[float, Names]] = {}
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
 def pending(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    task_id = asked.text("q")
-    if task_id:
-        return {**_names(wheel, asked), "found": wheel.find(task_id), "searched": task_id, "page": Page([], None)}
+    if asked.task_id:
+        found = wheel.find(asked.task_id, with_bytes=False)
+        return {"found": found, "searched": asked.task_id, "page": Page([], None)}
     page = wheel.pending(asked.place or ORIGIN, LINES, **_criteria(asked))
-    return {**_names(wheel, asked), "page": page, "now_ms": now_ms()}
+    return {"names": _offered_names(wheel), "page": page, "now_ms": now_ms()}
 
 
 def history(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -62,6 +70,21 @@ def _criteria(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _names(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    """What the filters offer: names that have something pending."""
-    return {"names": wheel.counts()}
+def _offered_names(wheel: Wheel) -> Names:
+    """What the filters offer: names that have something pending, or had a moment ago.
+
+    They are summed up from the whole tally, for which a page of a hundred lines need not wait each time. A name that a
+    line would cut or show by codes is left out: it can only be asked for in full, by hand.
+    """
+    uuid, now_s = wheel.store.uuid, monotonic()
+    taken = _offered.get(uuid)
+    if taken is None or now_s - taken[0] > NAMES_FOR_S:
+        taken = _offered[uuid] = (now_s, _readable(wheel.counts()))
+    return taken[1]
+
+
+def _readable(names: Names) -> Names:
+    queues, tasks = (
+        {name: count for name, count in one.items() if seen(name) == name} for one in (names.queues, names.tasks)
+    )
+    return Names(queues, tasks)

@@ -10,11 +10,12 @@ as good without a script: it then loads itself anew every few seconds.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.status import SILENT_MS, ShardStatus
+from celery_wheel.status import SILENT_MS, ShardStatus, status_of
 from celery_wheel.store import browse
 from django_wheel import picture
 
@@ -32,9 +33,12 @@ class Lateness:
 
 def live(wheel: Wheel, shard: int) -> dict[str, Any]:
     """What ``live.html`` needs. ``shard``: whose levels are shown, if the store has it; else the first's."""
-    now, shards = now_ms(), wheel.status()
+    now, due = now_ms(), browse.due_by_hour(wheel.store)
+    pending = Counter[int]()  # of the same pass over the tally: every viewer asks every second
+    for one in due:
+        pending[one.shard] += one.pending
+    shards = status_of(wheel.store, now, pending)
     chosen = shards[shard] if shard < len(shards) else shards[0]
-    due = browse.due_by_hour(wheel.store)
     return {
         "now_ms": now,
         "shards": shards,

@@ -25,6 +25,7 @@ class Asked:
     criteria: Criteria
     place: Position | None
     problems: list[str]
+    task_id: str | None = None
 
     def text(self, name: str) -> str:
         return self.query.get(name, "").strip()
@@ -53,8 +54,11 @@ def asked(request: HttpRequest) -> Asked:
 
     def number(name: str, most: int) -> int | None:
         found = words(name)
-        if found is None or (found.isascii() and found.isdecimal() and int(found[:20]) <= most):
-            return None if found is None else int(found)
+        if found is None:
+            return None
+        digits = found.lstrip("0") or found[-1:]  # Python refuses to convert very many
+        if found.isascii() and found.isdecimal() and len(digits) <= len(str(most)) and int(digits) <= most:
+            return int(digits)
         told(name, f"a whole number of at most {most:,}")
         return None
 
@@ -74,7 +78,7 @@ def asked(request: HttpRequest) -> Asked:
         from_ms=time_ms("from"),
         to_ms=time_ms("to"),
     )
-    return Asked(query, criteria, _place(words("after"), problems), problems)
+    return Asked(query, criteria, _place(words("after"), problems), problems, words("q"))
 
 
 def _moment(text: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -76,7 +77,30 @@ def test_parts() -> None:
     assert present.part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
     assert present.part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
     assert present.part(b"[" * 100_000).endswith("more characters")
+    assert present.part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of them would be missing
     assert present.part(b"\xff" * 5_000).endswith("3,976 more bytes")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" + b"1," * 4_000_000 + b"1]",
+        b"[" * 900 + b"1," * 40_000 + b"1" + b"]" * 900,
+        b'"' + b"\\u0041" * 30_000 + b'"',
+        b"1" * 5_000,
+    ],
+)
+def test_a_large_part_costs_little(raw: bytes) -> None:
+    """The test is its time: laid out as a whole, the first two took seconds and up to a gigabyte."""
+    began = time.process_time()
+    shown = present.part(raw)
+    assert time.process_time() - began < 0.5
+    assert len(shown) < present.PART_CUT + 100
+
+
+def test_the_last_hours_of_the_calendar_can_be_shown() -> None:
+    with override_settings(TIME_ZONE="Asia/Tokyo"):
+        assert present.instant(253_402_300_799_999) == "9999-12-31 23:59:59.999"
 
 
 def levels(wheel: TimingWheel) -> list[dict[str, Any]]:

@@ -145,8 +145,10 @@ class Site:
     # -- the end -------------------------------------------------------------------------------------
 
     def notes(self) -> list[dict[str, Any]]:
+        """What tasks have noted; the last line may be under way."""
         path = self.folder / "notes"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def wait_for(self, count: int, seconds: float) -> None:
         """Until so many have run; a failure has the processes' words."""

@@ -135,7 +135,8 @@ class ModelRabbit:
         if room > 0:
             held += self.server.wheel[:room]
             del self.server.wheel[:room]
-        return Peeked(held[:max_count], (self._channel, held[:max_count]))
+        more = len(held) > max_count or len(held) == self.prefetch
+        return Peeked(held[:max_count], (self._channel, held[:max_count]), more)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         self.fault("before")

@@ -160,7 +160,7 @@ class ModelRedis:
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")
         arrivals = self.server.keys.wheel[:max_count]
-        return Peeked(arrivals, arrivals)
+        return Peeked(arrivals, arrivals, len(self.server.keys.wheel) > max_count)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         self.fault("before")

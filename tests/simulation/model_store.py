@@ -18,8 +18,10 @@ from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
+    Answer,
     Batch,
     Change,
+    Gate,
     InboxItem,
     LaneState,
     Message,
@@ -29,7 +31,9 @@ from celery_wheel.store.model import (
     Row,
     ShardState,
     TallyKey,
+    Tombstone,
     Unreadable,
+    Watch,
 )
 
 
@@ -59,6 +63,10 @@ class ShardData:
     outcomes: list[Outcome] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: dict[int, InboxItem] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    tombstones: dict[str, Tombstone] = field(default_factory=dict)
+    watches: list[Watch] = field(default_factory=list)
+    gates: dict[tuple[str, str], Gate] = field(default_factory=dict)
 
 
 class Disk:
@@ -158,6 +166,8 @@ class ModelStore:
                 row = data.rows[move.id].row
                 data.order[row.lane].remove((row.due_ms, row.seq, row.id))
                 row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+                if move.eta_ms is not None:
+                    row.eta_ms = move.eta_ms
                 bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
             for lane in change.lanes:
                 data.lanes[lane.lane] = lane
@@ -167,6 +177,13 @@ class ModelStore:
                 data.tally[key] = data.tally.get(key, 0) + n
             for item_id in change.inbox:
                 data.inbox.pop(item_id, None)
+            data.answers.update({one.id: one for one in change.answers})
+            data.tombstones.update({one.task_id: one for one in change.tombstones})
+            over = set(change.unwatched)
+            data.watches = [one for one in data.watches if one.timer_id not in over] + change.watches
+            for place in change.opened:
+                data.gates.pop(place, None)
+            data.gates.update({(one.scope, one.name): one for one in change.gates})
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
@@ -201,6 +218,7 @@ class ModelStore:
     def _remove(self, data: ShardData, row_id: int) -> None:
         stored = data.forgotten[row_id] = data.rows.pop(row_id)
         row = stored.row
+        data.watches = [one for one in data.watches if one.timer_id != row_id]
         data.order[row.lane].remove((row.due_ms, row.seq, row.id))
         del data.envelopes[stored.message.envelope_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
@@ -253,15 +271,19 @@ class ModelStore:
             tally[row.tally_key] = tally.get(row.tally_key, 0) + 1
         return RangeSummary(len(rows), sum(row.size for row in rows), tally)
 
-    def find(self, shard: int, task_id: str) -> list[Row]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self.disk.lock:
-            stored = self.disk.shard(shard).rows.values()
-            rows = [
-                copy_of(one.row)
-                for one in stored
-                if isinstance(one.message, Message) and one.message.task_id == task_id and one.row.lane != REST
-            ]
-        return sorted(rows, key=lambda row: row.position)
+            return [(id_, copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane != REST]
+
+    def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        with self.disk.lock:
+            kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
+            return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == REST}
+
+    def _of(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+        stored = self.disk.shard(shard).rows.values()
+        found = [(one.message.task_id, one.row) for one in stored if isinstance(one.message, Message)]
+        return sorted((one for one in found if one[0] in task_ids), key=lambda one: one[1].position)
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         batches = [
@@ -282,6 +304,45 @@ class ModelStore:
             for kind, payload in items:
                 item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                 data.inbox[item.id] = item
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        self.put_inbox(shard, [(kind, payload)])
+        return max(self.disk.shard(shard).inbox)
+
+    def take_back(self, item: int) -> bool:
+        with self.disk.lock:
+            return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
+
+    def answer(self, command_id: str) -> dict[str, str] | None:
+        with self.disk.lock:
+            found = [data.answers[command_id] for data in self.disk.shards.values() if command_id in data.answers]
+        return dict(found[0].verdicts) if found else None
+
+    def tombstones(self, shard: int) -> list[Tombstone]:
+        return list(self.disk.shard(shard).tombstones.values())
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            watches = [one for one in data.watches if one.kind == kind and one.key in keys]
+            found = [(one.key, data.rows[one.timer_id]) for one in watches]
+            rows = [
+                (key, one.message.task_id, copy_of(one.row))
+                for key, one in found
+                if isinstance(one.message, Message) and one.row.lane != REST
+            ]
+        return sorted(rows, key=lambda one: one[2].position)
+
+    def gates(self, shard: int) -> list[Gate]:
+        return list(self.disk.shard(shard).gates.values())
+
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
+        with self.disk.lock:
+            self.fault("before commit")
+            data = self._held(shard, epoch)
+            data.answers = {id_: one for id_, one in data.answers.items() if one.at_ms >= answers_before_ms}
+            data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
+            self.fault("after commit")
 
     def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
         with self.disk.lock:

@@ -5,13 +5,15 @@ Each is a way to build a ``World`` with one line of the protocol broken; nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import adoption, dispatch, load
+from celery_wheel.engine import adoption, commands, dispatch, ingest, load
 from celery_wheel.engine.context import Context, Steps
 from celery_wheel.engine.dispatch import Dispatcher
+from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
@@ -28,7 +30,7 @@ def position_outside_reservation() -> Iterator[type[World]]:
 
     class Broken(Term):
         def reserve(self, *args: object) -> object:
-            with mock.patch.object(Term, "_open_reservation", _reserve_nothing):
+            with mock.patch.object(Lane, "reserve", _reserve_nothing):
                 return super().reserve(*args)  # type: ignore[arg-type]
 
     with mock.patch.object(adoption, "Term", Broken):
@@ -39,17 +41,71 @@ def position_outside_reservation() -> Iterator[type[World]]:
 def outcome_after_the_chunk() -> Iterator[type[World]]:
     """A cancelled row's position is not kept until its outcome is in the store."""
 
-    class Broken(Term):
-        def withdraw(self, *args: object) -> object:
-            with mock.patch.object(Term, "_open_reservation", _reserve_nothing):
-                return super().withdraw(*args)  # type: ignore[arg-type]
+    def careless(*args: object) -> object:
+        with mock.patch.object(Lane, "reserve", _reserve_nothing):
+            return withdraw(*args)  # type: ignore[arg-type]
 
-    with mock.patch.object(adoption, "Term", Broken):
+    withdraw = commands.withdraw
+    with mock.patch.object(commands, "withdraw", careless):
         yield World
 
 
-def _reserve_nothing(_term: Term, lane: Lane, _lowest: Position) -> int:
-    return lane.reserve(END)
+@contextmanager
+def moved_without_a_reservation() -> Iterator[type[World]]:
+    """A row gets another place, and nothing keeps dispatch from passing it before it is committed."""
+
+    def careless(*args: object) -> object:
+        with mock.patch.object(Lane, "reserve", _reserve_nothing):
+            return relocate(*args)  # type: ignore[arg-type]
+
+    relocate = commands.relocate
+    with mock.patch.object(commands, "relocate", careless):
+        yield World
+
+
+@contextmanager
+def unknown_without_a_look() -> Iterator[type[World]]:
+    """Nobody looks into the wheel queue before a task is said to be unknown."""
+
+    def careless(ctx: Context, term: Term, command: Command, queue_is_empty: bool) -> Generator[str, None, bool]:
+        return carry_out(ctx, term, command, queue_is_empty=True)
+
+    carry_out = commands.carry_out
+    with mock.patch.object(ingest, "carry_out", careless):
+        yield World
+
+
+@contextmanager
+def done_though_handed_over() -> Iterator[type[World]]:
+    """What stands before the cut is cancelled as well."""
+
+    def careless(term: Term, *args: object) -> object:
+        cuts = {number: lane.cut for number, lane in term.lanes.items()}
+        for lane in term.lanes.values():
+            lane.cut = lane.hand
+        try:
+            return withdraw(term, *args)  # type: ignore[arg-type]
+        finally:
+            for number, cut in cuts.items():
+                term.lanes[number].cut = cut
+
+    withdraw = commands.withdraw
+    with mock.patch.object(commands, "withdraw", careless):
+        yield World
+
+
+@contextmanager
+def no_tombstone() -> Iterator[type[World]]:
+    """A task that was cancelled before it came leaves all the same."""
+    with mock.patch.object(Term, "_tombstone", return_value=None):
+        yield World
+
+
+def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
+    return _reserve(lane, END)
+
+
+_reserve = Lane.reserve
 
 
 @contextmanager
@@ -80,12 +136,12 @@ def hand_before_the_publish() -> Iterator[type[World]]:
 
     def hasty(self: Dispatcher, term: Term, chunk: dispatch.Chunk, now_ms: int, since: Since | None) -> dict[int, str]:
         lane = term.lanes[chunk.lane]
-        lane.confirm(chunk, {}, now_ms)
+        lane.confirm(chunk, now_ms)
         return publish(self, term, chunk, now_ms, since)
 
-    def confirmed(self: Lane, chunk: dispatch.Chunk, failed: dict[int, str], now_ms: int) -> None:
+    def confirmed(self: Lane, chunk: dispatch.Chunk, now_ms: int, refused: Collection[int] = ()) -> None:
         if self.in_flight is not None:
-            confirm(self, chunk, failed, now_ms)
+            confirm(self, chunk, now_ms, refused)
 
     confirm = Lane.confirm
     with ExitStack() as stack:
@@ -129,8 +185,8 @@ def five_ms_early() -> Iterator[type[World]]:
     """What is nearly due leaves as well."""
     take = Lane.take
 
-    def eager(self: Lane, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int) -> dispatch.Chunk | None:
-        return take(self, rows, now_ms + 5, max_count, max_bytes)
+    def eager(self: Lane, rows: dict[int, Row], now_ms: int, *rest: Any) -> dispatch.Chunk | None:
+        return take(self, rows, now_ms + 5, *rest)
 
     def reap(self: Window, lanes: dict[int, Lane], now_ms: int) -> None:
         advance(self, lanes, now_ms + 5)
@@ -146,6 +202,10 @@ PLANTED: list[Callable[[], object]] = [
     hand_before_the_publish,
     trim_by_count,
     outcome_after_the_chunk,
+    moved_without_a_reservation,
+    unknown_without_a_look,
+    done_though_handed_over,
+    no_tombstone,
     no_epoch_check,
     five_ms_early,
 ]

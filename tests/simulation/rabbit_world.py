@@ -96,11 +96,13 @@ class RabbitWorld(World):
     def _in_order_of_queue(self, row: Row) -> None:
         """Of the tasks for one queue that were accepted before they were due, none that is due earlier is waiting."""
         rows = self.disk.shard(0).rows
-        if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps:
+        self.asking.collect(self.disk.shard(0))
+        if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps or row.id in self.asking.moved:
             return
         for other in rows.values():
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
             waits = other.row.lane != REST and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
+            waits &= other.row.id not in self.asking.moved
             if earlier and waits and other.row.target == row.target:
                 raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.target}")
 

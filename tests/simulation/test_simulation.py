@@ -42,6 +42,10 @@ HAPPENS = [
     "known",
     "rejected",
     "cancelled",
+    "moved",
+    "done",
+    "too_late",
+    "unknown",
     "dispatched",
     "adoptions",
     "rollbacks",
@@ -88,6 +92,7 @@ def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[
         assert found is not None, "1,500 seeds did not find the planted bug"
         seed, violation = found
         assert f"seed {seed}:" in str(violation)
+        assert not isinstance(violation.__cause__, TypeError | AttributeError | NameError), "the planted bug is broken"
         again = _violation(broken, seed)
         assert again is not None
         assert str(again[1]) == str(violation)

@@ -26,6 +26,7 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
+from tests.simulation.asking import Asking, Known
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -111,6 +112,7 @@ class World:
         self.executed: set[int] = set()
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
+        self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
 
     # -- the broker --------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class World:
             found.update({field.name: getattr(stats, field.name) for field in fields(stats)})
         found["lanes beside the main one"] = len(self.disk.shard(0).lanes) - 1
         found["lost by redis"] = len(self.excused)
+        found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
         return found
 
@@ -178,7 +181,7 @@ class World:
         if dice < 0.10 and self.to_send:
             self._send()
         elif dice < 0.13:
-            self._cancel()
+            self._ask()
         elif dice < 0.15:
             self._work()
         elif dice < 0.155:
@@ -243,19 +246,18 @@ class World:
             self.spoil()
         self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
 
-    def _cancel(self) -> None:
+    def _ask(self) -> None:
         data = self.disk.shard(0)
+        self.asking.collect(data)
         hand = data.lanes[0].hand
-        waiting = [row_id for *at, row_id in data.order.get(0, []) if tuple(at) > hand]
-        if not waiting:
-            return
-        # Mostly what is due soon: there the race with dispatch is.
-        message = data.rows[waiting[min(int(self.rng.expovariate(0.3)), len(waiting) - 1)]].message
-        assert isinstance(message, Message)
-        task_id = message.task_id
-        payload = f'{{"task_id": "{task_id}"}}'.encode()
-        ModelStore(self.disk).put_inbox(0, [("cancel", payload)])
-        self.log.append(f"user: cancel {task_id}")
+        waiting, left = list[str](), list[str]()
+        for *at, row_id in data.order.get(0, []):
+            message = data.rows[row_id].message
+            assert isinstance(message, Message)
+            (waiting if tuple(at) > hand else left).append(message.task_id)
+        queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
+        known = Known([m.task_id for m in self.to_send], queued, waiting, left)
+        self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
 
     def _work(self) -> None:
         for ids in self.queues().values():
@@ -329,11 +331,13 @@ class World:
     def _in_order_of_eta(self, row: Row) -> None:
         """Of the tasks that were accepted before they were due, none that is due earlier is waiting still."""
         rows = self.disk.shard(0).rows
-        if rows[row.id].accepted_ms >= row.eta_ms:
+        self.asking.collect(self.disk.shard(0))
+        if rows[row.id].accepted_ms >= row.eta_ms or row.id in self.asking.moved:
             return
         for other in rows.values():
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
             waits = other.row.lane != REST and other.row.id not in self.pushes
+            waits &= other.row.id not in self.asking.moved
             if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 
@@ -357,6 +361,7 @@ class World:
             for scheduler in self.schedulers:
                 for activity in ACTIVITIES:
                     scheduler.finish(activity)
+            self.asking.collect(self.disk.shard(0))
             self._pass_time(10 if n < 30 else 2_000)
             if n % 5 == 4 and self._is_done():
                 return
@@ -391,6 +396,7 @@ class World:
                 self._judge_resting(row_id)
             elif row_id not in in_queue and row_id not in self.executed:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
+        self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")
         for scheduler in self.schedulers:
@@ -401,7 +407,8 @@ class World:
 
     def _judge_resting(self, row_id: int) -> None:
         """What does not leave has a reason, and did not leave."""
-        outcome = next((one.kind for one in self.disk.shard(0).outcomes if one.timer_id == row_id), None)
+        kinds = [one.kind for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
+        outcome = kinds[0] if kinds else None
         if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
             raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
         if outcome == "rejected" and row_id not in self.refused:

@@ -65,7 +65,7 @@ def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
 def test_names_in_any_script_come_back(holder: Holder) -> None:
     names = ("task_id", "task", "exchange", "exchange_type", "routing_key", "queue", "key")
     [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
-    [row] = holder.store.find(0, UNICODE)
+    [(_, row)] = holder.store.find(0, [UNICODE])
     assert row.id == new.id
     assert {row.task, row.exchange, row.exchange_type, row.routing_key, row.queue} == {UNICODE}
     assert row.body == UNICODE.encode()
@@ -73,7 +73,7 @@ def test_names_in_any_script_come_back(holder: Holder) -> None:
 
 def test_long_names_are_not_cut(holder: Holder) -> None:
     [new] = holder.accept(NOW, task_id="i" * 600, task="t" * 600, routing_key="r" * 600, queue=None)
-    [row] = holder.store.find(0, "i" * 600)
+    [(_, row)] = holder.store.find(0, ["i" * 600])
     assert (row.id, row.task, row.routing_key) == (new.id, "t" * 600, "r" * 600)
 
 
@@ -250,21 +250,21 @@ def test_a_task_is_found_by_its_id_wherever_it_leaves_from(holder: Holder) -> No
     resting = holder.row(NOW, task_id="t-1")
     holder.apply(rows=[late, early, resting, holder.row(NOW, task_id="t-2")])
     holder.apply(moves=[holder.rest(resting)])
-    assert [row.id for row in holder.store.find(0, "t-1")] == [early.id, late.id]
-    assert holder.store.find(0, "t-3") == []
+    assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [early.id, late.id]
+    assert holder.store.find(0, ["t-3"]) == []
 
 
 def test_a_dispatched_task_is_still_found(holder: Holder) -> None:
     [row] = holder.accept(NOW, task_id="t-1")
     holder.settle(ORIGIN, type(ORIGIN)(row.due_ms, row.seq))
-    [found] = holder.store.find(0, "t-1")
+    [(_, found)] = holder.store.find(0, ["t-1"])
     assert (found.id, found.body) == (row.id, row.message.body)
 
 
 def test_a_task_id_is_looked_for_in_one_shard(make_store: Callable[[], Store]) -> None:
     store = make_store()
     Holder(store, shard=0).accept(NOW, task_id="t-1")
-    assert store.find(1, "t-1") == []
+    assert store.find(1, ["t-1"]) == []
 
 
 def test_thousands_of_rows_go_in_at_once(holder: Holder) -> None:

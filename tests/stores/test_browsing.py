@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from celery_wheel.store import browse
 from celery_wheel.store.browse import Criteria, Page, Task
@@ -97,7 +99,8 @@ def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
 def test_a_filter_looks_at_so_many_rows_and_says_where_to_go_on(
     sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_module, "SCAN", 10)
+    monkeypatch.setattr(pages_module, "SCAN", 20)  # for two shards
+    monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
     rows = [sql_holder.row(NOW + n, task="app.rare" if n in (3, 25, 47) else "app.often") for n in range(50)]
     sql_holder.apply(rows=rows, tally={hour_of(rows[3]): 3})
     rare = Criteria(task="app.rare")
@@ -166,6 +169,101 @@ def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_s
     second.settle(ORIGIN, place(second.accept(NOW)[0]), at_ms=NOW + 3)
     page = browse.batches(sql_store, EVERYTHING, limit=2)
     last = browse.batches(sql_store, EVERYTHING, page.next or ORIGIN, 2)
-    found = sorted(one.dispatched_ms - NOW for one in [*page.items, *last.items])
-    assert (found, last.next) == ([1, 2, 3], None)
-    assert page.items[0].to == place(rows[1])
+    found = [one.dispatched_ms - NOW for one in [*page.items, *last.items]]
+    assert (found, last.next) == ([3, 2, 1], None)
+    assert page.items[1].to == place(rows[1])
+
+
+def test_the_tasks_of_a_rare_name_have_their_times_however_many_settlements_are_between(
+    sql_holder: Holder, sql_store: SqlStore
+) -> None:
+    rows = [sql_holder.row(NOW + n, task="app.rare" if n % 299 == 0 else "app.often") for n in range(600)]
+    places = [ORIGIN, *map(place, rows)]
+    batches = [sql_holder.batch(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
+    sql_holder.apply(rows=rows, batches=batches, lanes=[LaneState(0, places[-1], places[-1])])
+    page = browse.dispatched(sql_store, Criteria(task="app.rare"))
+    assert [(one.due_ms - NOW, one.late_ms) for one in page.items] == [(598, 7), (299, 7), (0, 7)]
+
+
+def test_after_a_replay_a_task_has_the_time_at_which_it_left_first(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW, NOW)
+    sql_holder.settle(ORIGIN, place(rows[2]), at_ms=NOW + 10)
+    sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # again, and less far
+    sql_holder.put_hand(place(rows[2]))
+    assert [one.late_ms for one in browse.dispatched(sql_store, EVERYTHING).items] == [10, 10, 10]
+
+
+def test_what_was_set_aside_is_looked_at_so_far_and_of_a_time(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 20)  # for two shards
+    monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
+    rows = [sql_holder.row(NOW, task="app.rare" if n in (3, 25) else "app.often") for n in range(30)]
+    sql_holder.apply(rows=rows)
+    sql_holder.apply(
+        moves=[sql_holder.rest(row) for row in rows],
+        outcomes=[sql_holder.outcome(row.id, "rejected", NOW + n) for n, row in enumerate(rows)],
+    )
+    rare = Criteria(task="app.rare")
+    first = browse.outcomes(sql_store, ["rejected"], rare, limit=5)
+    assert [one.at_ms - NOW for one in first.items] == [25]
+    assert first.next is not None
+    assert first.next.due_ms == NOW + 20
+    seen: list[int] = []
+    page = first
+    while True:
+        seen += [one.at_ms - NOW for one in page.items]
+        if page.next is None:
+            break
+        page = browse.outcomes(sql_store, ["rejected"], rare, page.next, limit=5)
+    assert seen == [25, 3]
+    of_a_time = browse.outcomes(sql_store, ["rejected"], Criteria(from_ms=NOW + 5, to_ms=NOW + 8))
+    assert [one.at_ms - NOW for one in of_a_time.items] == [7, 6, 5]
+
+
+def test_messages_of_an_id_come_latest_due_first_whatever_their_shard(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    rows = [*sql_holder.accept(NOW, NOW + 20, task_id="same"), *second.accept(NOW + 10, task_id="same")]
+    assert [one.task.id for one in browse.find(sql_store, "same")] == ids([rows[1], rows[2], rows[0]])
+
+
+def test_a_page_is_of_one_moment(sql_holder: Holder, sql_store: SqlStore) -> None:
+    (row,) = sql_holder.accept(NOW)
+    with sql_store.database.snapshot() as connection:
+        before = sql_store.lanes_seen_by(connection, 0)
+        sql_holder.put_hand(place(row))
+        assert sql_store.lanes_seen_by(connection, 0) == before
+    assert sql_store.lanes(0) != before
+    with pytest.raises(ZeroDivisionError), sql_store.database.snapshot():
+        raise ZeroDivisionError
+    sql_holder.accept(NOW + 1)
+
+
+def test_pages_go_by_an_index(sql_store: SqlStore, sql_holder: Holder) -> None:
+    """Whatever is large is found, never sorted or scanned. What two tasks at one millisecond need is no sorting."""
+    rows = sql_holder.accept(NOW, NOW + 1)
+    sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW)
+    sql_holder.apply(tally={hour_of(rows[1]): 1})
+    said: dict[str, Any] = {}
+    engine: Any = getattr(sql_store.database, "_reader", None) or sql_store.database._engine  # type: ignore[attr-defined]
+
+    def note(_c: object, _cursor: object, statement: str, values: object, *_: object) -> None:
+        if statement.startswith("SELECT"):
+            said[statement] = values
+
+    event.listen(engine, "before_cursor_execute", note)
+    for criteria in (EVERYTHING, Criteria(task="app.remind", queue="celery", from_ms=NOW - 5, to_ms=NOW + 5)):
+        browse.pending(sql_store, criteria)
+        browse.dispatched(sql_store, criteria)
+        browse.outcomes(sql_store, ["rejected"], criteria)
+        browse.batches(sql_store, criteria)
+    event.remove(engine, "before_cursor_execute", note)
+    assert len(said) > 8
+    sqlite = engine.dialect.name == "sqlite"
+    with sql_store.database.reading() as connection:
+        for statement, values in said.items():
+            explain = "EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN "
+            lines = [str(row[-1]) for row in connection.exec_driver_sql(explain + statement, values)]
+            bad = [one for one in lines if one.startswith("SCAN wheel_") or "TEMP B-TREE" in one or "Seq Scan" in one]
+            assert not bad, (statement, lines)

@@ -52,7 +52,7 @@ def name_of(url: str) -> str:
         "idle_session_timeout = 50",
         "lock_timeout = 1",
         "plan_cache_mode = force_generic_plan",
-        "statement_timeout = 1",
+        "statement_timeout = 100",
         "bytea_output = escape",
         "temp_file_limit = 0",
     ],
@@ -65,6 +65,8 @@ def test_it_works_whatever_the_database_has_set(postgres: PostgresServer, settin
         holder = Holder(store)
         holder.accept(*range(NOW, NOW + 30), task="→", headers="é".encode())
         threading.Event().wait(0.1)  # twice as long as the session may be idle
+        with store.database.reading() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(0.2)")  # twice as long as a statement may take
         assert {(row.task, row.headers) for row in holder.slice()} == {("→", "é".encode())}
 
 

@@ -130,7 +130,7 @@ def test_all_is_there_when_the_store_is_opened_again(make_sql_store: Callable[[]
     again = make_sql_store()
     assert again.uuid == store.uuid
     assert again.state(0) == before
-    [row] = again.find(0, "t-1")
+    [(_, row)] = again.find(0, ["t-1"])
     assert (row.id, row.position, row.body) == (waiting.id, place(waiting), b"\x00" * 5_000)
     assert {row.id for row in again.slice(0, REST, ORIGIN, Position(2**62, 0))} == {resting.id, reject.id}
     assert again.lanes(0)[1] == LaneState(2, Position(1, 2), Position(3, 4))

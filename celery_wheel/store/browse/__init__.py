@@ -4,10 +4,11 @@
 
     pages     what is pending, what left, what was set aside, the settlements   keyset pages, each a range of an index
     detail    one message with its bytes, and what became of it
+    sources   what a page is merged from
     overview  counts by hour, queue and task; who is at work; what is next      from the tally, never by counting rows
 
-It reads, while schedulers write: each statement sees what was committed before it, and waits for nobody. No question
-here reads more than ``pages.SCAN`` rows of a shard's lane, however many wait.
+It reads, while schedulers write, and waits for nobody: a page and a message are of one moment, and a short one. No
+question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
@@ -21,9 +22,11 @@ from celery_wheel.store.browse.overview import (
     names,
     next_due,
     schedulers,
+    waiting,
 )
-from celery_wheel.store.browse.pages import END, Criteria, Page, Placed, batches, dispatched, outcomes, pending
+from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
+from celery_wheel.store.browse.sources import Page, Placed
 
 __all__ = [
     "END",
@@ -49,4 +52,5 @@ __all__ = [
     "outcomes",
     "pending",
     "schedulers",
+    "waiting",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, null, select
 
 from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS, Stopped, Task
 from celery_wheel.store.browse.when import with_times
@@ -39,16 +39,9 @@ class Detail:
     outcomes: list[Stopped]
 
 
-_MORE = (
-    timer.c.exchange,
-    timer.c.exchange_type,
-    timer.c.routing_key,
-    timer.c.queue,
-    timer.c.envelope_id,
-    payload.c.headers,
-    payload.c.properties,
-    payload.c.body,
-)
+_MORE = (timer.c.exchange, timer.c.exchange_type, timer.c.routing_key, timer.c.queue, timer.c.envelope_id)
+_BYTES = (payload.c.headers, payload.c.properties, payload.c.body)
+_NO_BYTES = tuple(null().label(column.name) for column in _BYTES)
 
 
 def detail(store: SqlStore, timer_id: int) -> Detail | None:
@@ -57,22 +50,26 @@ def detail(store: SqlStore, timer_id: int) -> Detail | None:
     return found[0] if found else None
 
 
-def find(store: SqlStore, task_id: str) -> list[Detail]:
+def find(store: SqlStore, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
     """All messages of a task id, the latest due first: tries of one task have the same."""
-    return [
+    found = [
         one
         for shard in range(store.shards)
-        for one in _details(store, (timer.c.shard == shard) & (timer.c.task_id == task_id))
+        for one in _details(store, (timer.c.shard == shard) & (timer.c.task_id == task_id), with_bytes)
     ]
+    return sorted(found, key=lambda one: one.task.position, reverse=True)[:FOUND]
 
 
-def _details(store: SqlStore, where: ColumnElement[bool]) -> list[Detail]:
-    joined = timer.outerjoin(payload, payload.c.id == timer.c.id)
-    wanted = select(*TASK_COLUMNS, *_MORE).select_from(joined).where(where)
+def _details(store: SqlStore, where: ColumnElement[bool], with_bytes: bool = True) -> list[Detail]:
+    source = timer.outerjoin(payload, payload.c.id == timer.c.id) if with_bytes else timer
+    parts = _BYTES if with_bytes else _NO_BYTES
+    wanted = select(*TASK_COLUMNS, *_MORE, *parts).select_from(source).where(where)
     in_order = wanted.order_by(timer.c.due_ms.desc(), timer.c.seq.desc()).limit(FOUND)
-    lanes = {(shard, one.lane): one for shard in range(store.shards) for one in store.lanes(shard)}
-    with store.database.reading() as connection:
-        return [_detail(connection, lanes, row) for row in connection.execute(in_order).all()]
+    with store.database.snapshot() as connection:
+        rows = connection.execute(in_order).all()
+        shards = {row.shard for row in rows}
+        lanes = {(shard, one.lane): one for shard in shards for one in store.lanes_seen_by(connection, shard)}
+        return [_detail(connection, lanes, row) for row in rows]
 
 
 def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from sqlalchemy import and_, func, literal, select, tuple_
@@ -83,17 +84,24 @@ def due_by_name(store: SqlStore, criteria: Criteria, by: str | None = None) -> l
     return [DueBy(hour * HOUR_MS, str(one), int(pending)) for hour, one, pending in found]
 
 
+def waiting(store: SqlStore, shard: int) -> int:
+    """How many messages of a shard are pending."""
+    total = select(func.sum(tally.c.pending)).where(tally.c.shard == shard, tally.c.pending > 0)
+    with store.database.reading() as connection:
+        return int(connection.scalar(total) or 0)
+
+
 def names(store: SqlStore) -> Names:
     """What a filter can be set to: the names with the most pending, NAMES of each at most."""
     total = func.sum(tally.c.pending)
+    grouped = select(tally.c.queue, tally.c.task, total).where(tally.c.pending > 0)
+    queues, tasks = Counter[str](), Counter[str]()
     with store.database.reading() as connection:
-        found = {
-            column.name: connection.execute(
-                select(column, total).where(tally.c.pending > 0).group_by(column).order_by(total.desc()).limit(NAMES)
-            ).all()
-            for column in (tally.c.queue, tally.c.task)
-        }
-    return Names(*({name: int(count) for name, count in sorted(found[one])} for one in ("queue", "task")))
+        # Both out of one pass: it is the tally that is long, not the list of its names.
+        for queue, task, count in connection.execute(grouped.group_by(tally.c.queue, tally.c.task)):
+            queues[queue] += int(count)
+            tasks[task] += int(count)
+    return Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))
 
 
 def next_due(store: SqlStore, shard: int) -> list[Next]:

@@ -7,234 +7,186 @@
     shard 1, lane 0  ──┘                                               None: there is nothing behind it
 
     a filter   the tally says in which hours there is anything: the others are not looked at
-    SCAN       rows of a lane that a filter may reject before the page ends short; ``next`` says where to go on
+    SCAN       rows that a filter may reject before the page ends short; ``next`` says where to go on
 
 A position is unique in the whole store, so one order holds for all shards.
+
+Promises: a page is of one moment. Over a walk of pages, a task that waits all the time where it is comes exactly once.
+Non-promises: one that is moved between two pages is shown where it is then: twice, or not at all.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from celery_wheel.store.browse.rows import (
-    SETTLED_COLUMNS,
-    STOPPED_COLUMNS,
-    TARGET,
-    TASK_COLUMNS,
-    Settled,
-    Stopped,
-    Task,
-)
+from celery_wheel.store.browse.rows import SETTLED_COLUMNS, TARGET, Settled, Stopped, Task
+from celery_wheel.store.browse.sources import Backward, Forward, Outcomes, Page, Source, merged, within
 from celery_wheel.store.browse.when import with_times
 from celery_wheel.store.model import HOUR_MS, MAX_SEQ, ORIGIN, LaneState, Position
 from celery_wheel.store.schema import batch, outcome, tally, timer
 from celery_wheel.store.sql import SqlStore
 
-#: Rows of one lane that are read for one page at most.
+#: Rows that are read for one page at most, shared by its sources: each has its own row of a tree to visit.
 SCAN = 20_000
+
+#: Of one source at least, so that the next page is further on.
+SCAN_LEAST = 100
+
+#: Hours of the tally that are looked at for one page of a shard.
+HOURS = 1_000
+
+#: Ranges of hours that are read for one page, shared by its lanes: each takes two statements.
+SPANS = 48
 
 END = Position(2**62, MAX_SEQ)
 
-
-class Placed(Protocol):
-    @property
-    def position(self) -> Position: ...
-
-
-T = TypeVar("T", bound=Placed)
-Read = Callable[[int], tuple[list[Any], Position | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """``next``: give it as ``after`` for what follows. None on the last page."""
-
-    items: list[T]
-    next: Position | None
+Lanes = list[tuple[int, LaneState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a page is of; what is None does not matter. Due times are from ``from_ms`` on and before ``to_ms``."""
+    """What a page is of; what is None does not matter.
+
+    Times are from ``from_ms`` on and before ``to_ms``: when a task is due, when one was set aside, when a
+    settlement was.
+    """
 
     shard: int | None = None
     task: str | None = None
     queue: str | None = None
+    key: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
 
     def shards(self, store: SqlStore) -> Sequence[int]:
-        return range(store.shards) if self.shard is None else [self.shard] if self.shard < store.shards else []
+        return range(store.shards) if self.shard is None else [self.shard] if 0 <= self.shard < store.shards else []
+
+    def lanes(self, store: SqlStore, connection: Connection) -> Lanes:
+        return [(shard, lane) for shard in self.shards(store) for lane in store.lanes_seen_by(connection, shard)]
 
     @property
     def names(self) -> list[ColumnElement[bool]]:
-        wanted = [(timer.c.task, self.task), (TARGET, self.queue)]
+        wanted = [(timer.c.task, self.task), (TARGET, self.queue), (timer.c.key, self.key)]
         return [column == name for column, name in wanted if name is not None]
+
+    @property
+    def first(self) -> Position:
+        """Every position that counts is behind this one."""
+        return Position(self.from_ms or 0, 0).previous()
+
+    @property
+    def last(self) -> Position:
+        """No position that counts is behind this one."""
+        return END if self.to_ms is None else Position(self.to_ms, 0).previous()
 
 
 def pending(store: SqlStore, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
     """What waits, the next due first."""
-    first = Position(criteria.from_ms or 0, 0).previous()
-    last = END if criteria.to_ms is None else Position(criteria.to_ms, 0).previous()
-    reads: list[Read] = []
-    lanes = {shard: store.lanes(shard) for shard in criteria.shards(store)}
-    with store.database.reading() as connection:
-        for shard in lanes:
-            spans = _hours(connection, shard, criteria) if criteria.names else [(ORIGIN, END)]
-            for lane in lanes[shard]:
-                begin = max(lane.hand, after, first)
-                ranges = [(max(begin, low), min(last, high)) for low, high in spans]
-                reads.append(_Forward(connection, shard, lane.lane, [r for r in ranges if r[0] < r[1]], criteria))
-        return _merged(reads, limit)
+    sources: list[Source] = []
+    with store.database.snapshot() as connection:
+        lanes = criteria.lanes(store, connection)
+        begin = max(after, criteria.first)
+        most = max(4, SPANS // max(1, len(lanes)))
+        spans = {
+            shard: _hours(connection, shard, criteria, begin, limit, most) for shard in {shard for shard, _ in lanes}
+        }
+        for shard, lane in lanes:
+            hours, looked_to = spans[shard]
+            low, high = max(lane.hand, begin), criteria.last
+            ranges = [(max(low, one), min(high, other)) for one, other in hours]
+            ranges = [(one, other) for one, other in ranges if one < other]
+            looked_to = looked_to if looked_to is not None and looked_to < high else None
+            where = _in_lane(shard, lane)
+            sources.append(Forward(connection, where, ranges, criteria.names, _share(len(lanes)), looked_to))
+        return merged(sources, limit)
 
 
 def dispatched(store: SqlStore, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Task]:
     """What left, the last due first, with the time at which it left."""
-    lanes = [(shard, lane) for shard in criteria.shards(store) for lane in store.lanes(shard)]
-    with store.database.reading() as connection:
-        reads: list[Read] = [_Backward(connection, shard, lane, criteria, before) for shard, lane in lanes]
-        page: Page[Task] = _merged(reads, limit, newest_first=True)
+    sources: list[Source] = []
+    with store.database.snapshot() as connection:
+        lanes = criteria.lanes(store, connection)
+        last = min(criteria.last, before.previous())
+        for shard, lane in lanes:
+            where = and_(_in_lane(shard, lane), within(criteria.first, min(last, lane.hand)))
+            sources.append(Backward(connection, where, criteria.names, _share(len(lanes))))
+        page: Page[Task] = merged(sources, limit, newest_first=True)
         return replace(page, items=with_times(connection, page.items))
 
 
 def outcomes(
     store: SqlStore, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
 ) -> Page[Stopped]:
-    """What was set aside, the latest first. ``before`` is (at_ms, id); the criteria's span is of when it was, too."""
-    joined = outcome.join(timer, timer.c.id == outcome.c.timer_id)
-    place = tuple_(outcome.c.at_ms, outcome.c.id)
-    when = [] if criteria.from_ms is None else [outcome.c.at_ms >= criteria.from_ms]
-    when += [] if criteria.to_ms is None else [outcome.c.at_ms < criteria.to_ms]
-    reads: list[Read] = []
-    with store.database.reading() as connection:
-        for shard in criteria.shards(store):
-            for kind in kinds:
-                mine = and_(outcome.c.shard == shard, outcome.c.kind == kind, place < tuple_(*before))
-                wanted = select(*STOPPED_COLUMNS).select_from(joined).where(mine, *when, *criteria.names)
-                reads.append(_Latest(connection, wanted.order_by(outcome.c.at_ms.desc(), outcome.c.id.desc()), Stopped))
-        return _merged(reads, limit, newest_first=True)
+    """What was set aside, the latest first. ``before`` is (at_ms, id)."""
+    sources: list[Source] = []
+    with store.database.snapshot() as connection:
+        places = [(shard, kind) for shard in criteria.shards(store) for kind in dict.fromkeys(kinds)]
+        for shard, kind in places:
+            times = _between(outcome.c.at_ms, outcome.c.id, criteria, before)
+            where = and_(outcome.c.shard == shard, outcome.c.kind == kind, *times)
+            sources.append(Outcomes(connection, where, criteria.names, _share(len(places))))
+        return merged(sources, limit, newest_first=True)
 
 
 def batches(store: SqlStore, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settled]:
-    """The settlements, the latest first. ``before`` is (0, id)."""
-    reads: list[Read] = []
-    upto = MAX_SEQ if before == END else before.seq
-    with store.database.reading() as connection:
-        for shard in criteria.shards(store):
-            wanted = select(*SETTLED_COLUMNS).where(batch.c.shard == shard, batch.c.id < upto)
-            reads.append(_Latest(connection, wanted.order_by(batch.c.id.desc()), Settled))
-        return _merged(reads, limit, newest_first=True)
+    """The settlements, the latest first. ``before`` is (dispatched_ms, id)."""
+    sources: list[Source] = []
+    with store.database.snapshot() as connection:
+        for shard, lane in criteria.lanes(store, connection):
+            times = _between(batch.c.dispatched_ms, batch.c.id, criteria, before)
+            wanted = select(*SETTLED_COLUMNS).where(batch.c.shard == shard, batch.c.lane == lane.lane, *times)
+            in_order = wanted.order_by(batch.c.dispatched_ms.desc(), batch.c.id.desc())
+
+            def source(most: int, connection: Connection = connection, rows: Any = in_order) -> Any:
+                return [Settled(*row) for row in connection.execute(rows.limit(most))], None
+
+            sources.append(source)
+        return merged(sources, limit, newest_first=True)
 
 
-# -- one source of lines: called with how many are wanted, gives them and how far it looked -------------------
+def _share(sources: int) -> int:
+    return max(SCAN_LEAST, SCAN // max(1, sources))
 
 
-@dataclass(frozen=True, slots=True)
-class _Latest:
-    connection: Connection
-    wanted: Select[Any]
-    made: Callable[..., Any]
-
-    def __call__(self, limit: int) -> tuple[list[Any], Position | None]:
-        return [self.made(*row) for row in self.connection.execute(self.wanted.limit(limit))], None
+def _in_lane(shard: int, lane: LaneState) -> ColumnElement[bool]:
+    return and_(timer.c.shard == shard, timer.c.lane == lane.lane)
 
 
-@dataclass(frozen=True, slots=True)
-class _Forward:
-    connection: Connection
-    shard: int
-    lane: int
-    ranges: list[tuple[Position, Position]]
-    criteria: Criteria
-
-    def __call__(self, limit: int) -> tuple[list[Any], Position | None]:
-        found: list[Task] = []
-        for low, high in self.ranges:
-            where = and_(_in_lane(self.shard, self.lane), _place() > tuple_(*low), _place() <= tuple_(*high))
-            more, stopped = _scan(self.connection, where, self.criteria, limit - len(found), descending=False)
-            found += more
-            if stopped is not None or len(found) == limit:
-                return found, stopped
-        return found, None
+def _between(at_ms: Any, number: Any, criteria: Criteria, before: Position) -> list[ColumnElement[bool]]:
+    """Before a place that is given by a time and a number, and within the criteria's times."""
+    last = min(before, END if criteria.to_ms is None else Position(criteria.to_ms, 0))
+    first = [] if criteria.from_ms is None else [at_ms >= criteria.from_ms]
+    return [tuple_(at_ms, number) < tuple_(*last), *first]
 
 
-@dataclass(frozen=True, slots=True)
-class _Backward:
-    connection: Connection
-    shard: int
-    lane: LaneState
-    criteria: Criteria
-    before: Position
+def _hours(
+    connection: Connection, shard: int, criteria: Criteria, begin: Position, limit: int, most: int
+) -> tuple[list[tuple[Position, Position]], Position | None]:
+    """The hours from ``begin`` on in which the tally has something of these names, neighbours joined.
 
-    def __call__(self, limit: int) -> tuple[list[Any], Position | None]:
-        low = Position(self.criteria.from_ms or 0, 0)
-        high = END if self.criteria.to_ms is None else Position(self.criteria.to_ms, 0)
-        where = and_(
-            _in_lane(self.shard, self.lane.lane),
-            _place() <= tuple_(*self.lane.hand),
-            _place() >= tuple_(*low),
-            _place() < tuple_(*min(high, self.before)),
-        )
-        return _scan(self.connection, where, self.criteria, limit, descending=True)
-
-
-def _in_lane(shard: int, lane: int) -> ColumnElement[bool]:
-    return and_(timer.c.shard == shard, timer.c.lane == lane)
-
-
-def _place(table: Table = timer) -> Any:
-    return tuple_(table.c.due_ms, table.c.seq)
-
-
-def _scan(
-    connection: Connection, where: ColumnElement[bool], criteria: Criteria, limit: int, descending: bool
-) -> tuple[list[Task], Position | None]:
-    """Up to ``limit`` rows of a range; with a filter, of its first SCAN rows, and then also where those end."""
-    order = [column.desc() if descending else column for column in (timer.c.due_ms, timer.c.seq)]
-    stopped: Position | None = None
-    if criteria.names:
-        ends = select(timer.c.due_ms, timer.c.seq).where(where).order_by(*order).offset(SCAN - 1).limit(1)
-        end = connection.execute(ends).one_or_none()
-        if end is not None:
-            stopped = Position(*end)
-            where = and_(where, _place() >= tuple_(*stopped) if descending else _place() <= tuple_(*stopped))
-    wanted = select(*TASK_COLUMNS).where(where, *criteria.names).order_by(*order).limit(limit)
-    found = [Task(*row) for row in connection.execute(wanted)]
-    return found, stopped if len(found) < limit else None
-
-
-def _hours(connection: Connection, shard: int, criteria: Criteria) -> list[tuple[Position, Position]]:
-    """The hours in which the tally has something of these names, neighbours joined."""
-    names = [] if criteria.task is None else [tally.c.task == criteria.task]
-    names += [] if criteria.queue is None else [tally.c.queue == criteria.queue]
-    hours = select(tally.c.hour).where(tally.c.shard == shard, tally.c.pending > 0, *names)
+    No more of them than have ``limit`` tasks behind the first hour, part of which is over, and ``most`` ranges; then
+    also where they end.
+    """
+    if not criteria.names:
+        return [(ORIGIN, END)], None
+    names = [(tally.c.task, criteria.task), (tally.c.queue, criteria.queue)]
+    wanted = [column == name for column, name in names if name is not None]
+    first = max(0, begin.due_ms // HOUR_MS)
+    here = and_(tally.c.shard == shard, tally.c.hour >= first, tally.c.pending > 0, *wanted)
+    counts = select(tally.c.hour, func.sum(tally.c.pending)).where(here).group_by(tally.c.hour).order_by(tally.c.hour)
     spans: list[tuple[Position, Position]] = []
-    for hour in connection.scalars(hours.group_by(tally.c.hour).order_by(tally.c.hour)):
+    found, rows = 0, connection.execute(counts.limit(HOURS)).all()
+    for hour, count in rows:
         low, high = Position(hour * HOUR_MS, 0).previous(), Position((hour + 1) * HOUR_MS, 0).previous()
-        if spans and spans[-1][1] == low:
-            spans[-1] = (spans[-1][0], high)
-        else:
-            spans.append((low, high))
-    return spans
-
-
-def _merged(reads: Iterable[Read], limit: int, newest_first: bool = False) -> Page[Any]:
-    """One order out of several. Nothing beyond the nearest place where a source stopped looking may be shown."""
-    sources = [read(limit + 1) for read in reads]
-    stops = [stopped for _, stopped in sources if stopped is not None]
-    nearest = (max if newest_first else min)(stops, default=None)
-
-    def place(one: Placed) -> Position:
-        return one.position
-
-    items = list(heapq.merge(*(found for found, _ in sources), key=place, reverse=newest_first))
-    if nearest is not None:
-        items = [one for one in items if (one.position >= nearest if newest_first else one.position <= nearest)]
-    if len(items) > limit:
-        return Page(items[:limit], items[limit - 1].position)
-    return Page(items, nearest)
+        joined = bool(spans) and spans[-1][1] == low
+        if len(spans) == most and not joined:
+            return spans, spans[-1][1]
+        spans[-1:] = [(spans[-1][0], high)] if joined else [*spans[-1:], (low, high)]
+        found += 0 if hour == first else int(count)
+        if found > limit:
+            return spans, high
+    return spans, spans[-1][1] if len(rows) == HOURS else None

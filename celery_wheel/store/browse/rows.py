@@ -128,8 +128,8 @@ class Settled:
 
     @property
     def position(self) -> Position:
-        """Its place on a page: the number it was given."""
-        return Position(0, self.id)
+        """Its place on a page: the time at which they left; numbers of two shards say nothing of it."""
+        return Position(self.dispatched_ms, self.id)
 
 
 SETTLED_COLUMNS: tuple[ColumnElement[Any], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from celery_wheel import Celery
 
@@ -19,6 +20,13 @@ app.conf.update(
 
 @app.task(name="noop")
 def noop(*args: object) -> None: ...
+
+
+@app.task(name="mark", bind=True)
+def mark(self: Any) -> None:
+    """Note that it ran, where the tests look."""
+    with app.pool.acquire(block=True) as connection:
+        connection.default_channel.client.rpush("marks", self.request.id)
 
 
 @app.task(name="tick")

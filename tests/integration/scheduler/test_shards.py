@@ -116,4 +116,5 @@ def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Bench
     assert time.monotonic() - killed_at < 3
     sent = set(traffic.sent)
     wait_until(lambda: sent <= traffic.arrived.keys(), "all has left")
-    assert len(sharded.dispatched()) == len(set(sharded.dispatched())), "a task left twice"
+    left = sharded.dispatched()  # once: more is leaving
+    assert len(left) == len(set(left)), "a task left twice"

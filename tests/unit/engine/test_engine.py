@@ -213,7 +213,7 @@ def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: 
 
 class TestCancel:
     def cancel(self, rig: Rig, task_id: str) -> None:
-        rig.store.put_inbox(0, [("cancel", f'{{"task_id": "{task_id}", "actor": "ann"}}'.encode())])
+        rig.store.put_inbox(0, [("cancel", f'{{"task_ids": ["{task_id}"], "actor": "ann"}}'.encode())])
 
     def test_a_cancelled_task_does_not_leave_and_says_who_did_it(self, rig: Rig) -> None:
         rig.send("a", 100)
@@ -248,16 +248,17 @@ class TestCancel:
         assert rig.disk.shard(0).inbox == {}
 
     def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
-        rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_id": 7}')])
+        rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
         rig.run()
         assert [outcome.kind for outcome in rig.disk.shard(0).outcomes] == ["rejected"] * 3
         assert rig.disk.shard(0).inbox == {}
 
-    @pytest.mark.parametrize("field", ["task_id", "actor", "reason"])
+    @pytest.mark.parametrize("field", ["task_ids", "actor", "reason"])
     @pytest.mark.parametrize("text", [r"a\u0000b", r"\ud800"])
     def test_a_command_that_no_store_could_take_is_kept_as_rejected(self, rig: Rig, field: str, text: str) -> None:
         """PostgreSQL refuses NUL in a text, and the item would come again in every term."""
-        command = f'{{"task_id": "a", "{field}": "{text}"}}'.encode()
+        value = f'["{text}"]' if field == "task_ids" else f'"{text}"'
+        command = f'{{"task_ids": ["a"], "{field}": {value}}}'.encode()
         rig.store.put_inbox(0, [("cancel", command)])
         rig.run()
         (outcome,) = rig.disk.shard(0).outcomes

@@ -85,6 +85,7 @@ FIELDS: list[dict[str, Any]] = [
     {"eta_ms": END_OF_TIME_MS - 1},
     {"priority": 0, "expires_ms": 0, "queue_expires_ms": 0, "key": "k"},
     {"priority": 255, "expires_ms": END_OF_TIME_MS - 1, "queue_expires_ms": 2**63 - 1},
+    {"misfire_ms": 0, "watch": ["order:42", "ü"], "unique": "one", "on_conflict": "replace"},
     {"exchange": "news", "exchange_type": "topic", "routing_key": "", "queue": None},
     {"task": "é" * 512, "task_id": "日本", "routing_key": "ü", "key": "😀"},
     {"task": "😀" * 256, "task_id": "日" * 341, "queue": "x" * 512},

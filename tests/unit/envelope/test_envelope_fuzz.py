@@ -124,6 +124,10 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
         expires_ms=st.none() | st.integers(0, 253_370_764_799_999),
         queue_expires_ms=st.none() | st.integers(0, 2**63 - 1),
         key=st.none() | TEXT,
+        misfire_ms=st.none() | st.integers(0, 253_370_764_800_000),
+        watch=st.none() | st.lists(TEXT, min_size=1, max_size=16),
+        unique=st.none() | TEXT,
+        on_conflict=st.none() | st.sampled_from(["keep", "replace", "reject"]),
     ),
     st.dictionaries(st.text(max_size=8).filter(lambda name: name not in ("wheel", "eta")), JSON, max_size=4),
 )

@@ -129,7 +129,7 @@ def test_two_leases_of_one_process_exclude_each_other(path: Path) -> None:
 
 
 def test_a_shard_that_is_not_there_is_not_held(path: Path, store: SqlStore) -> None:
-    with pytest.raises(StoreError, match=r"shard 7 is not in the store .*, which was made with 1; nothing was done"):
+    with pytest.raises(StoreError, match=r"shard 7 is not in the store .*, which had 1 when it was opened"):
         store.acquire(7, "host-a", 0, 1)
     with pytest.raises(StoreError, match="shard 7 is not in the store"):
         store.state(7)

@@ -11,7 +11,19 @@ import pytest
 import celery_wheel
 
 ROOT = Path(celery_wheel.__file__).parents[1]
-MODULES = ["", ".arguments", ".clock", ".level", ".reaper", ".system_timer", ".timer", ".wheel"]
+MODULES = [
+    "",
+    ".arguments",
+    ".clock",
+    ".delayed_operation",
+    ".level",
+    ".purgatory",
+    ".reaper",
+    ".system_timer",
+    ".timer",
+    ".watch_lists",
+    ".wheel",
+]
 
 LOOK = """
 import sys

@@ -1,0 +1,98 @@
+"""Commands: cancel and move, each with a verdict on every task that it names.
+
+::
+
+    find        the rows of the tasks, and those that rest
+    revise      under the lock: rows that were not handed over are taken out of the lanes
+    commit      their new place, the outcome, the answer, and the item's leaving the inbox: all of it or nothing
+    place       moved rows wait at their new due time
+
+    done        it will not leave any more; or it leaves at the new time
+    too_late    it was handed to the broker, or may have been
+    unknown     nobody has heard of it; a cancelled one gets a tombstone, and does not leave if it comes within a day
+
+Before ``unknown`` is said, all that was in the wheel queue when the command came is taken in: a command that names such
+a task stays in the inbox while the wheel queue has more than fits into a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from celery_wheel.engine.context import Context
+from celery_wheel.engine.inbox import Command
+from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
+from celery_wheel.engine.term import Term
+from celery_wheel.store.model import CANCEL, Answer, Change, Row, Tombstone
+
+DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
+
+#: For so long a cancelled task that nobody had heard of is waited for.
+TOMBSTONE_MS = 86_400_000
+
+#: From a broker to a scheduler that consumes its queue, a message takes less than this.
+UNDER_WAY_MS = 300
+
+
+def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) -> Generator[str, None, bool]:
+    """Returns whether it was; else it stays where it is.
+
+    Args:
+        queue_is_empty: whether all that was in the wheel queue after the command came has been taken in.
+    """
+    found = ctx.store.find(ctx.shard, command.task_ids)
+    known = {task_id for task_id, _ in found}
+    missing = [task_id for task_id in command.task_ids if task_id not in known]
+    resting = ctx.store.resting(ctx.shard, command.task_ids)
+    yield "found"
+    unknown = [task_id for task_id in missing if task_id not in resting]
+    if unknown and not (queue_is_empty and _has_waited(ctx, term, command)):
+        return False
+    now_ms = ctx.clock.now_ms()
+    with term.active():
+        revision = _revise(term, command, found, now_ms)
+    yield "revised"
+    verdicts = dict.fromkeys(command.task_ids, TOO_LATE) | dict.fromkeys(unknown, UNKNOWN)
+    verdicts |= dict.fromkeys(revision.task_ids, DONE)
+    if command.kind == CANCEL:  # once more
+        verdicts |= {task_id: DONE for task_id in missing if resting.get(task_id) == "cancelled"}
+    _note(revision.change, command, verdicts, now_ms)
+    ctx.store.apply(ctx.shard, term.epoch, revision.change)
+    yield "command committed"
+    with term.active():
+        revised(term, revision)
+        term.asked_ms.pop(command.item_id, None)
+        if command.kind == CANCEL:
+            term.bury(revision.change.tombstones)
+    ctx.wake.set()
+    if command.kind == CANCEL:
+        ctx.stats.cancelled += len(revision.rows)
+    else:
+        ctx.stats.moved += len(revision.rows)
+    yield "command done"
+    return True
+
+
+def _has_waited(ctx: Context, term: Term, command: Command) -> bool:
+    """A broker that pushes messages may have some under way to this process when its queue is empty."""
+    if ctx.broker.keeps_hand:
+        return True
+    now_ms = ctx.clock.monotonic_ms()
+    return now_ms - term.asked_ms.setdefault(command.item_id, now_ms) >= UNDER_WAY_MS
+
+
+def _revise(term: Term, command: Command, found: list[tuple[str, Row]], now_ms: int) -> Revision:
+    why = Why(command.reason, command.actor, now_ms)
+    if command.kind == CANCEL:
+        return withdraw(term, found, "cancelled", why)
+    return relocate(term, found, command.eta_ms, why)
+
+
+def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: int) -> None:
+    change.inbox = [command.item_id]
+    if command.answer_to is not None:
+        change.answers = [Answer(command.answer_to, verdicts, now_ms)]
+    if command.kind == CANCEL:
+        until_ms = now_ms + TOMBSTONE_MS
+        gone = [task_id for task_id, verdict in verdicts.items() if verdict == UNKNOWN]
+        change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in gone]

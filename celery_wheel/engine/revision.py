@@ -1,0 +1,99 @@
+"""Revision: rows that were not handed over yet are taken out of their lanes, to rest or to wait for another time.
+
+::
+
+    withdraw ─┬─ found rows ─► taken out of the window ─► commit ─► revised: at rest
+    relocate ─┘    └ their old and new places are reserved  └ one change        └ or waiting at the new place
+
+A row that may have been handed to the broker stays where it is: whoever asked is told that it is too late.
+
+Old positions stay reserved until the change is committed: what lies between the ends of a chunk and is not in it has
+its outcome in the store before the chunk leaves. All is done under the term's lock, but for the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.term import Term
+from celery_wheel.store.model import HOUR_MS, REST, Change, Move, Outcome, Position, Row
+
+
+@dataclass(slots=True, eq=False)
+class Revision:
+    """Rows taken out of the lanes: a change to commit, and what is reserved meanwhile."""
+
+    change: Change
+    rows: list[Row] = field(default_factory=list)
+    task_ids: set[str] = field(default_factory=set)
+    tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
+
+
+@dataclass(slots=True, frozen=True)
+class Why:
+    """What the store is told of a revision."""
+
+    reason: str
+    actor: str
+    at_ms: int
+
+
+def withdraw(term: Term, found: Sequence[tuple[str, Row]], kind: str, why: Why) -> Revision:
+    """Lay those of the rows, each with its task id, to rest that have not been handed over."""
+    revision = _take_out(term, found)
+    for row in revision.rows:
+        term.lay_to_rest(revision.change, row.id, kind, why.reason, why.actor, why.at_ms)
+    revision.change.seq = term.seq
+    return revision
+
+
+def relocate(term: Term, found: Sequence[tuple[str, Row]], eta_ms: int | None, why: Why) -> Revision:
+    """Give those of the rows that have not been handed over another due time; None: now."""
+    revision = _take_out(term, found)
+    change, eta_ms = revision.change, why.at_ms if eta_ms is None else eta_ms
+    for row in revision.rows:
+        lane = term.lane_for(eta_ms, why.at_ms)
+        move = Move(row.id, lane.number, max(eta_ms, lane.cut.due_ms), term.next_seq(), eta_ms)
+        change.moves.append(move)
+        change.outcomes.append(Outcome(term.next_seq(), row.id, "moved", why.reason, why.actor, why.at_ms))
+        key = row.tally_key._replace(hour=move.due_ms // HOUR_MS)
+        change.tally[key] = change.tally.get(key, 0) + 1
+        revision.tokens.append((lane.number, lane.reserve(Position(move.due_ms, move.seq))))
+    change.lanes = term.new_lanes()
+    change.seq = term.seq
+    return revision
+
+
+def _take_out(term: Term, found: Sequence[tuple[str, Row]]) -> Revision:
+    revision = Revision(Change())
+    change = revision.change
+    for task_id, row in found:
+        lane = term.lanes[row.lane]
+        if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
+            continue
+        revision.tokens.append((lane.number, lane.reserve(row.position)))
+        term.window.withdraw(row.id)
+        revision.rows.append(row)
+        revision.task_ids.add(task_id)
+        change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
+    return revision
+
+
+def revised(term: Term, revision: Revision) -> None:
+    """The change is committed: moved rows wait at their new place, and the reservations are given back."""
+    window = term.window
+    window.withdrawn(row.id for row in revision.rows)
+    for state in revision.change.lanes:
+        term.lanes[state.lane].in_store = True
+    moves = {move.id: move for move in revision.change.moves}
+    for row in revision.rows:
+        move = moves[row.id]
+        row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+        if move.eta_ms is not None:
+            row.eta_ms = move.eta_ms
+        if row.lane != REST:
+            window.place(term.lanes[row.lane], row)
+    for number, token in revision.tokens:
+        term.lanes[number].release(token)
+    window.evict(term.lanes)

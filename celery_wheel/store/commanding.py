@@ -1,0 +1,82 @@
+"""The statements of control: commands and their answers, tombstones, watches, gates. Compiled once, as the others are.
+
+::
+
+    wheel_inbox      ask, take_back              anybody
+    wheel_answer     add, read, forget           the holder; anybody; the holder
+    wheel_tombstone  add, read, forget           the holder
+    wheel_watch      add, remove, who watches    the holder
+    wheel_gate       set, open, read             the holder; anybody reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, insert, literal_column, select
+
+from celery_wheel.store.model import REST
+from celery_wheel.store.prepared import Prepared
+from celery_wheel.store.schema import answer, gate, inbox, payload, timer, tombstone, watch
+
+#: Keys of one look for those who watch them; see ``statements.FIND_PLACES``.
+KEY_PLACES = 50
+
+_GATE = (gate.c.scope, gate.c.name, gate.c.state, gate.c.per_ms, gate.c.reason, gate.c.actor, gate.c.at_ms)
+
+
+class Commanding:
+    """``prepare`` compiles for the dialect; ``insert_or`` is its own ``insert``."""
+
+    def __init__(self, prepare: Callable[[Any], Prepared], insert_or: Callable[[Any], Any]) -> None:
+        self._prepare = prepare
+        self._insert_or = insert_or
+        self._asking()
+        self._tombstones()
+        self._gates()
+
+    def _asking(self) -> None:
+        asked = insert(inbox).values(_places("shard", "kind", "payload"))
+        self.ask = self._prepare(asked.returning(inbox.c.id))
+        self.take_back = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item")))
+        self.add_answer = self._prepare(insert(answer).values(_places("id", "shard", "at_ms", "verdicts")))
+        self.answer = self._prepare(select(answer.c.verdicts).where(answer.c.id == bindparam("asked")))
+        old = and_(answer.c.shard == bindparam("at_shard"), answer.c.at_ms < bindparam("before_ms"))
+        self.forget_answers = self._prepare(delete(answer).where(old))
+
+    def _tombstones(self) -> None:
+        self.add_tombstone = self._set(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])
+        named = (tombstone.c.task_id, tombstone.c.until_ms, tombstone.c.reason, tombstone.c.actor)
+        self.tombstones = self._prepare(select(*named).where(tombstone.c.shard == bindparam("shard")))
+        over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
+        self.forget_tombstones = self._prepare(delete(tombstone).where(over))
+
+    def watches(self, row: Sequence[ColumnElement[Any]]) -> None:
+        """``row``: the columns of a ``Row``."""
+        self.add_watch = self._prepare(insert(watch).inline().values(_places("shard", "kind", "key", "timer_id")))
+        of_timer = and_(watch.c.timer_id == bindparam("gone"), watch.c.shard == bindparam("at_shard"))
+        self.unwatch = self._prepare(delete(watch).where(of_timer))
+        self.forget_watch = self._prepare(delete(watch).where(watch.c.timer_id == bindparam("gone")))
+        keys: list[BindParameter[str]] = [bindparam(f"key_{n}") for n in range(KEY_PLACES)]
+        joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
+        rest: ColumnElement[int] = literal_column(str(REST))  # called with the values of places alone
+        found = select(watch.c.key, timer.c.task_id, *row).select_from(joined).where(here, timer.c.lane != rest)
+        self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+
+    def _gates(self) -> None:
+        self.set_gate = self._set(gate, ["shard", "scope", "name"], ["state", "per_ms", "reason", "actor", "at_ms"])
+        place = [gate.c[name] == bindparam(f"at_{name}") for name in ("shard", "scope", "name")]
+        self.open_gate = self._prepare(delete(gate).where(*place))
+        self.gates = self._prepare(select(*_GATE).where(gate.c.shard == bindparam("shard")).order_by(gate.c.id))
+
+    def _set(self, table: Any, place: list[str], values: list[str]) -> Prepared:
+        """A row for a place, which takes over the place of one that is there."""
+        new = self._insert_or(table).inline().values(_places(*place, *values))
+        taken = {name: new.excluded[name] for name in values}
+        return self._prepare(new.on_conflict_do_update(index_elements=place, set_=taken))
+
+
+def _places(*names: str) -> dict[str, BindParameter[Any]]:
+    return {name: bindparam(name) for name in names}

@@ -1,0 +1,66 @@
+"""The store's desk: where anybody asks, the holder answers, and what was asked for good is kept.
+
+::
+
+    asker    ask ─► item in the inbox ┄┄ answer? answer? ─► verdicts       no answer in time: take_back
+    holder            └─ read_inbox ─► Change(answers, tombstones, watches, gates) ─► expire, later
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from celery_wheel.store import changes
+from celery_wheel.store.commanding import KEY_PLACES
+from celery_wheel.store.database import Database
+from celery_wheel.store.model import Gate, Row, Tombstone
+from celery_wheel.store.statements import Statements
+
+
+class Desk:
+    """A part of ``SqlStore``."""
+
+    _database: Database
+    _sql: Statements
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        with self._database.writing() as connection:
+            item: int = self._sql.commanding.ask(connection, shard=shard, kind=kind, payload=payload).scalar_one()
+        return item
+
+    def take_back(self, item: int) -> bool:
+        with self._database.writing() as connection:
+            return bool(self._sql.commanding.take_back(connection, item=item).rowcount)
+
+    def answer(self, command_id: str) -> dict[str, str] | None:
+        with self._database.reading() as connection:
+            found = self._sql.commanding.answer(connection, asked=changes.digits(command_id)).scalar()
+        return None if found is None else dict(json.loads(found))
+
+    def tombstones(self, shard: int) -> list[Tombstone]:
+        with self._database.reading() as connection:
+            return [Tombstone(*row) for row in self._sql.commanding.tombstones(connection, shard=shard)]
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self._database.reading() as connection:
+            parts = in_parts(keys, KEY_PLACES)
+            rows = [row for part in parts for row in self._sql.commanding.watchers.at(connection, (shard, kind, *part))]
+        return [(key, task_id, Row(*row)) for key, task_id, *row in rows]
+
+    def gates(self, shard: int) -> list[Gate]:
+        with self._database.reading() as connection:
+            return [Gate(*row) for row in self._sql.commanding.gates(connection, shard=shard)]
+
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
+        with self._database.writing(durable=False) as connection:
+            changes.fence(connection, self._sql, shard, epoch)
+            self._sql.commanding.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
+            self._sql.commanding.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
+
+
+def in_parts(wanted: Sequence[str], places: int) -> list[tuple[Any, ...]]:
+    """As many at a time as a statement has places; one that is not needed repeats the last."""
+    parts = [list(wanted[start : start + places]) for start in range(0, len(wanted), places)]
+    return [(*part, *part[-1:] * (places - len(part))) for part in parts]

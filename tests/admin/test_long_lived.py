@@ -1,0 +1,92 @@
+"""A web process lives long: its server is restarted, it forks, its database is emptied. The next page is right."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from celery_wheel.control import Wheel
+from celery_wheel.errors import StoreError
+from celery_wheel.store import open_store
+from celery_wheel.store.sql import SqlStore
+from tests.admin.test_installing import made
+from tests.postgres import PostgresServer
+from tests.stores.samples import NOW, Holder
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def wheel(database: str) -> Iterator[Wheel]:
+    store = open_store(database)
+    Holder(store).accept(NOW)
+    store.close()
+    app = made(wheel_store=database)
+    asked = Wheel(app)
+    yield asked
+    asked.close()
+    app.close()
+
+
+def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: PostgresServer) -> None:
+    """Several connections, of several threads: each was ended."""
+    together = threading.Barrier(3)
+
+    def ask() -> None:
+        with wheel.store.database.reading() as connection:
+            connection.execute(text("SELECT 1"))
+            together.wait(30)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for _ in range(2):
+        postgres.restart()
+        assert len(wheel.pending().items) == 1
+    assert wheel.status()[0].holder == "host-a"
+
+
+def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``manage.py flush`` does."""
+    monkeypatch.setattr("celery_wheel.control.LOOK_EVERY_S", 0)
+    assert len(wheel.status()) == 1
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("TRUNCATE wheel_meta, wheel_shard, wheel_lane, wheel_timer, wheel_tally"))
+    with pytest.raises(StoreError, match="was never used; a scheduler begins it"):
+        wheel.status()
+    open_store(database, shards=2).close()
+    assert len(wheel.status()) == 2
+    engine.dispose()
+
+
+def test_a_process_that_forked_opens_the_store_itself(store: SqlStore) -> None:
+    from tests.site import celery_app
+
+    Holder(store).accept(NOW)
+    wheel = Wheel(celery_app)
+    assert len(wheel.pending().items) == 1
+    child = os.fork()
+    if child == 0:
+        try:
+            code = len(wheel.pending().items)
+        finally:
+            os._exit(locals().get("code", 99))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert len(wheel.pending().items) == 1
+    wheel.close()

@@ -1,0 +1,198 @@
+"""What people ask of a large store, in milliseconds: the pages of ``browse``, warm, the best of a few.
+
+::
+
+    fill    N pending at random due times of 30 days; N / 2 that left, in N / 100 settlements; N / 200 set aside
+            100 tasks, 20 queues, an hour of each in the tally       one task in three is ``FREQUENT``, ten are ``RARE``
+    ask     each question of ``QUESTIONS`` a few times; then the admin's pages through Django's test client
+
+The store is made by ``--store URL``'s database, or a new SQLite file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from celery_wheel.status import status_of
+from celery_wheel.store import browse, open_store
+from celery_wheel.store.browse import Criteria, Page
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Batch, LaneState, NewRow, Position
+from celery_wheel.store.sql import SqlStore
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.show import Show
+from tests.stores.samples import NOW, Holder, hour_of, place
+
+SHARDS = int(os.environ.get("BENCH_SHARDS", "1"))
+DAYS = 30
+GROUP = 5_000
+SETTLED_AT_ONCE = 50
+FREQUENT, RARE = "bench.frequent", "bench.rare"
+RARE_ROWS = 10
+TIMES = 5
+TARGET_MS = 100
+
+Question = Callable[[SqlStore], object]
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    url = os.environ.get("BENCH_STORE") or f"sqlite:///{folder}/wheel.sqlite3"
+    store = open_store(url, shards=SHARDS, durability="memory")
+    try:
+        fill(store, rows, show)
+        yield from ask(store)
+    finally:
+        store.close()
+    yield from ask_admin(url, folder)
+
+
+# -- fill ---------------------------------------------------------------------------------------------
+
+
+def fill(store: SqlStore, rows: int, show: Show) -> None:
+    rng = random.Random(1)
+    holders = [Holder(store, shard) for shard in range(store.shards)]
+    with show.bar("fill", rows + rows // 2) as bar:
+        for number, start in enumerate(range(0, rows // 2, GROUP)):
+            _settle(holders[number % len(holders)], start, min(GROUP, rows // 2 - start), rows // 2, rng)
+            bar.reach(start)
+        for number, start in enumerate(range(0, rows, GROUP)):
+            _wait(holders[number % len(holders)], min(GROUP, rows - start), rng, rare=number < RARE_ROWS)
+            bar.reach(rows // 2 + start)
+    for holder in holders:
+        _set_aside(holder, rows // 200 // len(holders))
+        store.renew(holder.shard, holder.epoch, NOW, 3_000, {})
+
+
+def _kind(rng: random.Random) -> dict[str, Any]:
+    number = rng.randrange(150)
+    return {"task": FREQUENT if number >= 100 else f"bench.task_{number}", "queue": f"queue_{number % 20}"}
+
+
+def _wait(holder: Holder, count: int, rng: random.Random, rare: bool) -> None:
+    new = [holder.row(NOW + rng.randrange(DAYS * 24 * HOUR_MS), **_kind(rng)) for _ in range(count)]
+    if rare:
+        new[0] = holder.row(new[0].due_ms, task=RARE, queue="queue_7")
+    holder.apply(rows=new, tally=Counter(map(hour_of, new)))
+
+
+def _settle(holder: Holder, start: int, count: int, of: int, rng: random.Random) -> None:
+    """Rows of the last seven days, in order, which left a little late in settlements of some each."""
+    step_ms = 7 * 24 * HOUR_MS // of + 1
+    new = [holder.row(NOW - (of - start - n) * step_ms, **_kind(rng)) for n in range(count)]
+    if start == 0:
+        new[0] = holder.row(new[0].due_ms, task=RARE, queue="queue_7")
+    before = holder.store.lanes(holder.shard)[0].hand
+    batches: list[Batch] = []
+    for at in range(0, count, SETTLED_AT_ONCE):
+        to = place(new[min(at + SETTLED_AT_ONCE, count) - 1])
+        batches.append(holder.batch(before, to, at_ms=to.due_ms + 20))
+        before = to
+    holder.apply(rows=new, batches=batches, lanes=[LaneState(0, before, before)])
+
+
+def _set_aside(holder: Holder, count: int) -> None:
+    new: list[NewRow] = [
+        holder.row(NOW - n * 1_000, task=f"bench.task_{n % 100}", queue="queue_1") for n in range(count)
+    ]
+    holder.apply(rows=new)
+    holder.apply(
+        moves=[holder.rest(row, row.due_ms) for row in new],
+        outcomes=[holder.outcome(row.id, "rejected", row.due_ms) for row in new],
+    )
+
+
+# -- ask ----------------------------------------------------------------------------------------------
+
+
+def _nth(turn: Callable[[Position], Page[Any]], start: Position, pages: int) -> Position:
+    """Where the page after so many begins."""
+    for _ in range(pages):
+        start = turn(start).next or start
+    return start
+
+
+def questions(store: SqlStore) -> dict[str, Question]:
+    everything, frequent, rare = Criteria(), Criteria(task=FREQUENT), Criteria(task=RARE)
+    both = Criteria(task="bench.task_5", queue="queue_5")
+    far = _nth(lambda after: browse.pending(store, everything, after), ORIGIN, 100)
+    deep = _nth(lambda before: browse.dispatched(store, everything, before), browse.END, 100)
+    some = browse.pending(store, everything, far, 1).items[0]
+    day = Criteria(from_ms=NOW + 20 * 24 * HOUR_MS, to_ms=NOW + 21 * 24 * HOUR_MS)
+    return {
+        "pending, first page": lambda s: browse.pending(s, everything),
+        "pending, page 101": lambda s: browse.pending(s, everything, far),
+        "pending, a day": lambda s: browse.pending(s, day),
+        "pending, frequent task": lambda s: browse.pending(s, frequent),
+        "pending, rare task": lambda s: browse.pending(s, rare),
+        "pending, task and queue": lambda s: browse.pending(s, both),
+        "pending, unknown task": lambda s: browse.pending(s, Criteria(task="nobody")),
+        "history, first page": lambda s: browse.dispatched(s, everything),
+        "history, page 101": lambda s: browse.dispatched(s, everything, deep),
+        "history, frequent task": lambda s: browse.dispatched(s, frequent),
+        "history, rare task": lambda s: browse.dispatched(s, rare),
+        "set aside": lambda s: browse.outcomes(s, ["rejected"], everything),
+        "set aside, one task": lambda s: browse.outcomes(s, ["rejected"], both),
+        "set aside, unknown task": lambda s: browse.outcomes(s, ["rejected"], rare),
+        "settlements": lambda s: browse.batches(s, everything),
+        "a task by its id": lambda s: browse.find(s, some.task_id),
+        "names for the filters": browse.names,
+        "due by hour": browse.due_by_hour,
+        "status": lambda s: status_of(s, NOW),
+    }
+
+
+def ask(store: SqlStore) -> Iterator[Figure]:
+    for name, question in questions(store).items():
+        yield _figure(name, lambda question=question: question(store))  # type: ignore[misc]
+
+
+def _figure(name: str, question: Callable[[], object]) -> Figure:
+    took_ms = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        question()
+        took_ms.append((time.perf_counter() - began) * 1_000)
+    return Figure("reading", name, min(took_ms), "ms", target=TARGET_MS, less_is_better=True)
+
+
+# -- the admin ----------------------------------------------------------------------------------------
+
+PAGES = {
+    "admin: wheel": "wheel/",
+    "admin: wheel, live part": "wheel/live/",
+    "admin: pending": "pending/",
+    "admin: pending, frequent task": f"pending/?task={FREQUENT}",
+    "admin: pending, rare task": f"pending/?task={RARE}",
+    "admin: history": "history/",
+    "admin: rejected": "rejected/",
+    "admin: batches": "batch/",
+    "admin: shards": "shard/",
+}
+
+
+def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
+    """Through Django's test client, logged in; the site's own database is a small file."""
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
+    import django
+
+    django.setup()
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+    from django.test import Client
+
+    call_command("migrate", verbosity=0)
+    client = Client()
+    client.force_login(User.objects.create_superuser("reader"))
+
+    def get(address: str) -> None:
+        answer = client.get(f"/admin/django_wheel/{address}")
+        assert answer.status_code == 200, answer.content
+
+    for name, address in PAGES.items():
+        yield _figure(name, lambda address=address: get(address))  # type: ignore[misc]

@@ -1,0 +1,92 @@
+"""What users ask of the wheel in a simulated world, and whether the verdicts they get come true.
+
+::
+
+    ask      cancel or move of one to three tasks: some wait, some left, some were not sent yet, some never will be
+    collect  each answer as it comes
+    judge    done       cancelled: rests and was never pushed      moved: waits for the new time (``pushed`` sees it)
+             too_late   was pushed, is about to be, or rests for another reason
+             unknown    had not been sent when it was asked; a cancelled one never leaves if it is sent later
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from celery_wheel.store.model import REST, Message
+from tests.simulation.model_store import ModelStore, ShardData
+
+
+@dataclass(slots=True)
+class Question:
+    kind: str
+    task_ids: list[str]
+    sent: set[str]  #: those of them whose message had been sent by then
+    verdicts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Known:
+    """Task ids, by where they are."""
+
+    unsent: list[str]
+    queued: list[str]
+    waiting: list[str]
+    left: list[str]
+
+
+class Asking:
+    def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
+        self.rng = rng
+        self.questions: dict[str, Question] = {}
+        self.moved: set[int] = set()  #: rows that somebody gave another time: they are in no order of arrival
+        self._store = store
+        self._violation = violation
+
+    def ask(self, known: Known, now_ms: int) -> str:
+        rng = self.rng
+        kind = rng.choice(("cancel", "cancel", "move"))
+        # Mostly what is due soon: there the race with dispatch is.
+        soon = known.waiting[: 1 + int(rng.expovariate(0.5))]
+        pools = [soon, known.waiting, known.left, known.queued, known.unsent[-3:], ["nobody"]]
+        chosen = [rng.choice(pool) for pool in rng.choices(pools, (16, 2, 1, 1, 1, 1), k=rng.choice((1, 1, 3))) if pool]
+        task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
+        number = f"00000000-0000-4000-8000-{len(self.questions):012d}"
+        asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": "user"}
+        if kind == "move":
+            asked["eta_ms"] = rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))
+        self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"})
+        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        return f"{kind} {', '.join(task_ids)}"
+
+    def collect(self, data: ShardData) -> None:
+        for number, answer in data.answers.items():
+            question = self.questions[number]
+            if not question.verdicts:
+                question.verdicts = answer.verdicts
+        self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
+
+    def judge(self, data: ShardData, pushes: dict[int, int], excused: set[str], loses: bool) -> None:
+        rows = {
+            stored.message.task_id: stored
+            for stored in {**data.forgotten, **data.rows}.values()
+            if isinstance(stored.message, Message)
+        }
+        for question in self.questions.values():
+            if set(question.verdicts) != set(question.task_ids):
+                raise self._violation(f"{question} was not answered")
+            for task_id, verdict in question.verdicts.items():
+                stored = rows.get(task_id)
+                pushed = stored is not None and stored.row.id in pushes
+                forgotten = stored is not None and stored.row.id in data.forgotten
+                if verdict == "unknown" and task_id in question.sent - excused and not forgotten:
+                    raise self._violation(f"{task_id} had been sent, and {question} says that nobody knew it")
+                if verdict == "too_late" and stored is not None and not pushed and stored.row.lane != REST:
+                    raise self._violation(f"{task_id} was never pushed, and {question} says that it is too late")
+                if question.kind != "cancel" or verdict == "too_late" or stored is None or forgotten or loses:
+                    continue
+                if pushed or stored.row.lane != REST:
+                    raise self._violation(f"{task_id} left, and {question} says {verdict}")

@@ -1,0 +1,138 @@
+"""The desk: what is asked, what is answered, and what is kept of it. The same on every store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import Answer, Gate, Tombstone, Watch
+from celery_wheel.store.port import Store
+from tests.stores.samples import NOW, Holder
+
+MINUTE = 60_000
+
+
+def command_id() -> str:
+    return str(uuid.uuid4())
+
+
+# -- commands -------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_read_by_its_shards_holder_alone(store: Store) -> None:
+    item = store.ask(1, "cancel", b"{}")
+    assert store.read_inbox(0, 10) == []
+    [found] = store.read_inbox(1, 10)
+    assert (found.id, found.kind, found.payload) == (item, "cancel", b"{}")
+
+
+def test_an_answer_is_there_together_with_the_commands_leaving(holder: Holder) -> None:
+    store, id_ = holder.store, command_id()
+    item = store.ask(0, "cancel", b"{}")
+    assert store.answer(id_) is None
+    holder.apply(inbox=[item], answers=[Answer(id_, {"a": "done", "ü": "too_late"}, NOW)])
+    assert store.answer(id_) == {"a": "done", "ü": "too_late"}
+    assert store.read_inbox(0, 10) == []
+    assert store.answer(command_id()) is None
+
+
+def test_who_takes_a_command_back_knows_whether_it_was_in_time(holder: Holder) -> None:
+    store = holder.store
+    item = store.ask(0, "cancel", b"{}")
+    assert store.take_back(item)
+    assert not store.take_back(item)
+    assert store.read_inbox(0, 10) == []
+    taken = store.ask(0, "cancel", b"{}")
+    assert taken != item
+    holder.apply(inbox=[taken])
+    assert not store.take_back(taken)
+
+
+def test_old_answers_and_tombstones_go(holder: Holder) -> None:
+    store, old, young = holder.store, command_id(), command_id()
+    holder.apply(
+        answers=[Answer(old, {"a": "done"}, NOW), Answer(young, {"b": "done"}, NOW + MINUTE)],
+        tombstones=[Tombstone("a", NOW + MINUTE, "paid", "anna"), Tombstone("b", NOW + 2 * MINUTE, "", "")],
+    )
+    store.expire(0, holder.epoch, NOW + MINUTE + 1, NOW + MINUTE)
+    assert (store.answer(old), store.answer(young)) == (None, {"b": "done"})
+    assert [one.task_id for one in store.tombstones(0)] == ["b"]
+
+
+def test_who_was_fenced_expires_nothing(holder: Holder) -> None:
+    epoch = holder.epoch
+    holder.apply(tombstones=[Tombstone("a", NOW, "", "")])
+    holder.acquire()
+    with pytest.raises(Fenced):
+        holder.store.expire(0, epoch, NOW + 1, NOW)
+    assert len(holder.store.tombstones(0)) == 1
+
+
+# -- what is kept ---------------------------------------------------------------------------------------
+
+
+def test_a_later_tombstone_takes_the_place(holder: Holder) -> None:
+    holder.apply(tombstones=[Tombstone("a", NOW, "first", "anna")])
+    holder.apply(tombstones=[Tombstone("a", NOW + 1, "second", "ben")])
+    assert holder.store.tombstones(0) == [Tombstone("a", NOW + 1, "second", "ben")]
+    assert holder.store.tombstones(1) == []
+
+
+def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    holder.apply(watches=[Watch("watch", "order:42", row.id) for row in rows[:2]])
+    holder.apply(watches=[Watch("watch", "order:43", rows[2].id), Watch("unique", "order:42", rows[2].id)])
+    found = holder.store.watchers(0, "watch", ["order:42"])
+    assert [(key, row.id) for key, _, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
+    assert found[0][1] == rows[1].message.task_id
+    assert found[0][2].body == rows[1].message.body
+    many = [f"order:{n}" for n in range(200)]
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", many)] == [rows[n].id for n in (2, 1, 0)]
+    assert holder.store.watchers(1, "watch", many) == []
+    assert holder.store.watchers(0, "watch", []) == []
+
+
+def test_what_rests_watches_nothing(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch("watch", "k", row.id) for row in rows])
+    holder.apply(moves=[holder.rest(rows[0])])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    holder.apply(unwatched=[rows[1].id])
+    assert holder.store.watchers(0, "watch", ["k"]) == []
+
+
+def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
+    second, everything = Holder(holder.store, 1), Gate("all", "", "paused", 0, "", "", 1)
+    slow = Gate("queue", "mail", "slow", 5 * MINUTE, "backlog", "anna", NOW)
+    holder.apply(gates=[Gate("queue", "mail", "paused", 0, "outage", "anna", NOW), everything])
+    second.apply(gates=[slow])
+    holder.apply(gates=[slow], opened=[("all", "")])
+    assert holder.store.gates(0) == [slow]
+    assert second.store.gates(1) == [slow]
+    holder.apply(opened=[("queue", "mail"), ("task", "never")])
+    assert holder.store.gates(0) == []
+    assert second.store.gates(1) == [slow]
+
+
+def test_a_late_limit_comes_back(holder: Holder) -> None:
+    [row] = holder.accept(NOW, misfire_ms=5_000)
+    assert holder.slice()[0].misfire_ms == 5_000
+    [(_, found)] = holder.store.find(0, [row.message.task_id])
+    assert found.misfire_ms == 5_000
+
+
+def test_all_of_it_is_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
+    holder = Holder(make_store())
+    [row] = holder.accept(NOW)
+    holder.apply(
+        tombstones=[Tombstone("a", NOW, "", "")],
+        watches=[Watch("watch", "k", row.id)],
+        gates=[Gate("all", "", "paused", 0, "", "", NOW)],
+        answers=[Answer(id_ := command_id(), {}, NOW)],
+    )
+    again = make_store()
+    assert (len(again.tombstones(0)), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
+    assert again.answer(id_) == {}

@@ -1,0 +1,391 @@
+"""Operations that wait for a key or for their time-out. Time is advanced by hand."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
+from tests.unit.timing.waiting_operation import WaitingOperation
+from tests.unit.timing.watched_clock import WatchedClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timer(clock: ManualClock) -> SystemTimer:
+    return SystemTimer(clock)
+
+
+@pytest.fixture
+def purgatory(timer: SystemTimer) -> Iterator[Purgatory]:
+    with Purgatory("orders", timer, reaper=False) as purgatory:
+        yield purgatory
+
+
+def pass_time(clock: ManualClock, timer: SystemTimer, ms: int) -> None:
+    clock.advance(ms)
+    timer.advance_clock(0)
+
+
+def test_what_is_ready_is_completed_at_once_and_not_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
+    operation = WaitingOperation()
+    operation.ready = True
+    assert purgatory.try_complete_else_watch(operation, ["a"]) is True
+    assert operation.completed
+    assert operation.called == ["complete"]
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_what_is_not_ready_waits_until_a_check_finds_it_so(purgatory: Purgatory, timer: SystemTimer) -> None:
+    operation = WaitingOperation()
+    assert purgatory.try_complete_else_watch(operation, ["a", "b"]) is False
+    assert purgatory.check_and_complete("a") == 0
+    assert (operation.completed, purgatory.watched, purgatory.delayed, timer.size()) == (False, 2, 1, 1)
+    operation.ready = True
+    assert purgatory.check_and_complete("c") == 0
+    assert not operation.completed
+    assert purgatory.check_and_complete("b") == 1
+    assert purgatory.check_and_complete("a") == 0
+    assert operation.called == ["complete"]
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_a_time_out_completes_first_and_expires_then(
+    purgatory: Purgatory, clock: ManualClock, timer: SystemTimer
+) -> None:
+    operation = WaitingOperation(30)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    pass_time(clock, timer, 29)
+    assert operation.called == []
+    pass_time(clock, timer, 1)
+    assert operation.called == ["complete", "expiration"]
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 0
+    assert operation.force_complete() is False
+    assert operation.called == ["complete", "expiration"]
+    assert purgatory.delayed == 0
+
+
+def test_what_completed_in_time_does_not_expire(purgatory: Purgatory, clock: ManualClock, timer: SystemTimer) -> None:
+    operation = WaitingOperation(30)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.force_complete() is True
+    pass_time(clock, timer, 1_000)
+    assert operation.called == ["complete"]
+
+
+def test_without_any_delay_it_expires_while_it_is_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
+    operation = WaitingOperation(0)
+    assert purgatory.try_complete_else_watch(operation, ["a"]) is False
+    assert operation.called == ["complete", "expiration"]
+    purgatory.check_and_complete("a")
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_what_happens_between_the_look_and_the_watching_is_not_lost(purgatory: Purgatory, timer: SystemTimer) -> None:
+    def happen() -> None:
+        operation.ready = True
+        assert purgatory.check_and_complete("a") == 0
+
+    operation = WaitingOperation(after_the_first_look=happen)
+    assert purgatory.try_complete_else_watch(operation, ["a"]) is True
+    assert operation.called == ["complete"]
+    assert (purgatory.delayed, timer.size()) == (0, 0)
+
+
+def test_a_check_that_finds_another_at_work_leaves_word_and_goes_on(purgatory: Purgatory) -> None:
+    looked, changed = threading.Event(), threading.Event()
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._after_the_first_look = lambda: (looked.set(), changed.wait(10))
+    counts: list[int] = []
+    slow = threading.Thread(target=lambda: counts.append(purgatory.check_and_complete("a")))
+    slow.start()
+    assert looked.wait(10)
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 0, "it is at work and does not come back before we do"
+    changed.set()
+    slow.join(10)
+    assert counts == [1]
+    assert operation.thread is slow
+
+
+def test_whoever_holds_a_lock_that_try_complete_wants_may_check(purgatory: Purgatory) -> None:
+    state, looking = threading.Lock(), threading.Event()
+
+    def look() -> None:
+        looking.set()
+        with state:
+            pass
+
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._after_the_first_look = look
+    with state:
+        other = threading.Thread(target=purgatory.check_and_complete, args=["a"], daemon=True)
+        other.start()
+        assert looking.wait(10)
+        operation.ready = True
+        purgatory.check_and_complete("a")
+    other.join(10)
+    assert operation.called == ["complete"]
+
+
+def test_try_complete_may_complete_by_itself_and_is_counted_once(purgatory: Purgatory) -> None:
+    class AsInKafka(WaitingOperation):
+        def try_complete(self) -> bool:
+            return self.ready and self.force_complete()
+
+    operation = AsInKafka()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 1
+    assert operation.called == ["complete"]
+
+
+def test_a_hook_may_check_other_keys_and_watch_new_operations(purgatory: Purgatory) -> None:
+    second, third = WaitingOperation(), WaitingOperation()
+    second.ready = third.ready = False
+
+    def then() -> None:
+        second.ready = third.ready = True
+        assert purgatory.check_and_complete("b") == 1
+        assert purgatory.try_complete_else_watch(third, ["a"]) is True
+        assert purgatory.try_complete_else_watch(WaitingOperation(), ["a"]) is False
+
+    first = WaitingOperation(then=then)
+    purgatory.try_complete_else_watch(first, ["a"])
+    purgatory.try_complete_else_watch(second, ["b"])
+    first.ready = True
+    assert purgatory.check_and_complete("a") == 1
+    assert [first.called, second.called, third.called] == [["complete"]] * 3
+    assert (purgatory.watched, purgatory.delayed) == (1, 1)
+
+
+def test_a_long_chain_is_no_deep_one(purgatory: Purgatory, clock: ManualClock, timer: SystemTimer) -> None:
+    def link(number: int) -> WaitingOperation:
+        operation = WaitingOperation(then=lambda: purgatory.check_and_complete(number + 1))
+        purgatory.try_complete_else_watch(operation, [number])
+        operation.ready = True
+        return operation
+
+    links = [link(number) for number in range(5_000)]
+    assert purgatory.check_and_complete(0) == 1
+    assert all(operation.called == ["complete"] for operation in links)
+
+
+@pytest.mark.parametrize(
+    ("hook", "called"),
+    [("try_complete", ["complete", "expiration"]), ("on_complete", ["expiration"]), ("on_expiration", ["complete"])],
+)
+def test_a_failing_hook_is_logged_and_stops_nobody(
+    purgatory: Purgatory,
+    clock: ManualClock,
+    timer: SystemTimer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    hook: str,
+    called: list[str],
+) -> None:
+    bad, checked, timed = WaitingOperation(30), WaitingOperation(30), WaitingOperation(30)
+    monkeypatch.setattr(bad, hook, lambda: 1 // 0)
+    for operation in (bad, checked, timed):
+        purgatory.try_complete_else_watch(operation, ["a"])
+    checked.ready = True
+    with caplog.at_level(logging.ERROR):
+        assert purgatory.check_and_complete("a") == 1
+        pass_time(clock, timer, 30)
+    assert [bad.called, checked.called, timed.called] == [called, ["complete"], ["complete", "expiration"]]
+    assert f"{hook} of <WaitingOperation" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert purgatory.delayed == 0
+
+
+def test_the_reaper_of_the_purgatory_expires_and_survives_failing_hooks(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(WaitingOperation):
+        def on_complete(self) -> None:
+            raise OSError("the printer is on fire")
+
+    clock, expired = WatchedClock(), threading.Event()
+    with Purgatory("orders", SystemTimer(clock)) as purgatory:
+        clock.somebody_waits()
+        purgatory.try_complete_else_watch(Failing(5), ["a"])
+        last = WaitingOperation(10, then=expired.set)
+        purgatory.try_complete_else_watch(last, ["a"])
+        clock.advance(5)
+        clock.advance(5)
+        assert expired.wait(10)
+        assert last.thread is not None
+        assert last.thread.name == "celery-wheel-purgatory-orders"
+    assert not last.thread.is_alive()
+    assert "the printer is on fire" in caplog.text
+
+
+def test_entries_left_behind_are_purged_beyond_the_bound(clock: ManualClock, timer: SystemTimer) -> None:
+    purgatory = Purgatory("orders", timer, purge_interval=100, reaper=False)
+    living = WaitingOperation(1_000_000)
+    purgatory.try_complete_else_watch(living, ["hot", "cold"])
+    most = 0
+    for number in range(5_000):
+        operation = WaitingOperation()
+        purgatory.try_complete_else_watch(operation, ["hot", f"order:{number}"])
+        operation.force_complete()
+        most = max(most, purgatory.watched)
+    assert 90 <= most <= 100 + 2 + 2
+    assert (purgatory.delayed, timer.size()) == (1, 1)
+    keys = {key for shard in purgatory._lists._shards for key in shard.lists}
+    assert len(keys) <= 2 + 50
+    living.ready = True
+    assert purgatory.check_and_complete("cold") == 1
+
+
+def test_a_check_takes_what_others_completed_out_of_its_list(purgatory: Purgatory) -> None:
+    for keys in (["a"], ["a", "b"], ["a", "b", "c"]):
+        operation = WaitingOperation()
+        purgatory.try_complete_else_watch(operation, keys)
+        if len(keys) > 1:
+            operation.force_complete()
+    found = []
+    for key in "abc":
+        purgatory.check_and_complete(key)
+        found.append(purgatory.watched)
+    assert found == [4, 2, 1]
+
+
+def test_completed_while_its_entries_are_made_it_leaves_none_for_ever(
+    clock: ManualClock, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
+    operation = WaitingOperation()
+    add = purgatory._lists.add
+    monkeypatch.setattr(purgatory._lists, "add", lambda watch: (operation.force_complete(), add(watch)))
+    assert purgatory.try_complete_else_watch(operation, ["a", "b"]) is False
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_a_completed_operation_is_freed_without_the_collector(clock: ManualClock, timer: SystemTimer) -> None:
+    purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    gone = weakref.ref(operation)
+    operation.force_complete()
+    gc.disable()
+    try:
+        del operation
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_operations_that_are_equal_are_still_two(purgatory: Purgatory) -> None:
+    @dataclass
+    class Equal(DelayedOperation):
+        order: int
+
+        def __post_init__(self) -> None:
+            super().__init__(1_000)
+
+        def try_complete(self) -> bool:
+            return self.order == 42
+
+        def on_complete(self) -> None:
+            pass
+
+    both = [Equal(0), Equal(0)]
+    for operation in both:
+        purgatory.try_complete_else_watch(operation, ["a", "a"])
+    assert purgatory.watched == purgatory.delayed == 2
+    for operation in both:
+        operation.order = 42
+    assert purgatory.check_and_complete("a") == 2
+
+
+def test_after_shutdown_nothing_expires_or_is_watched(
+    clock: ManualClock, timer: SystemTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    purgatory = Purgatory("orders", timer, reaper=False)
+    waiting, neighbour = WaitingOperation(30), WaitingOperation(30)
+    purgatory.try_complete_else_watch(waiting, ["a", "b"])
+    with Purgatory("neighbours", timer, reaper=False) as other:
+        other.try_complete_else_watch(neighbour, ["a"])
+        with caplog.at_level(logging.INFO):
+            purgatory.shutdown()
+            purgatory.shutdown()
+        assert "purgatory orders is shut down; 1 operations wait in it" in caplog.text
+        pass_time(clock, timer, 30)
+    assert not waiting.completed
+    assert neighbour.called == ["complete", "expiration"]
+    with pytest.raises(RuntimeError, match=r"^purgatory orders is shut down; <WaitingOperation waiting"):
+        purgatory.try_complete_else_watch(WaitingOperation(), ["a"])
+    waiting.ready = True
+    assert purgatory.check_and_complete("a") == 1
+
+
+def test_a_purgatory_without_a_timer_has_one_and_ends_it() -> None:
+    expired = threading.Event()
+    purgatory = Purgatory("orders")
+    assert purgatory.try_complete_else_watch(WaitingOperation(1, then=expired.set), ["a"]) is False
+    assert expired.wait(10)
+    purgatory.shutdown()
+    assert purgatory._timer.is_shut_down
+
+
+def test_a_timer_that_is_shut_down_takes_nothing_and_nothing_is_left(purgatory: Purgatory, timer: SystemTimer) -> None:
+    timer.shutdown()
+    with pytest.raises(RuntimeError, match=r"^timer is shut down"):
+        purgatory.try_complete_else_watch(WaitingOperation(), ["a"])
+    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+
+
+def test_an_operation_is_watched_once(purgatory: Purgatory) -> None:
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    with pytest.raises(RuntimeError, match="is watched already, here or elsewhere; make a new operation"):
+        purgatory.try_complete_else_watch(operation, ["b"])
+    assert (purgatory.watched, purgatory.delayed) == (1, 1)
+    operation.force_complete()
+    assert purgatory.try_complete_else_watch(operation, ["b"]) is False
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "says"),
+    [
+        ([], ValueError, "keys must hold at least one key, got none"),
+        ("order:42", TypeError, r"one key alone is \['order:42'\]"),
+        ([["a"]], TypeError, "unhashable"),
+    ],
+)
+def test_keys_that_make_no_sense_are_refused(
+    purgatory: Purgatory, keys: list[str], error: type[Exception], says: str
+) -> None:
+    operation = WaitingOperation()
+    operation.ready = True
+    with pytest.raises(error, match=says):
+        purgatory.try_complete_else_watch(operation, keys)
+    assert not operation.completed
+
+
+def test_numbers_that_make_no_sense_are_refused(timer: SystemTimer) -> None:
+    with pytest.raises(ValueError, match="delay_ms must be at least 0, got -1"):
+        WaitingOperation(-1)
+    with pytest.raises(TypeError, match=r"delay_ms must be an integer, got 1\.5"):
+        WaitingOperation(1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="shards must be at least 1, got 0"):
+        Purgatory("orders", timer, shards=0, reaper=False)
+    with pytest.raises(ValueError, match="purge_interval must be at least 0, got -1"):
+        Purgatory("orders", timer, purge_interval=-1, reaper=False)
+
+
+def test_an_operation_without_the_two_hooks_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        DelayedOperation(1)  # type: ignore[abstract]

@@ -1,0 +1,242 @@
+"""Threads that race for the same operations. Who wins is open; that somebody does, once, is not.
+
+First the moments that matter, one by one, each brought about; then crowds, for those that nobody has thought of.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
+from tests.unit.timing.waiting_operation import WaitingOperation
+
+OPERATIONS = 2_000
+KEYS = 20
+BOUND = 50
+
+
+@pytest.fixture(autouse=True)
+def impatient_threads() -> Iterator[None]:
+    """Threads take turns every few instructions, so that what can happen between two lines does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class Race:
+    """Everybody begins at the same moment; what anybody's thread raises is the test's failure."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timer = SystemTimer(self.clock)
+        self.purgatory = Purgatory("race", self.timer, shards=4, purge_interval=BOUND, reaper=False)
+        self.operations = [WaitingOperation(1 + number % 100) for number in range(OPERATIONS)]
+        self.raised: list[BaseException] = []
+
+    def run(self, *runners: Callable[[], object]) -> None:
+        begin = threading.Barrier(len(runners))
+
+        def runs(runner: Callable[[], object]) -> None:
+            try:
+                begin.wait(10)
+                runner()
+            except BaseException as error:
+                self.raised.append(error)
+
+        threads = [threading.Thread(target=runs, args=[runner], daemon=True) for runner in runners]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), "somebody waits for somebody"
+        assert self.raised == []
+
+    def keys(self, number: int) -> list[int]:
+        return [number % KEYS, KEYS + number]
+
+    def watch(self, number: int) -> bool:
+        return self.purgatory.try_complete_else_watch(self.operations[number], self.keys(number))
+
+    def everything_is_settled(self) -> None:
+        assert (self.purgatory.delayed, self.timer.size()) == (0, 0)
+        assert self.purgatory.watched <= BOUND
+        shards = self.purgatory._lists._shards
+        assert sum(len(watches) for shard in shards for watches in shard.lists.values()) == self.purgatory.watched
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Have another thread do it now."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for us"
+
+
+@pytest.fixture
+def timer() -> SystemTimer:
+    return SystemTimer(ManualClock())
+
+
+@pytest.fixture
+def purgatory(timer: SystemTimer) -> Purgatory:
+    return Purgatory("moments", timer, purge_interval=0, reaper=False)
+
+
+def test_overtaken_just_before_it_wins_it_does_nothing(purgatory: Purgatory) -> None:
+    class Overtaken:
+        def __init__(self) -> None:
+            self._lock, self._first = threading.Lock(), True
+            self.locked = self._lock.locked
+
+        def acquire(self, blocking: bool) -> bool:
+            first, self._first = self._first, False
+            if first:
+                elsewhere(operation.force_complete)
+            return self._lock.acquire(blocking=blocking)
+
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._completion = Overtaken()  # type: ignore[assignment]
+    assert operation.force_complete() is False
+    assert operation.called == ["complete"]
+    assert purgatory.delayed == 0
+
+
+def test_what_another_completes_while_it_is_looked_at_is_not_counted(purgatory: Purgatory) -> None:
+    operation = WaitingOperation()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation._after_the_first_look = lambda: elsewhere(operation.force_complete)
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 0
+    assert operation.called == ["complete"]
+    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+
+
+def test_completed_as_soon_as_it_can_settle_it_is_settled_once(purgatory: Purgatory, timer: SystemTimer) -> None:
+    class Quick(WaitingOperation):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "_settle" and value is not None:
+                elsewhere(self.force_complete)
+
+    assert purgatory.try_complete_else_watch(Quick(), ["a"]) is False
+    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
+
+
+def test_a_shutdown_while_it_is_entered_leaves_no_time_out(
+    purgatory: Purgatory, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = purgatory._lists.add
+    monkeypatch.setattr(purgatory._lists, "add", lambda watch: (elsewhere(purgatory.shutdown), add(watch)))
+    assert purgatory.try_complete_else_watch(WaitingOperation(), ["a"]) is False
+    assert (purgatory.delayed, timer.size()) == (1, 0)
+
+
+def test_what_is_ready_is_completed_in_the_order_of_watching(purgatory: Purgatory) -> None:
+    order: list[int] = []
+    operations = [WaitingOperation(then=functools.partial(order.append, number)) for number in range(50)]
+    for operation in operations[::2] + operations[1::2]:
+        purgatory.try_complete_else_watch(operation, ["a"])
+        operation.ready = True
+    assert purgatory.check_and_complete("a") == 50
+    assert order == [*range(0, 50, 2), *range(1, 50, 2)]
+
+
+def test_of_checks_force_and_time_outs_one_wins_each_operation() -> None:
+    race = Race()
+    won: list[int] = []
+
+    def check(keys: range) -> None:
+        won.append(sum(race.purgatory.check_and_complete(key) for key in keys))
+
+    def force() -> None:
+        won.append(sum(operation.force_complete() for operation in race.operations[::-1]))
+
+    def pass_time() -> None:
+        for _ in range(100):
+            race.clock.advance(1)
+            race.timer.advance_clock(0)
+
+    for number, operation in enumerate(race.operations):
+        race.watch(number)
+        operation.ready = True
+    each = range(KEYS, KEYS + OPERATIONS)
+    race.run(lambda: check(range(KEYS)), lambda: check(each), lambda: check(each[::-1]), force, pass_time)
+
+    assert all(operation.called[:1] == ["complete"] for operation in race.operations)
+    assert {tuple(operation.called[1:]) for operation in race.operations} <= {(), ("expiration",)}
+    expired = sum("expiration" in operation.called for operation in race.operations)
+    assert sum(won) + expired == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_who_begins_to_watch_while_others_check_misses_nothing() -> None:
+    race = Race()
+    won: list[int] = []
+
+    def watch(numbers: range) -> None:
+        won.append(sum(race.watch(number) for number in numbers))
+
+    def happen(numbers: range) -> None:
+        # No time passes and nobody checks again: a wake-up that is lost is lost for good.
+        completed = 0
+        for number in numbers:
+            race.operations[number].ready = True
+            completed += race.purgatory.check_and_complete(KEYS + number)
+        won.append(completed)
+
+    even, odd = range(0, OPERATIONS, 2), range(1, OPERATIONS, 2)
+    race.run(lambda: watch(even), lambda: happen(even), lambda: watch(odd), lambda: happen(odd))
+
+    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
+    assert sum(won) == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_a_change_is_seen_by_whoever_is_at_the_operation() -> None:
+    race = Race()
+    won: list[int] = []
+    for number in range(OPERATIONS):
+        race.watch(number)
+
+    def look() -> None:
+        # One look at the shared keys after another, nothing being ready: the one who changes it comes in between.
+        won.append(sum(race.purgatory.check_and_complete(key) for key in range(KEYS)))
+
+    def happen() -> None:
+        completed = 0
+        for number in range(OPERATIONS):
+            race.operations[number].ready = True
+            completed += race.purgatory.check_and_complete(KEYS + number)
+        won.append(completed)
+
+    race.run(look, look, look, happen)
+    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
+    assert sum(won) == OPERATIONS
+    race.everything_is_settled()
+
+
+def test_whoever_shuts_down_while_others_watch_leaves_nothing_to_expire() -> None:
+    race = Race()
+    refused: list[int] = []
+
+    def watch(numbers: range) -> None:
+        for number in numbers:
+            try:
+                race.watch(number)
+            except RuntimeError:
+                refused.append(number)
+
+    half = OPERATIONS // 2
+    race.run(lambda: watch(range(half)), race.purgatory.shutdown, lambda: watch(range(half, OPERATIONS)))
+    assert race.timer.size() == 0
+    assert race.purgatory.delayed == OPERATIONS - len(refused)
+    race.clock.advance(1_000)
+    race.timer.advance_clock(0)
+    assert not any(operation.completed for operation in race.operations)
