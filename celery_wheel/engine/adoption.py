@@ -96,10 +96,10 @@ class Adoption:
         return term
 
     def _lane(self, found: LaneState) -> Lane:
-        if self.broker.keeps_hand:
-            return Lane(found.lane, found.hand, found.hand, found.hand, target=found.target)
-        lane = Lane(found.lane, found.hand, found.cut, found.cut, target=found.target, again=found.again)
-        lane.sent, lane.doubt = found.hand, found.cut
+        cut = found.hand if self.broker.keeps_hand else found.cut
+        lane = Lane(found.lane, found.hand, cut, cut, target=found.target, again=found.again, told=found.hand)
+        if not self.broker.keeps_hand:
+            lane.sent, lane.doubt = found.hand, found.cut
         return lane
 
     def _next_seq(self) -> int:

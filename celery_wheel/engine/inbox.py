@@ -6,6 +6,8 @@
     message   one message, in the form in which producers put it into the wheel queue
     cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id
     move      the same with {"eta_ms": int}; null: now
+    requeue   as cancel
+    replay    as cancel, with {"rows": [str, …]} in place of the task ids: the numbers of rows, in decimal digits
 
 A command names MAX_TASKS tasks at most. Text that a store could not take (NUL, lone surrogates) makes it unreadable
 here: inside a commit it would end the term, and since the item stays in the inbox, every term after it.
@@ -14,16 +16,23 @@ here: inside a commit it would end the term, and since the item stays in the inb
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.model import CANCEL, MOVE, InboxItem, Message, Unreadable
+from celery_wheel.store.model import CANCEL, MOVE, REPLAY, REQUEUE, InboxItem, Message, Unreadable
 
 Decode = Callable[[bytes], Message | Unreadable]
 
 MAX_TASKS = 1_000
+
+#: What a command's list is called, where it is not of task ids.
+LISTS = {REPLAY: "rows"}
+
+#: The database's largest whole number has 19 digits.
+_ROW = re.compile(r"[0-9]{1,18}").fullmatch
 
 #: The end of the year 9998, as for the eta of a message.
 MAX_ETA_MS = 253_370_764_800_000
@@ -35,7 +44,7 @@ class Command:
 
     item_id: int
     kind: str
-    task_ids: list[str]
+    task_ids: list[str]  #: of a replay, numbers of rows
     actor: str
     reason: str
     answer_to: str | None = None  #: under which id the verdicts are to be found
@@ -54,12 +63,14 @@ def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command:
 
 
 def _command(item: InboxItem) -> Command:
-    if item.kind not in (CANCEL, MOVE):
+    if item.kind not in (CANCEL, MOVE, REQUEUE, REPLAY):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     given = json.loads(item.payload)
-    task_ids, answer_to, eta_ms = given["task_ids"], given.get("id"), given.get("eta_ms")
+    task_ids, answer_to, eta_ms = given[LISTS.get(item.kind, "task_ids")], given.get("id"), given.get("eta_ms")
     if type(task_ids) is not list or not 0 < len(task_ids) <= MAX_TASKS:
         raise TypeError(f"task_ids must be a list of 1 to {MAX_TASKS:,}, got {task_ids!r:.60}")
+    if item.kind == REPLAY and not all(isinstance(one, str) and _ROW(one) for one in task_ids):
+        raise TypeError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     words = {"actor": given.get("actor", ""), "reason": given.get("reason", "")}
     for name, word in [*words.items(), *(("task_ids", one) for one in task_ids)]:
         _check_text(name, word)

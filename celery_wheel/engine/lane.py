@@ -95,6 +95,7 @@ class Lane:
     settling: Unsettled | None = None  #: what was unsettled, on its way to the store
     target: str | None = None  #: the only destination that leaves from here
     again: bool = False  #: rows that wait in it may be in their queue already
+    told: Position = ORIGIN  #: what the broker remembers of this lane's rows begins here
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
     doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
     retry_at_ms: int = 0  #: monotonic: nothing is tried before
@@ -171,7 +172,14 @@ class Lane:
             if done is not None:
                 rows += done.count + len(done.failed)
                 ids += done.ids
+        self.told = self.hand
         return Since(self.hand, rows, ids)
+
+    @property
+    def closed(self) -> Position:
+        """Nobody asks for the rows up to here any more: they are settled, and in no range that the broker remembers."""
+        open_ = self.in_flight or self.unsettled or self.settling
+        return min(self.hand, self.told) if open_ else self.hand
 
     def _failed(self) -> bool:
         """The broker remembers only what its last chunk failed: the store has to know before the next one."""

@@ -78,6 +78,7 @@ class Term:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.history = threading.Lock()  #: of who forgets rows that are settled or rest, or brings them back
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -106,19 +107,23 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def lane_for(self, eta_ms: int, now_ms: int) -> Lane:
-        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
+    def lane_for(self, eta_ms: int, now_ms: int, again: bool = False) -> Lane:
+        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it.
+
+        Rows that may be in their queue already (``again``) have one for themselves.
+        """
         for lane in self.lanes.values():
-            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
+            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None and lane.again == again:
                 return lane
-        return self._open_lane(None)
+        return self._open_lane(None, again)
 
     def _lane_of(self, target: str) -> Lane:
         """The lane in which a destination waits that does not take everything."""
         return next((lane for lane in self.lanes.values() if lane.target == target), None) or self._open_lane(target)
 
-    def _open_lane(self, target: str | None) -> Lane:
+    def _open_lane(self, target: str | None, again: bool = False) -> Lane:
         lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target)
+        lane.again = again
         self.lanes[lane.number] = lane
         return lane
 
@@ -157,7 +162,7 @@ class Term:
     def new_lanes(self) -> list[LaneState]:
         """Lanes that were opened for what came, and that the store does not know yet."""
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+        return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.again) for lane in new]
 
     def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
         found = self.tombstones.get(task_id)
@@ -212,7 +217,7 @@ class Term:
         settlement, hands = Settlement(withdrawn=self.window.watch()), dict[int, Position]()
         if announced is not None:
             hands[announced.lane] = self.lanes[announced.lane].hand
-            self._divert(settlement, announced.diverted, again=False)
+            self._divert(settlement, announced.diverted, self.lanes[announced.lane].again)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
             if done is not None and lane.settling is None:  # one after the other, or the hand would go back
@@ -242,7 +247,7 @@ class Term:
             self.lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
         for row in done.refused:
             self._lane_of(row.target).proven = 0
-        self._divert(settlement, done.refused, done.again)
+        self._divert(settlement, done.refused, done.again or lane.again)
 
     def _divert(self, settlement: Settlement, rows: Sequence[Row], again: bool) -> None:
         """Rows go on in the lane of their target, in the order they have, and not before the change is committed."""

@@ -32,7 +32,7 @@ MAX_SEQ = 2**63 - 1
 HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
-CANCEL, MOVE = "cancel", "move"
+CANCEL, MOVE, REQUEUE, REPLAY = "cancel", "move", "requeue", "replay"
 
 #: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
 #: set aside as rejected.
