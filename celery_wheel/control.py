@@ -3,7 +3,7 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now                                       by the holder, with a verdict
+    acting      cancel, reschedule, run_now, requeue, replay                      by the holder, with a verdict
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
 holds the shard (see ``celery_wheel.request``): it says for certain what became of it. The store is opened with
@@ -26,7 +26,7 @@ from celery_wheel.request import Request, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, Position
+from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, REPLAY, REQUEUE, Position
 from celery_wheel.store.sql import SqlStore
 
 END = browse.END
@@ -193,15 +193,40 @@ class Wheel:
         """Let a task, or each of several, leave at once; else as ``cancel``."""
         return self._ask(MOVE, {"eta_ms": None}, tasks, how)
 
+    @overload
+    def requeue(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def requeue(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
+        """Let a task that was set aside (rejected, parked) leave now, or each of several; else as ``cancel``.
+
+        ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
+        It completes with no key any more, and is unique no more.
+        """
+        return self._ask(REQUEUE, {}, tasks, how)
+
+    def replay(self, rows: Iterable[int], **how: Unpack[How]) -> dict[int, Verdict]:
+        """Let rows of the history (``Task.id``) leave once more, now, in this order: after a broker lost them.
+
+        Those that it has not lost run twice. ``done``: it leaves once more. ``too_late``: it is no history: it waits,
+        rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
+        """
+        names = [str(row) for row in rows]
+        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _wait_s(how))
+        return {int(row): verdict for row, verdict in verdicts.items()}
+
     def _ask(
         self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
     ) -> Verdict | dict[str, Verdict]:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
-        options = {**options, "reason": how.get("reason") or "", "actor": how.get("actor") or _whoever()}
-        verdicts = Request(self.store, kind, options).ask(task_ids, how.get("timeout") or TIMEOUT_S)
+        verdicts = self._request(kind, options, how).ask(task_ids, _wait_s(how))
         return verdicts[task_ids[0]] if one else verdicts
+
+    def _request(self, kind: str, options: dict[str, Any], how: How, names: str = "task_ids") -> Request:
+        said = {"reason": how.get("reason") or "", "actor": how.get("actor") or _whoever()}
+        return Request(self.store, kind, {**options, **said}, names)
 
 
 def wheel_of(app: Any) -> Wheel:
@@ -216,6 +241,10 @@ def _id_of(task: TaskLike) -> str:
     if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TEXT or "\0" in task_id:
         raise TypeError(f"a task must be given by its id or its AsyncResult, got {task!r:.60}")
     return task_id
+
+
+def _wait_s(how: How) -> float:
+    return how.get("timeout") or TIMEOUT_S
 
 
 def _whoever() -> str:

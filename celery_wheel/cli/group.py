@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 #: Exit codes beside click's own 0, 1 (an error) and 2 (usage).
 TO_ACT_UPON = 3
+NOBODY_ANSWERED = 4
 
 
 @click.group(name="wheel")
 @click.pass_context
 @handle_preload_options  # type: ignore[untyped-decorator]  # celery carries no types
 def wheel(ctx: click.Context) -> None:
-    """See what waits in the wheel.
+    """See what waits in the wheel, and say what is to become of it.
 
-    Exit codes: 0 done; 1 an error, which is said; 2 the command line makes no sense; 3 the answer is one to act upon.
+    Exit codes: 0 done; 1 an error, which is said; 2 the command line makes no sense; 3 the answer is one to act upon;
+    4 no scheduler answered in time, and what was asked was taken back.
     """
 
 
@@ -52,3 +54,15 @@ def asking(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
             yield wheel
     finally:
         wheel.close()
+
+
+@contextmanager
+def answered(ctx: click.Context) -> Iterator[None]:
+    """Where no scheduler answers in time the command says so, and ends with an exit code of its own."""
+    from celery_wheel.errors import WheelUnavailable
+
+    try:
+        yield
+    except WheelUnavailable as error:
+        click.echo(f"Error: {error}", err=True)
+        ctx.exit(NOBODY_ANSWERED)

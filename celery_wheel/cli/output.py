@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -92,20 +92,31 @@ def put_json(value: Any) -> None:
     click.echo(json.dumps(value))
 
 
+class Bar(Protocol):
+    def __call__(
+        self, more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None
+    ) -> None:
+        """``more`` was done; or ``done`` in all, of ``total``, where that is how it is known."""
+
+
+def _unseen(more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None) -> None:
+    """Nobody looks."""
+
+
 @contextmanager
-def progress(doing: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+def progress(doing: str, total: float | None = None) -> Iterator[Bar]:
     """A bar on stderr as soon as the block has taken a second; to be told how much more was done.
 
     Only on a terminal, and only where nothing else is printed to it in the meantime.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield _unseen
         return
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:  # it is only a bar
-        yield lambda done: None
+        yield _unseen
         return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -113,8 +124,12 @@ def progress(doing: str, total: float | None = None) -> Iterator[Callable[[float
     late = threading.Timer(PATIENCE_S, bar.start)
     late.daemon = True
     late.start()
+
+    def tell(more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None) -> None:
+        bar.update(task, advance=more or None, description=doing, completed=done, total=total)
+
     try:
-        yield lambda done: bar.advance(task, done)
+        yield tell
     finally:
         late.cancel()
         late.join()
