@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.errors import SettingError
-from celery_wheel.setting import Setting, flag, matching, one_of, scheduler, seconds, whole
+from celery_wheel.setting import Setting, flag, matching, one_of, rates, scheduler, seconds, whole
 
 MIB = 2**20
 GIB = 2**30
@@ -118,6 +118,11 @@ class Conf:
         'When the broker has lost messages that it had taken: "replay" sends them again, "warn" only reports it.',
     )
     rollback_window_ms = Setting(300, seconds(0), "How many seconds of messages a replay sends again at most.")
+    rate_limits = Setting(
+        {},
+        rates(),
+        'How fast tasks leave at most, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
+    )
     base_scheduler = Setting(
         default_base_scheduler,
         scheduler(),

@@ -3,7 +3,8 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now, requeue, replay                      by the holder, with a verdict
+    acting      cancel, reschedule, run_now, complete, requeue, replay            by the holder, with a verdict
+                pause, resume
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
 holds the shard (see ``celery_wheel.request``): it says for certain what became of it. The store is opened with
@@ -18,16 +19,31 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import Request, Verdict
+from celery_wheel.request import Completed, ForCounts, ForVerdicts, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, REPLAY, REQUEUE, Position
+from celery_wheel.store.model import (
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    ORIGIN,
+    PAUSE,
+    PAUSED,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    Gate,
+    Position,
+)
 from celery_wheel.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from celery_wheel.bulk import Scheduled
 
 END = browse.END
 
@@ -38,6 +54,9 @@ LOOK_EVERY_S = 1.0
 #: A holder that lives answers within a fraction of a second, and a takeover takes up to three.
 TIMEOUT_S = 10.0
 
+#: A longer time to resume over is a mistake in the unit.
+MAX_OVER_S = 366 * 86_400
+
 
 class HasId(Protocol):
     """As Celery's AsyncResult."""
@@ -46,6 +65,8 @@ class HasId(Protocol):
 
 
 TaskLike = str | HasId
+
+Completing = Literal["cancel", "run"]
 
 
 class How(TypedDict, total=False):
@@ -198,7 +219,7 @@ class Wheel:
     @overload
     def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
     def requeue(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
-        """Let a task that was set aside (rejected, parked) leave now, or each of several; else as ``cancel``.
+        """Let a task that was set aside (rejected, expired, parked) leave now, or each of several; else as ``cancel``.
 
         ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
         It completes with no key any more, and is unique no more.
@@ -212,8 +233,69 @@ class Wheel:
         rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
         """
         names = [str(row) for row in rows]
-        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _wait_s(how))
+        verdicts = ForVerdicts(self.store, REPLAY, _who(how), "rows").ask(names, _timeout(how))
         return {int(row): verdict for row, verdict in verdicts.items()}
+
+    @overload
+    def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
+    @overload
+    def complete(
+        self, keys: Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> dict[str, Completed]: ...
+    def complete(
+        self, keys: str | Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> Completed | dict[str, Completed]:
+        """Complete every task that watches a key, or one of several; of each, either this or its time comes first.
+
+        It reaches every task that had been sent when it was called. A key that nobody watches has no ``done`` and no
+        ``too_late``. A task that left by its time is told of once, and watches nothing then. Else as ``cancel``.
+
+        Args:
+            keys: as in ``wheel={"watch": [...]}``; several, for what became of each. A task that watches two of them
+                counts for both.
+            how: "cancel": they do not leave any more; "run": they leave at once.
+        """
+        if how not in ("cancel", "run"):
+            raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
+        one = isinstance(keys, str)
+        wanted = [_key_of(key) for key in ([keys] if one else keys)]
+        found = ForCounts(self.store, COMPLETE, {"how": how, **_who(said)}, "keys").ask(wanted, _timeout(said))
+        return found[wanted[0]] if one else found
+
+    # -- gates ----------------------------------------------------------------------------------------
+
+    def pause(self, *, queue: str | None = None, task: str | None = None, **how: Unpack[How]) -> None:
+        """Let nothing leave for a queue, or of a task; or nothing at all. It is cancelled and moved as ever.
+
+        It holds until ``resume``, also after a restart. What is due meanwhile waits in order, and holds up no other.
+
+        Raises WheelUnavailable when no holder answers in time.
+        """
+        self._gate(PAUSE, {}, queue, task, how)
+
+    def resume(
+        self, *, queue: str | None = None, task: str | None = None, over: float | None = None, **how: Unpack[How]
+    ) -> bool:
+        """Undo ``pause``; returns whether it was paused.
+
+        Args:
+            over: seconds in which what had gathered leaves evenly; at once if there are none.
+        """
+        if over is not None and not 0 <= over < MAX_OVER_S:
+            raise ValueError(f"resume must be over a time of 0 s to a year, got {over!r}")
+        verdict = self._gate(RESUME, {"per_ms": round(over * 1_000) if over else None}, queue, task, how)
+        return verdict is Verdict.DONE
+
+    def gates(self) -> list[Gate]:
+        """What is paused, or was resumed over a time that is not over."""
+        found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
+        return [one for one in found.values() if one.state == PAUSED or one.at_ms + one.per_ms > now_ms()]
+
+    def _gate(self, kind: str, options: dict[str, Any], queue: str | None, task: str | None, how: How) -> Verdict:
+        if queue is not None and task is not None:
+            raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
+        name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
+        return ForVerdicts(self.store, kind, {**options, **_who(how)}, "gates").ask([name], _timeout(how))[name]
 
     def _ask(
         self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
@@ -221,12 +303,16 @@ class Wheel:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
-        verdicts = self._request(kind, options, how).ask(task_ids, _wait_s(how))
+        verdicts = ForVerdicts(self.store, kind, {**options, **_who(how)}).ask(task_ids, _timeout(how))
         return verdicts[task_ids[0]] if one else verdicts
 
-    def _request(self, kind: str, options: dict[str, Any], how: How, names: str = "task_ids") -> Request:
-        said = {"reason": how.get("reason") or "", "actor": how.get("actor") or _whoever()}
-        return Request(self.store, kind, {**options, **said}, names)
+    # -- scheduling -----------------------------------------------------------------------------------
+
+    def schedule_many(self, rows: Iterable[Any], **options: Any) -> Scheduled:
+        """Schedule very many tasks, past the broker; see ``celery_wheel.bulk.schedule_many``."""
+        from celery_wheel.bulk import schedule_many
+
+        return schedule_many(self.conf.app, self.store, rows, **options)
 
 
 def wheel_of(app: Any) -> Wheel:
@@ -243,13 +329,20 @@ def _id_of(task: TaskLike) -> str:
     return task_id
 
 
-def _wait_s(how: How) -> float:
-    return how.get("timeout") or TIMEOUT_S
+def _key_of(key: Any) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_TEXT or "\0" in key:
+        raise TypeError(f"a key must be a text of 1 to {MAX_TEXT} characters, got {key!r:.60}")
+    return key
 
 
-def _whoever() -> str:
-    """Who asks, where nobody says."""
-    return f"pid {os.getpid()} on {socket.gethostname()}"
+def _who(how: How) -> dict[str, str]:
+    """Who asks, and why; the process, where nobody is named."""
+    actor = how.get("actor") or f"pid {os.getpid()} on {socket.gethostname()}"
+    return {"reason": how.get("reason") or "", "actor": actor}
+
+
+def _timeout(how: How) -> float:
+    return how.get("timeout", TIMEOUT_S)
 
 
 def now_ms() -> int:

@@ -99,6 +99,8 @@ def _at(app: Any, eta: Any) -> Due:
 
 
 def _aware(app: Any, moment: datetime) -> datetime:
+    if moment.utcoffset() is not None:  # made aware in the app's time zone, it would be the same instant
+        return moment
     try:
         aware: datetime = maybe_make_aware(moment, app.conf.timezone)
     except OverflowError:  # a naive datetime.max, in a time zone ahead of UTC

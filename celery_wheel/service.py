@@ -18,6 +18,7 @@ from celery_wheel.broker import broker_for
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.runner import Runner
@@ -147,4 +148,10 @@ def limits_of(conf: Conf) -> Limits:
         max_clock_step_ms=conf.max_clock_step_ms,
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,
+        rates=_rates(conf),
     )
+
+
+def _rates(conf: Conf) -> dict[str, Rate]:
+    """A shard's part: tasks are spread evenly over the shards."""
+    return {name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -111,6 +111,25 @@ def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
 
     unit = f"a time of at least {at_least_ms / 1000:g} s" if at_least_ms else "a time of 0 s or more"
     return Rule(f"{unit}, in whole milliseconds" if whole_ms else unit, parse)
+
+
+def rates() -> Rule[dict[str, tuple[int, int]]]:
+    """Celery's own way to write a rate, by name: ``{"mail": "500/s"}`` is read as ``{"mail": (500, 1000)}``."""
+
+    def parse(value: Any) -> dict[str, tuple[int, int]]:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            raise _reject(value)
+        return {str(name): _rate(rate) for name, rate in value.items()}
+
+    return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
+
+
+def _rate(value: Any) -> tuple[int, int]:
+    text = f"{value}/s" if type(value) is int else value
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([smh])", text) if isinstance(text, str) else None
+    if found is None:
+        raise _reject(value)
+    return int(found[1]), {"s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
 
 
 def one_of(*choices: str) -> Rule[str]:

@@ -124,7 +124,11 @@ class WheelAdmin(PageAdmin):
         return [path("live/", self.guarded(self.live), name=f"{name}_live")]
 
     def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return live(wheel, asked.criteria.shard or 0)
+        wanted = asked.criteria.shard
+        shown = live(wheel, wanted or 0)
+        if wanted is not None and wanted != shown["chosen"].shard:
+            asked.problems.append(f"shard must be one that the store has, got {wanted}")
+        return shown
 
     def live(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request, "django_wheel/live.html", self.show)

@@ -18,4 +18,4 @@ class DjangoWheelConfig(AppConfig):
 
         install_on_apps()
         if not any(isinstance(one, WheelRouter) for one in router.routers):
-            router.routers.append(WheelRouter())
+            router.routers.insert(0, WheelRouter())  # wheel_store names the place; no router of the project knows it

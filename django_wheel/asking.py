@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connections
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store import open_store as open_url
+from celery_wheel.store import schema
 from celery_wheel.store.sql import SqlStore
 from django_wheel.database import store_alias
 
@@ -20,24 +22,39 @@ class NotMigrated(StoreUnusable):
     hint = ""
 
 
+class NotBegun(StoreUnusable):
+    """The tables are those that this version needs; no scheduler has used them yet."""
+
+
 def open_store(app: Any) -> SqlStore:
-    """Open the app's store to read. Raises NotMigrated with the command to run, or StoreUnusable."""
+    """Open the app's store to read. Raises NotMigrated with the command to run, NotBegun, or StoreUnusable."""
     conf = Conf(app)
     try:
         return open_url(conf.store, durability=conf.durability, shards=None, create=False)
     except StoreUnusable as error:
-        if (alias := store_alias()) is None or "migrate" not in str(error):
+        alias, unused = store_alias(), "never used" in str(error)
+        if alias is None or not (unused or "migrate" in str(error)):
             raise
+        if unused and not _unapplied(alias):
+            raise NotBegun(str(error)) from error
         refused = NotMigrated(str(error))
         refused.hint = _remedy(alias)
         raise refused from error
+
+
+def _unapplied(alias: str) -> bool:
+    """Tables that nobody has used do not say of what version they are; Django knows what it has run."""
+    loader = MigrationLoader(connections[alias])
+    needed = {key for key in loader.disk_migrations if key[0] == "django_wheel"}
+    return not needed <= loader.applied_migrations.keys()
 
 
 def _remedy(alias: str) -> str:
     """What to run: also where Django has the migrations down as done, because the tables were to be elsewhere then."""
     migrate = f"python manage.py migrate django_wheel --database={alias}"
     recorder = MigrationRecorder(connections[alias])
-    if recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations():
+    done = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()
+    if done and schema.meta.name not in connections[alias].introspection.table_names():
         forget = f"python manage.py migrate django_wheel zero --fake --database={alias}"
         return f"Run: {forget}; then: {migrate}"
     return f"Run: {migrate}"

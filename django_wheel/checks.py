@@ -8,7 +8,7 @@
     W005  SQLite upgrades its locks                         W008  Redis evicts
     W006  the wheel's queue is in task_queues               W010  the wheel's queue grows, nobody holds a shard
     W007  waiting in workers beyond the visibility timeout  W011  the broker does not answer
-    W009  naive times are read as UTC
+    W009  naive times are read as UTC                       W012  no scheduler has used the store yet
 
 Django checks before ``migrate`` too, and an error would keep it from making the tables: so E004 is not always asked.
 """
@@ -106,6 +106,8 @@ def _store(app: Any) -> Checked:
         asking.open_store(app).close()
     except asking.NotMigrated as error:
         yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
+    except asking.NotBegun as error:
+        yield Warning(f"{error}.", hint="Start one: celery -A <project> beat", id="django_wheel.W012")
     except WheelError as error:
         yield Error(f"{error}.", hint="Web processes and beat need the same store.", id="django_wheel.E003")
 

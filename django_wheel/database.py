@@ -55,10 +55,15 @@ LIBPQ = {
 def place_of(alias: str) -> Place:
     """Where the entry ``alias`` of ``DATABASES`` is. Raises SettingError for one that cannot keep the tables."""
     try:
-        connection = connections[alias or "default"]
+        connection: Any = connections[alias or "default"]
     except (ImproperlyConfigured, ConnectionDoesNotExist) as error:
         raise SettingError(f"wheel_store must name an entry of DATABASES, got {SCHEME}{alias} ({error})") from error
     settings = connection.settings_dict
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        raise SettingError(
+            f"wheel_store must name a database that other processes can read, got {SCHEME}{alias}, which is in memory; "
+            "Django's test runner does that to SQLite unless DATABASES has a NAME under TEST"
+        )
     if connection.vendor == "sqlite":
         url = URL.create("sqlite", database=str(settings["NAME"]))
     elif connection.vendor == "postgresql":
@@ -99,7 +104,7 @@ def store_alias() -> str | None:
 
 
 class WheelRouter:
-    """Django's migrations and queries of the wheel's tables go where the wheel is; appended by ``AppConfig.ready``."""
+    """Django's migrations and queries of the wheel's tables go where the wheel is; the first of all routers."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         if model._meta.app_label != "django_wheel":

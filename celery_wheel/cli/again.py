@@ -13,7 +13,7 @@ from celery_wheel.cli.group import asking, wheel
 if TYPE_CHECKING:
     from celery_wheel.control import How, Wheel
 
-KINDS = ("rejected", "parked")
+KINDS = ("rejected", "expired", "parked")
 REQUEUED = {
     "done": "leaves now",
     "too_late": "is not set aside (any more): see `celery wheel show`",

@@ -27,17 +27,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from celery_wheel.engine.gates import ALL, Gates
 from celery_wheel.engine.lane import Lane
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker, BrokerHand, Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
 from celery_wheel.store.model import (
+    MAX_SEQ,
     ORIGIN,
+    PAUSED,
     REST,
     SHARD_BITS,
     Batch,
     Change,
+    Gate,
     LaneState,
     Move,
     Outcome,
@@ -52,13 +56,16 @@ logger = logging.getLogger(__name__)
 class Adoption:
     """Step 2 to 4, for an epoch that was acquired."""
 
-    def __init__(self, shard: int, epoch: int, store: Store, broker: Broker, limits: Limits, now_ms: int) -> None:
+    def __init__(
+        self, shard: int, epoch: int, store: Store, broker: Broker, limits: Limits, now_ms: int, monotonic_ms: int
+    ) -> None:
         self.shard = shard
         self.epoch = epoch
         self.store = store
         self.broker = broker
         self.limits = limits
         self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self.rollbacks = 0  #: lanes on which the broker had lost writes
         self._seq = 0
 
@@ -91,16 +98,27 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
-        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window)
+        gates = Gates(limits.rates, self.monotonic_ms)
+        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window, gates)
         term.bury(self.store.tombstones(self.shard))
+        for gate in self.store.gates(self.shard):
+            term.gates.set(gate, self._backlog(lanes, gate), self.now_ms, self.monotonic_ms)
         return term
 
     def _lane(self, found: LaneState) -> Lane:
         cut = found.hand if self.broker.keeps_hand else found.cut
-        lane = Lane(found.lane, found.hand, cut, cut, target=found.target, again=found.again, told=found.hand)
+        lane = Lane(found.lane, found.hand, cut, cut, target=found.target, scope=found.scope)
+        lane.again, lane.told = found.again, found.hand
         if not self.broker.keeps_hand:
             lane.sent, lane.doubt = found.hand, found.cut
         return lane
+
+    def _backlog(self, lanes: list[Lane], gate: Gate) -> int:
+        if gate.state == PAUSED:
+            return 0
+        behind = [lane for lane in lanes if gate.scope == ALL or lane.place == (gate.scope, gate.name)]
+        due = Position(self.now_ms, MAX_SEQ)
+        return sum(self.store.count(self.shard, lane.number, lane.hand, max(lane.hand, due)) for lane in behind)
 
     def _next_seq(self) -> int:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
@@ -114,7 +132,7 @@ class Adoption:
     def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)
         change = Change(
-            lanes=[LaneState(lane.lane, found.hand, found.hand, lane.target)],
+            lanes=[LaneState(lane.lane, found.hand, found.hand, lane.target, scope=lane.scope)],
             tally={key: -n for key, n in done.tally.items()},
         )
         count = done.count - len(found.failed)
@@ -155,7 +173,9 @@ class Adoption:
         )
         yield "rollback seen"
         if start < lane.hand:
-            change = Change(lanes=[LaneState(lane.lane, start, start, lane.target)], tally=again.tally)
+            change = Change(
+                lanes=[LaneState(lane.lane, start, start, lane.target, scope=lane.scope)], tally=again.tally
+            )
             self.store.apply(self.shard, self.epoch, change)
             yield "hand moved back in the store"
         self.broker.set_hand(self.shard, self.epoch, lane.lane, start)

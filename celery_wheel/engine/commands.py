@@ -49,7 +49,7 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     resting = ctx.store.resting(ctx.shard, command.task_ids)
     yield "found"
     unknown = [task_id for task_id in missing if task_id not in resting]
-    if unknown and not (queue_is_empty and _has_waited(ctx, term, command)):
+    if unknown and not (queue_is_empty and has_waited(ctx, term, command.item_id)):
         return False
     now_ms = ctx.clock.now_ms()
     with term.active():
@@ -76,12 +76,12 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     return True
 
 
-def _has_waited(ctx: Context, term: Term, command: Command) -> bool:
+def has_waited(ctx: Context, term: Term, item_id: int) -> bool:
     """A broker that pushes messages may have some under way to this process when its queue is empty."""
     if ctx.broker.keeps_hand:
         return True
     now_ms = ctx.clock.monotonic_ms()
-    return now_ms - term.asked_ms.setdefault(command.item_id, now_ms) >= UNDER_WAY_MS
+    return now_ms - term.asked_ms.setdefault(item_id, now_ms) >= UNDER_WAY_MS
 
 
 def _revise(term: Term, command: Command, found: list[tuple[str, Row]], now_ms: int) -> Revision:

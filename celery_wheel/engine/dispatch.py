@@ -60,12 +60,13 @@ class Dispatcher:
         if lane.sent < lane.doubt and lane.in_flight is None:
             yield from self._doubt(term, lane)
         with term.active():
-            chunk = term.take(lane, ctx.clock.now_ms(), limits.chunk_count, limits.chunk_bytes)
+            times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
+            chunk = term.take(lane, *times, limits.chunk_count, limits.chunk_bytes)
             since = lane.since(chunk) if chunk else None
         yield "taken"
         if chunk is None:
             return False
-        if chunk.diverted or not (chunk.announced or ctx.broker.keeps_hand):
+        if chunk.diverted or chunk.missed or not (chunk.announced or ctx.broker.keeps_hand):
             yield from settle_now(ctx, term, chunk)
         elif not ctx.broker.keeps_hand:
             self._fence(term)  # no commit of this round has: and this clock may have stood still with its machine
@@ -94,7 +95,7 @@ class Dispatcher:
         chunk.failed.update(published.failed)
         # Of the queues behind an exchange some may have taken what another refused: it is there already, then.
         chunk.again |= any(row.exchange for row in chunk.rows if row.id in published.refused)
-        if published.refused and lane.target is not None:
+        if published.refused and lane.refusing:
             lane.refuse(chunk, published.refused, ctx.clock.monotonic_ms())
             return
         lane.confirm(chunk, now_ms, published.refused)
@@ -147,7 +148,11 @@ class Dispatcher:
         monotonic_ms = clock.monotonic_ms()
         with term.lock:
             due_ms = term.next_due_ms(monotonic_ms)
-            retries_ms = [lane.retry_at_ms - monotonic_ms for lane in term.lanes.values() if lane.in_flight]
+            retries_ms = [
+                wait
+                for lane in term.lanes.values()
+                if (wait := lane.retry_at_ms - monotonic_ms) > 0 or lane.in_flight is not None
+            ]
         if self._watch.halted:
             return MAX_WAIT_MS
         wait_ms = MAX_WAIT_MS if due_ms is None else due_ms - clock.now_ms()

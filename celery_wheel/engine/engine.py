@@ -232,7 +232,7 @@ class Engine:
             self._stand_by()
             yield Round.IDLE
             return
-        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms)
+        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms, ctx.clock.monotonic_ms())
         try:
             yield from adoption.steps()
         except BrokerError:

@@ -13,7 +13,8 @@ Promises, each a rule that closes a way to lose or to overtake a message
 2. Memory holds every live row in (cut, edge], except those under an open reservation.
 3. A row that comes late gets a position behind the cut, so (…, cut] never changes again.
 
-A lane with a target is for one destination that did not take everything: what is refused goes there in order, what
+A lane with a target is for what cannot leave at once: that of a gate (see ``gates``), which is closed or lets through
+so many in a time; or that of a destination that did not take everything. What is refused goes there in order, what
 becomes due for it meanwhile follows, and the lane tries again, later each time. Its chunk stays in flight until all of
 it has been taken, so nothing overtakes; the other destinations leave from their lane as ever.
 
@@ -26,9 +27,10 @@ Lanes are made by the term under its lock; nothing here locks, reads a clock or 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.gates import STAY, Place
 from celery_wheel.engine.port import Since
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, Row
 
@@ -43,6 +45,10 @@ RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
 PROVEN_AFTER = 100
 
 
+#: Where a row is to go, None to the broker.
+Route = Callable[[Row], Place | None]
+
+
 @dataclass(slots=True, eq=False)
 class Chunk:
     """Rows that leave together: exactly the live rows in (from_, to], in order of position."""
@@ -53,7 +59,9 @@ class Chunk:
     rows: list[Row]
     bytes: int
     ids: int  #: the sum of the rows' ids
-    diverted: list[Row] = field(default_factory=list)  #: were in the range, and go to the lane of their target first
+    diverted: list[tuple[Row, Place]] = field(default_factory=list)  #: were in the range, and go to another lane first
+    missed: list[Row] = field(default_factory=list)  #: were found later than they may be, and are set aside first
+    taken_ms: int = 0  #: by the wall clock
     announced: bool = False  #: the store knows how far it goes
     again: bool = False  #: rows of it may be in their queues already
     taken: set[int] = field(default_factory=set)  #: ids of the rows about which nothing more is to be done
@@ -93,7 +101,8 @@ class Lane:
     in_flight: Chunk | None = None  #: taken; whether the broker has it is not known yet
     unsettled: Unsettled | None = None
     settling: Unsettled | None = None  #: what was unsettled, on its way to the store
-    target: str | None = None  #: the only destination that leaves from here
+    target: str | None = None  #: what leaves from here: tasks of one destination, or of one gate
+    scope: str | None = None  #: of a gate: queue or task
     again: bool = False  #: rows that wait in it may be in their queue already
     told: Position = ORIGIN  #: what the broker remembers of this lane's rows begins here
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
@@ -102,6 +111,16 @@ class Lane:
     retry_ms: int = RETRY_FIRST_MS
     proven: int = 0  #: how many rows its destination has taken since it last refused one
     _tokens: int = 0
+
+    @property
+    def place(self) -> Place | None:
+        """What it is for; None: everything."""
+        return None if self.target is None else (self.scope, self.target)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether it is for a destination that did not take everything."""
+        return self.target is not None and self.scope is None
 
     def reserve(self, lowest: Position) -> int:
         """Let nothing at or after ``lowest`` leave until the token is given back."""
@@ -120,35 +139,45 @@ class Lane:
         heapq.heappush(self.ready, (row.due_ms, row.seq, row.id))
 
     def take(
-        self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int, waiting: Collection[str] = ()
+        self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int, route: Route | None = None
     ) -> Chunk | None:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
-        ``waiting`` are targets that have a lane of their own: their rows are diverted.
+        ``route`` says of each whether it is to leave from another lane.
         """
         if self._failed():
             return None
-        ready, taken, diverted = self.ready, list[Row](), list[Row]()
+        ready, taken, diverted, missed = self.ready, list[Row](), list[tuple[Row, Place]](), list[Row]()
         weight, ids, last = 0, 0, None
         # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
         end = min((now_ms + 1, 0), self.floor())
-        while ready and len(taken) + len(diverted) < max_count and weight < max_bytes and ready[0] < end:
+        left = max_count
+        while ready and left > 0 and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
                 continue
+            late = row.misfire_ms is not None and now_ms - row.eta_ms > row.misfire_ms
+            place = None if late or route is None else route(row)
+            if place is STAY:
+                self.push(row)
+                break
             last = rows.pop(row_id)
+            left -= 1
             weight += row.size
-            if waiting and row.target in waiting:
-                diverted.append(row)
+            if late:
+                missed.append(row)
+            elif place is not None:
+                diverted.append((row, place))
             else:
                 taken.append(row)
                 ids += row_id
         if last is None:
             return None
-        weight -= sum([row.size for row in diverted])
-        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted)
+        if diverted or missed:
+            weight = sum([row.size for row in taken])
+        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk
@@ -200,7 +229,7 @@ class Lane:
 
     def at_once(self, max_count: int) -> int:
         """How many rows may go in one chunk."""
-        return max_count if self.target is None or self.proven >= PROVEN_AFTER else 1
+        return max_count if not self.refusing or self.proven >= PROVEN_AFTER else 1
 
     def busy(self, rows: dict[int, Row], now_ms: int) -> bool:
         """Whether rows that are due wait in this lane, in memory or, for all that is known, in the store."""

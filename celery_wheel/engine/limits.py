@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.gates import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Limits:
     load_bytes: int = 16 * 2**20
     intake_count: int = 5_000  #: messages a group commit
     intake_bytes: int = 16 * 2**20
+    inbox_count: int = 1_000  #: of those from the inbox: a bulk load must not keep the wheel queue waiting for long
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
     history_bytes: int = 10 * 2**30
@@ -26,3 +30,4 @@ class Limits:
     max_clock_step_ms: int = 60_000
     replay_on_rollback: bool = True
     rollback_window_ms: int = 300_000
+    rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task

@@ -2,7 +2,7 @@
 
 ::
 
-    requeue   rows at rest, rejected or parked ─► the lane of what is due now
+    requeue   rows at rest, not cancelled ─► the lane of what is due now
     replay    rows that left, at or before the hand ─► a lane of their own, all of which may be in its queue already
 
     done        it leaves now
@@ -30,7 +30,7 @@ from celery_wheel.engine.term import Term
 from celery_wheel.store.model import HOUR_MS, REPLAY, Answer, Change, Move, Outcome, Position, Row
 
 #: Kinds of outcomes after which a row can leave again.
-SET_ASIDE = ("rejected", "parked")
+SET_ASIDE = ("rejected", "expired", "parked")
 
 
 def recall(ctx: Context, term: Term, command: Command) -> Generator[str, None, bool]:

@@ -43,7 +43,7 @@ def settle_now(ctx: Context, term: Term, announced: Chunk | None = None) -> Gene
     with term.active():
         term.settled(settlement)
         if announced is not None:
-            announced.announced, announced.diverted = True, []
+            announced.announced, announced.diverted, announced.missed = True, [], []
     if settlement.change.moves:
         ctx.wake.set()  # lanes with refused rows may go on
     return True

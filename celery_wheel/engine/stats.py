@@ -21,6 +21,7 @@ class Stats:
     rejected: int = 0
     cancelled: int = 0
     moved: int = 0
+    completed: int = 0  #: by a key, whether cancelled or moved
     dispatched: int = 0
     forgotten: int = 0
     adoptions: int = 0

@@ -22,10 +22,12 @@ from there at their own eta: they are all due before whatever is left in the lan
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
 from celery_wheel.engine.window import Window
 from celery_wheel.errors import TermEnded
@@ -58,6 +60,14 @@ class Intake:
     tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
 
 
+class SetAside(NamedTuple):
+    """Why an arrival does not wait: the outcome with which it is laid to rest."""
+
+    kind: str
+    reason: str
+    actor: str
+
+
 @dataclass(slots=True, eq=False)
 class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
@@ -69,11 +79,14 @@ class Settlement:
 
 
 class Term:
-    def __init__(self, shard: int, epoch: int, seq: int, lanes: Sequence[Lane], window: Window) -> None:
+    def __init__(
+        self, shard: int, epoch: int, seq: int, lanes: Sequence[Lane], window: Window, gates: Gates | None = None
+    ) -> None:
         self.shard = shard
         self.epoch = epoch
         self.lanes = {lane.number: lane for lane in lanes}
         self.window = window
+        self.gates = gates or Gates()
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
@@ -117,18 +130,25 @@ class Term:
                 return lane
         return self._open_lane(None, again)
 
-    def _lane_of(self, target: str) -> Lane:
-        """The lane in which a destination waits that does not take everything."""
-        return next((lane for lane in self.lanes.values() if lane.target == target), None) or self._open_lane(target)
+    def lane_of(self, place: Place) -> Lane:
+        """The lane in which those wait who cannot pass a gate, or whose destination does not take everything."""
+        return next((lane for lane in self.lanes.values() if lane.place == place), None) or self._open_lane(place)
 
-    def _open_lane(self, target: str | None, again: bool = False) -> Lane:
-        lane = Lane(max(self.lanes) + 1, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target)
+    def _open_lane(self, place: Place | None, again: bool = False) -> Lane:
+        scope, target = place or (None, None)
+        number = max(self.lanes) + 1
+        lane = Lane(number, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target, scope=scope)
         lane.again = again
         self.lanes[lane.number] = lane
         return lane
 
-    def reserve(self, arrivals: Sequence[Message | Unreadable], now_ms: int) -> Intake:
-        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane."""
+    def reserve(
+        self, arrivals: Sequence[Message | Unreadable], now_ms: int, set_aside: Mapping[str, SetAside] | None = None
+    ) -> Intake:
+        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane.
+
+        ``set_aside``: those that do not wait, by envelope.
+        """
         change = Change()
         intake = Intake(change)
         lowest: dict[int, tuple[int, int]] = {}
@@ -139,10 +159,9 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
+            if (self.tombstones or set_aside) and (why := self._why_not(arrival, now_ms, set_aside or {})) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
-                why = (tombstone.reason, tombstone.actor)
-                change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, *why, now_ms))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
@@ -164,7 +183,15 @@ class Term:
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
         return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.again) for lane in new]
 
-    def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+    def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
+        """What keeps an arrival from waiting, if anything does."""
+        tombstone = self.tombstone(arrival.task_id, now_ms)
+        if tombstone is not None:
+            return SetAside("cancelled", tombstone.reason, tombstone.actor)
+        return set_aside.get(arrival.envelope_id)
+
+    def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+        """What keeps messages of a task id from waiting."""
         found = self.tombstones.get(task_id)
         return found if found is not None and found.until_ms >= now_ms else None
 
@@ -184,17 +211,39 @@ class Term:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, now_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
-        """The chunk to publish now: the one whose fate is unknown, else the next that is due."""
+    def take(self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates."""
         if lane.in_flight is not None:
             return lane.in_flight
-        waiting: set[str] = set()
-        if lane.target is None:
-            waiting = {one.target for one in self.lanes.values() if one.target and one.busy(self.window.rows, now_ms)}
-        chunk = lane.take(self.window.rows, now_ms, lane.at_once(max_count), max_bytes, waiting)
+        gates, route = self.gates, None
+        room = lane.at_once(max_count)
+        if gates or len(self.lanes) > 1:
+            rows, lanes = self.window.rows, self.lanes.values()
+            busy = {place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms)}
+            room = min(room, self._room(lane, monotonic_ms, max_count))
+            if gates or busy:
+                route = Router(gates, lane.place, busy, monotonic_ms)
+        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route)
         if chunk is not None:
-            self.window.left(chunk.bytes + sum(row.size for row in chunk.diverted))
+            others = [*chunk.missed, *(row for row, _ in chunk.diverted)]
+            self.window.left(lane.number, len(chunk.rows) + len(others), chunk.bytes + sum(row.size for row in others))
+            for place in _passed(lane):
+                gates.spend(place, len(chunk.rows), monotonic_ms)
+        elif route is not None and route.again_ms > monotonic_ms:
+            lane.retry_at_ms = route.again_ms
         return chunk
+
+    def _room(self, lane: Lane, monotonic_ms: int, max_count: int) -> int:
+        """How many of a lane may leave now; if none, it is not asked again before some may."""
+        room = max_count
+        for place in _passed(lane):
+            if place in self.gates.closed:
+                return 0
+            free, again_ms = self.gates.room(place, monotonic_ms)
+            if free == 0:
+                lane.retry_at_ms = again_ms
+            room = room if free is None else min(room, free)
+        return room
 
     def in_order(self) -> list[Lane]:
         """The lanes, the one with the earliest ready row first: it goes before what is ready in the others."""
@@ -204,7 +253,9 @@ class Term:
 
     def next_due_ms(self, monotonic_ms: int | None = None) -> int | None:
         """When the next row may be due; None when nothing is in memory, or nothing may be tried at ``monotonic_ms``."""
-        lanes = [lane for lane in self.lanes.values() if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
+        closed = self.gates.closed
+        open_ = [lane for lane in self.lanes.values() if closed.isdisjoint(_passed(lane))]
+        lanes = [lane for lane in open_ if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
         due = [lane.next_due_ms(self.window.rows) for lane in lanes]
         due.append(self.window.wheel.next_expiration_ms())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
@@ -217,7 +268,9 @@ class Term:
         settlement, hands = Settlement(withdrawn=self.window.watch()), dict[int, Position]()
         if announced is not None:
             hands[announced.lane] = self.lanes[announced.lane].hand
-            self._divert(settlement, announced.diverted, self.lanes[announced.lane].again)
+            again = announced.again or self.lanes[announced.lane].again
+            self._divert(settlement, announced.diverted, again)
+            self._set_aside(settlement.change, announced)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
             if done is not None and lane.settling is None:  # one after the other, or the hand would go back
@@ -229,7 +282,7 @@ class Term:
         change = settlement.change
         for number, hand in hands.items():
             lane = self.lanes[number]
-            change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again))
+            change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again, lane.scope))
         change.seq = self.seq
         if not hands:
             self.window.unwatch(settlement.withdrawn)
@@ -245,15 +298,24 @@ class Term:
             change.tally[TallyKey(*key)] = change.tally.get(TallyKey(*key), 0) + n
         for row_id, reason in done.failed.items():
             self.lay_to_rest(change, row_id, "rejected", reason, "broker", done.published_ms)
-        for row in done.refused:
-            self._lane_of(row.target).proven = 0
-        self._divert(settlement, done.refused, done.again or lane.again)
+        refused: list[tuple[Row, Place]] = [(row, (None, row.target)) for row in done.refused]
+        for _, place in refused:
+            self.lane_of(place).proven = 0
+        self._divert(settlement, refused, done.again or lane.again)
 
-    def _divert(self, settlement: Settlement, rows: Sequence[Row], again: bool) -> None:
-        """Rows go on in the lane of their target, in the order they have, and not before the change is committed."""
+    def _set_aside(self, change: Change, announced: Chunk) -> None:
+        """What was found later than its misfire option allows."""
+        for row in announced.missed:
+            late_s, most_s = (announced.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
+            reason = f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s"
+            self.lay_to_rest(change, row.id, "expired", reason, "wheel", announced.taken_ms)
+            change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
+
+    def _divert(self, settlement: Settlement, rows: Sequence[tuple[Row, Place]], again: bool) -> None:
+        """Rows go on in another lane, in the order they have, and not before the change is committed."""
         tally, lowest = settlement.change.tally, dict[int, Position]()
-        for row in rows:
-            lane = self._lane_of(row.target)
+        for row, place in rows:
+            lane = self.lane_of(place)
             if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
                 lane.again = False
             lane.again |= again
@@ -294,3 +356,9 @@ class Term:
     def lay_to_rest(self, change: Change, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
         change.moves.append(Move(row_id, REST, at_ms, self.next_seq()))
         change.outcomes.append(Outcome(self.next_seq(), row_id, kind, reason, actor, at_ms))
+
+
+def _passed(lane: Lane) -> list[Place]:
+    """The gates that all of a lane's rows stand at."""
+    place = lane.place
+    return [EVERYTHING] if place is None or place[0] is None else [EVERYTHING, place]

@@ -49,13 +49,15 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     weight = sum(b.bytes for b in change.batches)
     if weight:
         statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
-    statements.set_lane.many(connection, [(shard, s.lane, *s.hand, *s.cut, s.target, s.again) for s in change.lanes])
+    lanes = [(shard, s.lane, *s.hand, *s.cut, s.target, s.again, s.scope) for s in change.lanes]
+    statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
     statements.commanding.add_tombstone.many(connection, tombstones)
+    statements.commanding.complete.many(connection, [(one, shard) for one in change.completed])
     statements.commanding.unwatch.many(connection, [(one, shard) for one in change.unwatched])
     statements.commanding.add_watch.many(
         connection, [(shard, one.kind, one.key, one.timer_id) for one in change.watches]

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, insert, literal_column, select
 
-from celery_wheel.store.model import REST
+from celery_wheel.store.model import REST, WATCH
 from celery_wheel.store.prepared import Prepared
 from celery_wheel.store.schema import answer, gate, inbox, outcome, payload, timer, tombstone, watch
 
@@ -58,6 +58,7 @@ class Commanding:
         self.add_watch = self._prepare(insert(watch).inline().values(_places("shard", "kind", "key", "timer_id")))
         of_timer = and_(watch.c.timer_id == bindparam("gone"), watch.c.shard == bindparam("at_shard"))
         self.unwatch = self._prepare(delete(watch).where(of_timer))
+        self.complete = self._prepare(delete(watch).where(of_timer, watch.c.kind == literal_column(f"'{WATCH}'")))
         self.forget_watch = self._prepare(delete(watch).where(watch.c.timer_id == bindparam("gone")))
         keys: list[BindParameter[str]] = [bindparam(f"key_{n}") for n in range(KEY_PLACES)]
         joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)

@@ -34,7 +34,7 @@ class Desk:
         with self._database.writing() as connection:
             return bool(self._sql.commanding.take_back(connection, item=item).rowcount)
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:
             found = self._sql.commanding.answer(connection, asked=changes.digits(command_id)).scalar()
         return None if found is None else dict(json.loads(found))

@@ -17,7 +17,7 @@ from sqlalchemy.schema import CreateColumn
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.database import Database
-from celery_wheel.store.schema import SCHEMA_VERSION, answer, gate, meta, shard, timer, tombstone, watch
+from celery_wheel.store.schema import SCHEMA_VERSION, answer, gate, lane, meta, shard, timer, tombstone, watch
 
 
 def migrate(database: Database) -> list[int]:
@@ -80,8 +80,9 @@ def _from_2(connection: Connection) -> None:
     """Control: answers, tombstones, watches, gates; and what is done with what is found late."""
     for table in (answer, tombstone, watch, gate):
         table.create(connection)
-    column = CreateColumn(timer.c.misfire_ms).compile(dialect=connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE {timer.name} ADD COLUMN {column}")
+    for column in (timer.c.misfire_ms, lane.c.scope):
+        described = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {described}")
 
 
 #: By the version they begin with.

@@ -16,8 +16,8 @@ Rules for every implementation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from celery_wheel.store.model import (
     Change,
@@ -123,8 +123,12 @@ class Store(Protocol):
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
 
-    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
-        """The oldest items by id. There is no cursor: commits come out of order; taking in deletes."""
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+        """Items of several shards, in one transaction."""
+
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        """The oldest items by id, at least one if there is one. There is no cursor: commits come out of order; taking
+        in deletes."""
 
     # -- commands: asked by anybody, answered by the holder ---------------------------------------------
 
@@ -134,7 +138,7 @@ class Store(Protocol):
     def take_back(self, item: int) -> bool:
         """Take an item out of the inbox before the holder has; False when the holder was first."""
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         """The verdicts on a command; committed together with its leaving the inbox."""
 
     def tombstones(self, shard: int) -> list[Tombstone]:

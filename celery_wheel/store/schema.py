@@ -137,6 +137,7 @@ lane = Table(
     _required("cut_seq", BigInteger, "second half of the cut's position"),
     _optional("target", Text, "the one destination it is for, while that does not take everything; none: for all"),
     Column("again", Boolean, nullable=False, default=False, comment="its rows may be in their queue already"),
+    _optional("scope", Text, "queue or task, where the target is that of a gate; none: of a destination"),
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 

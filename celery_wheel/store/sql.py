@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -168,6 +168,7 @@ class SqlStore(Desk):
                 Position(row.cut_due_ms, row.cut_seq),
                 row.target,
                 bool(row.again),
+                row.scope,
             )
             for row in rows
         ]
@@ -240,13 +241,31 @@ class SqlStore(Desk):
     # -- the inbox: written by anybody, taken in by the holder ------------------------------------------
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
-        rows: list[tuple[Any, ...]] = [(shard, kind, payload) for kind, payload in items]
+        self.put_inboxes({shard: list(items)})
+
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+        rows: list[tuple[Any, ...]] = [(shard, *item) for shard, of_shard in items.items() for item in of_shard]
         with self._database.writing() as connection:
             self._sql.put_inbox.many(connection, rows)
+        self._database.tidy()  # a bulk load may run while no scheduler does
 
-    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         with self._database.reading() as connection:
+            if max_bytes is not None:
+                limit = self._inbox_within(connection, shard, limit, max_bytes)
+            if limit == 0:
+                return []
             return [InboxItem(*row) for row in self._sql.read_inbox(connection, shard=shard, limit=limit)]
+
+    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int) -> int:
+        """How many of the oldest items are that many bytes together; at least one, if there is one."""
+        weight = count = 0
+        for (size,) in self._sql.inbox_sizes(connection, shard=shard, limit=limit).all():
+            weight += size
+            if count and weight > max_bytes:
+                break
+            count += 1
+        return count
 
     def close(self) -> None:
         self._database.close()

@@ -144,8 +144,8 @@ class Statements:
     def _prepare(self, clause: Any) -> Prepared:
         return Prepared(clause, self._dialect)
 
-    def _bulk(self, table: Table) -> Adding:
-        prepared = self._prepare(insert(table))
+    def _bulk(self, table: Table, clause: Any = None) -> Adding:
+        prepared = self._prepare(insert(table) if clause is None else clause)
         return prepared if self._adding is None else self._adding(table, prepared)
 
     def _holding(self) -> None:
@@ -202,7 +202,7 @@ class Statements:
                 eta_ms=func.coalesce(bindparam("eta_ms", type_=BigInteger), timer.c.eta_ms),
             )
         )
-        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target", "again"]
+        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target", "again", "scope"]
         new = self._insert_or(lane).inline().values({name: bindparam(name) for name in columns})
         places = {name: new.excluded[name] for name in columns[2:]}
         self.set_lane = self._prepare(new.on_conflict_do_update(index_elements=columns[:2], set_=places))
@@ -213,9 +213,8 @@ class Statements:
         self.take_in = self._prepare(
             delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
         )
-        self.put_inbox = self._prepare(
-            insert(inbox).inline().values({name: bindparam(name) for name in ("shard", "kind", "payload")})
-        )
+        given: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload")}
+        self.put_inbox = self._bulk(inbox, insert(inbox).inline().values(given))
 
     def _forgetting(self) -> None:
         self.history_bytes = self._prepare(select(shard.c.history_bytes).where(_held()))
@@ -266,6 +265,8 @@ class Statements:
         self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
         items = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(inbox.c.shard == at_shard)
         self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))
+        sizes = select(func.length(inbox.c.payload)).where(inbox.c.shard == at_shard)
+        self.inbox_sizes = self._prepare(sizes.order_by(inbox.c.id).limit(bindparam("limit")))
 
     def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
         return select(timer.c.envelope_id).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))

@@ -58,6 +58,13 @@ class Migration(migrations.Migration):
                 db_comment="found later than this it is set aside; duration in milliseconds", null=True
             ),
         ),
+        migrations.AddField(
+            model_name="lane",
+            name="scope",
+            field=models.TextField(
+                db_comment="queue or task, where the target is that of a gate; none: of a destination", null=True
+            ),
+        ),
         migrations.CreateModel(
             name="Answer",
             fields=[

@@ -5,6 +5,7 @@ Each is a page by key: the store reads as many lines as are shown, wherever in t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -14,11 +15,20 @@ from celery_wheel.store.model import ORIGIN
 from django_wheel.present import seen
 from django_wheel.views.request import LINES, Asked
 
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Names and their counts, as pairs: in a template ``items`` of a dict is the task of that name, if there is one."""
+
+    queues: list[tuple[str, int]]
+    tasks: list[tuple[str, int]]
+
+
 #: For so long the filters' offers are as they were.
 NAMES_FOR_S = 10
 
 #: By the store's uuid: when they were taken, and what was there.
-_offered: dict[str, tuple[float, Names]] = {}
+_offered: dict[str, tuple[float, Offers]] = {}
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
@@ -70,7 +80,7 @@ def _criteria(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _offered_names(wheel: Wheel) -> Names:
+def _offered_names(wheel: Wheel) -> Offers:
     """What the filters offer: names that have something pending, or had a moment ago.
 
     They are summed up from the whole tally, for which a page of a hundred lines need not wait each time. A name that a
@@ -83,8 +93,8 @@ def _offered_names(wheel: Wheel) -> Names:
     return taken[1]
 
 
-def _readable(names: Names) -> Names:
+def _readable(names: Names) -> Offers:
     queues, tasks = (
-        {name: count for name, count in one.items() if seen(name) == name} for one in (names.queues, names.tasks)
+        [(name, count) for name, count in one.items() if seen(name) == name] for one in (names.queues, names.tasks)
     )
-    return Names(queues, tasks)
+    return Offers(queues, tasks)

@@ -290,6 +290,55 @@ def test_a_page_is_small_whatever_the_names(viewer: Client, holder: Holder) -> N
     assert "\u202e" not in text
 
 
+def test_a_task_may_be_called_like_a_method_of_a_template(viewer: Client, holder: Holder) -> None:
+    for name in ("items", "keys", "0"):
+        tallied(holder, NOW, task=name, queue=name)
+    response = viewer.get(f"{ADMIN}/pending/")
+    assert response.status_code == 200
+    assert '<option value="items">1 pending</option>' in text_of(response)
+
+
+def test_a_shard_that_is_not_there_is_told(viewer: Client, holder: Holder) -> None:
+    said = "shard must be one that the store has, got 7"
+    assert said in text_of(viewer.get(f"{ADMIN}/wheel/?shard=7"))
+    assert "must be" not in text_of(viewer.get(f"{ADMIN}/wheel/?shard=1"))
+
+
+@freeze_time(MOMENT)
+@pytest.mark.parametrize("language", ["de", "en", "he"])
+def test_links_are_the_same_where_numbers_are_written_otherwise(
+    viewer: Client, holder: Holder, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    settings.USE_THOUSAND_SEPARATOR = True
+    tallied(holder, *[NOW + n for n in range(1_001)], NOW + HOUR_MS)
+    holder.store.renew(0, holder.epoch, NOW - 1_700, LEASE, snapshot())
+    for address in ("wheel/", "wheel/live/"):
+        text = text_of(viewer.get(f"{ADMIN}/{address}"))
+        assert 'data-count="1002"' in text
+        assert 'data-age="1700"' in text
+        assert f"from={NOW + HOUR_MS}&amp;to={NOW + 2 * HOUR_MS}" in text
+        assert not re.search(r"(from|to)=\d+[^\d\"&]", text)
+    assert f"seq {holder.highest_seq}," in text_of(viewer.get(f"{ADMIN}/pending/{holder.ids()[-1]}/"))
+
+
+@freeze_time(MOMENT)
+def test_pages_can_be_read_by_a_screen_reader(viewer: Client, holder: Holder, settings: Any) -> None:
+    """English text says that it is English; a part that is replaced every second has no alerts; columns have heads."""
+    settings.LANGUAGE_CODE = "he"
+    tallied(holder, NOW + HOUR_MS)
+    text = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    assert '<div id="content-main" lang="en" dir="ltr">' in text
+    live = text_of(viewer.get(f"{ADMIN}/wheel/live/"))
+    assert 'data-news="The scheduler that holds the wheel is silent."' in live
+    assert 'role="alert"' not in live
+    for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+        found = text_of(viewer.get(f"{ADMIN}/{page}/")).partition('id="content-main"')[2]
+        assert found.count("<th ") == found.count('<th scope="')
+        assert "<th>" not in found
+        assert len(re.findall('<div class="wheel-scroll"[^>]*><table', found)) == found.count("<table")
+
+
 def test_a_task_is_found_without_reading_its_bodies(viewer: Client, holder: Holder, store: SqlStore) -> None:
     holder.accept(NOW, task_id="wanted", body=b"b" * 1_000)
     (found,) = browse.find(store, "wanted", with_bytes=False)

@@ -150,7 +150,12 @@ def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: 
     assert (check.returncode, "Run: python manage.py migrate django_wheel" in check.stderr) == (2, True), check.stderr
     migrated(tmp_path, database)
     check = manage(tmp_path, database, "wheel_migrate_check")
-    assert (check.returncode, "was never used" in check.stderr) == (1, True), check.stderr
+    assert (check.returncode, "was never used" in check.stdout) == (0, True), check.stderr
+    manage(tmp_path, database, "migrate", "django_wheel", "0001")
+    check = manage(tmp_path, database, "wheel_migrate_check")
+    remedy = "Run: python manage.py migrate django_wheel --database=default\n"
+    assert (check.returncode, check.stderr.endswith(remedy)) == (2, True), check.stderr
+    migrated(tmp_path, database)
     manage(tmp_path, database, "shell", "-c", opening + ".close()")
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert (check.returncode, "nothing is to be done" in check.stdout) == (0, True), check.stderr
@@ -189,7 +194,37 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
     for command in check.stderr.partition("Run: ")[2].strip().split("; then: "):
         done = manage(tmp_path, database, *command.split()[2:])
         assert done.returncode == 0, done.stderr
-    assert "was never used" in manage(tmp_path, database, "wheel_migrate_check").stderr
+    assert "was never used" in manage(tmp_path, database, "wheel_migrate_check").stdout
+
+
+def test_a_first_deployment_may_check_before_the_first_scheduler_starts(database: str, tmp_path: Path) -> None:
+    """Else what checks before it starts anything would never start."""
+    migrated(tmp_path, database)
+    check = manage(tmp_path, database, "check", "--deploy", "--tag", "celery_wheel")
+    assert (check.returncode, "django_wheel.W012" in check.stderr) == (0, True), check.stderr
+
+
+def test_migrating_sqlite_says_nothing_of_comments(tmp_path: Path) -> None:
+    done = manage(tmp_path, "sqlite", "migrate", "--verbosity", "0")
+    assert (done.returncode, "W163" in done.stderr) == (0, False), done.stderr
+
+
+def test_routers_of_the_project_that_keep_to_one_database_do_not_keep_the_tables_from_theirs(
+    database: str, tmp_path: Path
+) -> None:
+    done = manage(tmp_path, database, "migrate", "--verbosity", "0", SITE_ROUTER="tests.site.routers.Keep")
+    assert done.returncode == 0, done.stderr
+    check = manage(tmp_path, database, "wheel_migrate_check", SITE_ROUTER="tests.site.routers.Keep")
+    assert check.returncode == 0, check.stderr
+
+
+def test_a_database_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    monkeypatch.setattr(connections["default"], "vendor", "sqlite", raising=False)
+    monkeypatch.setattr(connections["default"], "is_in_memory_db", lambda: True, raising=False)
+    with pytest.raises(SettingError, match=r"other processes can read, got django://default, which is in memory"):
+        open_store("django://default")
 
 
 def test_an_entry_that_is_none(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import machine, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import machine, many, purgatory, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -28,8 +28,9 @@ BENCHES: dict[str, Bench] = {
     "spine": spine.run,
     "rabbit": rabbit.run,
     "reading": reading.run,
+    "many": many.run,
 }
-DEFAULT = ("wheel", "purgatory", "spine", "rabbit")
+DEFAULT = ("wheel", "purgatory", "spine", "rabbit", "many")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 

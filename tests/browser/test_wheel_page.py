@@ -120,3 +120,28 @@ def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site
     expect(page.locator("#wheel-lost")).to_be_visible(timeout=15_000)
     site.start_web()
     expect(page.locator("#wheel-lost")).to_be_hidden(timeout=30_000)
+
+
+def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> None:
+    page.goto(WHEEL)
+    refreshed(page)
+    page.locator("#wheel-pace button").focus()
+    page.keyboard.press("Tab")  # into the live part
+    state = page.locator("#wheel-pace span")
+    expect(state).to_have_text("waits while the keyboard is in it")
+    assert page.evaluate("document.getElementById('wheel-live').contains(document.activeElement)")
+    page.keyboard.press("Shift+Tab")
+    refreshed(page)
+    page.keyboard.press("Enter")
+    expect(state).to_have_text("paused")
+    expect(page.locator("#wheel-pace button")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("Enter")
+    refreshed(page)
+    expect(state).to_have_text("up to date")
+
+
+@pytest.mark.parametrize("address", ["wheel/", "pending/", "history/", "rejected/", "batch/", "shard/"])
+def test_a_narrow_screen_has_no_need_to_scroll_sideways(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"/admin/django_wheel/{address}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

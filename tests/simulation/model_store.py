@@ -11,13 +11,16 @@ import bisect
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
+    UNIQUE,
+    WATCH,
     Answer,
     Batch,
     Change,
@@ -179,8 +182,9 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = set(change.unwatched)
-            data.watches = [one for one in data.watches if one.timer_id not in over] + change.watches
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE)}
+            over |= {(WATCH, id_) for id_ in change.completed}
+            data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
@@ -309,11 +313,7 @@ class ModelStore:
     # -- the inbox -----------------------------------------------------------------------------------
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
-        with self.disk.lock:
-            data = self.disk.shard(shard)
-            for kind, payload in items:
-                item = InboxItem(next(self.disk.inbox_ids), kind, payload)
-                data.inbox[item.id] = item
+        self.put_inboxes({shard: list(items)})
 
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
         self.put_inbox(shard, [(kind, payload)])
@@ -323,7 +323,7 @@ class ModelStore:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         with self.disk.lock:
             found = [data.answers[command_id] for data in self.disk.shards.values() if command_id in data.answers]
         return dict(found[0].verdicts) if found else None
@@ -354,9 +354,20 @@ class ModelStore:
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
             self.fault("after commit")
 
-    def read_inbox(self, shard: int, limit: int) -> list[InboxItem]:
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
         with self.disk.lock:
-            return sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
+            for shard, of_shard in items.items():
+                for kind, payload in of_shard:
+                    item = InboxItem(next(self.disk.inbox_ids), kind, payload)
+                    self.disk.shard(shard).inbox[item.id] = item
+
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        with self.disk.lock:
+            items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
+        if max_bytes is None:
+            return items
+        upto = list(itertools.accumulate(len(item.payload) for item in items))
+        return [item for n, item in enumerate(items) if n == 0 or upto[n] <= max_bytes]
 
     def close(self) -> None:
         with self.disk.lock:

@@ -97,7 +97,7 @@ def done_though_handed_over() -> Iterator[type[World]]:
 @contextmanager
 def no_tombstone() -> Iterator[type[World]]:
     """A task that was cancelled before it came leaves all the same."""
-    with mock.patch.object(Term, "_tombstone", return_value=None):
+    with mock.patch.object(Term, "tombstone", return_value=None):
         yield World
 
 

@@ -1,4 +1,5 @@
-"""From the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER."""
+"""From the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER, and
+SITE_ROUTER."""
 
 import os
 from pathlib import Path
@@ -62,6 +63,8 @@ if given := os.environ.get("SITE_DATABASE"):
     }
 else:
     DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / "site.sqlite3"}}
+
+DATABASE_ROUTERS = [os.environ["SITE_ROUTER"]] if "SITE_ROUTER" in os.environ else []
 
 CELERY_BROKER_URL = os.environ.get("SITE_BROKER") or "memory://"
 CELERY_BEAT_SCHEDULER = "wheel"

@@ -30,8 +30,31 @@ def test_reading_is_bounded_and_takes_nothing(store: Store) -> None:
     assert contents(store, limit=3) == contents(store, limit=3) == [("message", bytes([n])) for n in range(3)]
 
 
+def test_reading_is_bounded_in_bytes_but_never_to_nothing(store: Store) -> None:
+    """Otherwise one large item would stay, and all behind it."""
+    store.put_inbox(0, [("message", bytes(size)) for size in (30, 10, 10, 10, 50)])
+
+    def sizes(max_bytes: int, limit: int = 10) -> list[int]:
+        return [len(item.payload) for item in store.read_inbox(0, limit, max_bytes)]
+
+    assert sizes(1) == [30]
+    assert sizes(49) == [30, 10]
+    assert sizes(50) == [30, 10, 10]
+    assert sizes(1_000) == [30, 10, 10, 10, 50]
+    assert sizes(1_000, limit=2) == [30, 10]
+    assert store.read_inbox(1, 10, 100) == []
+
+
+def test_items_of_several_shards_are_put_in_together(store: Store) -> None:
+    store.put_inboxes({0: [("message", b"0")], 1: [("message", b"1"), ("cancel", b"2")]})
+    assert contents(store, shard=0) == [("message", b"0")]
+    assert contents(store, shard=1) == [("message", b"1"), ("cancel", b"2")]
+
+
 def test_nothing_may_be_put_in(store: Store) -> None:
     store.put_inbox(0, [])
+    store.put_inboxes({})
+    store.put_inboxes({0: []})
     assert contents(store) == []
 
 

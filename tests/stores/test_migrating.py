@@ -21,6 +21,7 @@ def age(store: SqlStore) -> None:
         for table in ("wheel_answer", "wheel_tombstone", "wheel_watch", "wheel_gate"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("ALTER TABLE wheel_timer DROP COLUMN misfire_ms")
+        connection.exec_driver_sql("ALTER TABLE wheel_lane DROP COLUMN scope")
     set_version(store, 2)
 
 

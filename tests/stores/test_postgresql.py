@@ -218,6 +218,7 @@ PLANS = {
     "slice": "wheel_timer_position",
     "find": "wheel_timer_task",
     "read_inbox": "wheel_inbox_shard",
+    "inbox_sizes": "wheel_inbox_shard",
     "pending": "wheel_tally_place",
     "forget_outcome": "wheel_outcome_timer",
     "move": "wheel_timer_pkey",

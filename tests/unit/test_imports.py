@@ -10,6 +10,14 @@ import pytest
 #: Importing the left side must load none of the right side. Kombu itself imports Django where that is installed.
 NEVER = {
     "celery_wheel": ["celery", "kombu", "sqlalchemy", "django", "redis", "psycopg", "celery_wheel.app"],
+    "celery_wheel.testing.plugin": [
+        "celery",
+        "kombu",
+        "sqlalchemy",
+        "django",
+        "celery_wheel.app",
+        "celery_wheel.store",
+    ],
     "celery_wheel.timing": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.store"],
     "celery_wheel.store.model": ["celery", "kombu", "sqlalchemy", "django", "celery_wheel.timing"],
     "celery_wheel.store": [

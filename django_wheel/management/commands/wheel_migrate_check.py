@@ -22,6 +22,9 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         try:
             store = asking.open_store(project_wheel().conf.app)
+        except asking.NotBegun as unused:  # as before the first start of a scheduler, which a deployment has yet to do
+            self.stdout.write(f"the tables are those of version {SCHEMA_VERSION}; {unused}")
+            return
         except asking.NotMigrated as error:
             raise CommandError(f"{error}\n{error.hint}", returncode=2) from error
         except (WheelError, ImproperlyConfigured) as error:

@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import redis
+
 from celery_wheel import Celery
 
 app = Celery("scheduler_project", broker=os.environ["SCHEDULER_BROKER"])
@@ -31,3 +33,8 @@ def mark(self: Any) -> None:
 
 @app.task(name="tick")
 def tick() -> None: ...
+
+
+@app.task(name="note")
+def note(number: int) -> None:
+    redis.Redis.from_url(os.environ["SCHEDULER_BROKER"]).rpush("ran", number)

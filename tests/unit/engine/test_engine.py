@@ -6,7 +6,7 @@ from celery_wheel.engine.context import Round
 from celery_wheel.engine.lane import RETRY_FIRST_MS
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import MAX_SEQ, REST, Position, Unreadable
+from celery_wheel.store.model import MAX_SEQ, REST, Message, Position, Unreadable
 from tests.unit.engine.conftest import Rig, finish
 
 
@@ -209,6 +209,16 @@ def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: 
     rig.run(rounds=3)
     assert rig.pushed == ["a", "b"]
     assert not any(rig.disk.shard(0).tally.values())
+
+
+def test_a_long_inbox_keeps_the_wheel_queue_waiting_for_no_more_than_a_few_of_its_items() -> None:
+    rig = Rig(Limits(inbox_count=3))
+    rig.run("tend")
+    rig.store.put_inbox(0, [("levitate", bytes([n])) for n in range(7)])
+    rig.send("a", 100)
+    rig.run("ingest")
+    assert "a" in {row.message.task_id for row in rig.disk.shard(0).rows.values() if isinstance(row.message, Message)}
+    assert [item.payload for item in rig.disk.shard(0).inbox.values()] == [bytes([n]) for n in range(3, 7)]
 
 
 class TestCancel:
@@ -422,7 +432,7 @@ def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
     lane = term.lanes[0]
     with term.active():
         term.window.reap(term.lanes, rig.clock.now_ms())
-        chunk = term.take(lane, rig.clock.now_ms(), 10, 10**6)
+        chunk = term.take(lane, rig.clock.now_ms(), rig.clock.monotonic_ms(), 10, 10**6)
         assert chunk is not None
         lane.refuse(chunk, [row.id for row in chunk.rows], rig.clock.monotonic_ms())
     assert rig.engine.wait_ms() == RETRY_FIRST_MS

@@ -85,6 +85,7 @@ PLANS = {
     "batches_since": ["SEARCH wheel_batch USING INDEX wheel_batch_dispatched (shard=? AND lane=? AND dispatched_ms>?)"],
     "oldest_batches": ["SEARCH wheel_batch USING INDEX wheel_batch_age (shard=?)"],
     "read_inbox": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
+    "inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
     "pending": ["SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)"],
     "forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
     "move": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],

@@ -1,0 +1,226 @@
+"""A worker without a process: it gets what reaches the task queues, and runs it by Celery's own request and tracer.
+
+::
+
+    deliver ─┬─ no eta, or a past one ──► ready     in the order in which they came, whatever the queue
+             └─ an eta to come ─────────► held      as a worker holds it (``wheel=False``), until it is due
+
+    run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
+
+Not here: soft and hard time limits, rate limits, priorities within a queue, and another delivery of what is rejected.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from celery import signals
+from celery.app import trace
+from celery.app.task import Task
+from celery.utils.imports import symbol_by_name
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
+from celery.worker.strategy import proto1_to_proto2
+from kombu.serialization import prepare_accept_content
+from kombu.transport.virtual import Message
+
+from celery_wheel.testing.clock import at, ms_of
+
+HOSTNAME = "wheel@testing"
+
+
+@dataclass(frozen=True, order=True)
+class Delivery:
+    """A message in a task's queue."""
+
+    due_ms: int  #: 0: at once
+    number: int
+    queue: str = field(compare=False)
+    message: Any = field(compare=False)
+    task: str = field(compare=False)
+    id: str = field(compare=False)
+
+    @property
+    def eta(self) -> datetime | None:
+        return at(self.due_ms) if self.due_ms else None
+
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments."""
+        payload = self.message.payload
+        args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
+        return tuple(args), dict(kwargs)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How an execution ended; ``state`` None means that it was not begun, and ``reason`` why."""
+
+    state: str | None
+    value: Any = None
+    reason: str = ""
+    retries: int = 0
+
+
+class ByVirtualTime:
+    """Mixed into the request class that a task names."""
+
+    expires: Any
+    _app: Any
+
+    def maybe_expire(self) -> bool:
+        """As Celery's, but nothing is noted for the whole process."""
+        expires = self.expires
+        if not expires:
+            return False
+        expires = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
+        self.expired = bool(self._app.now() > expires)
+        return self.expired
+
+
+class Worker:
+    def __init__(self, app: Any, now: Callable[[], datetime]) -> None:
+        self._app = app
+        self._now = now
+        self._count = 0
+        self._imported = False
+        self.ready: deque[Delivery] = deque()
+        self.held: list[Delivery] = []
+
+    def deliver(self, channel: Any, queue: str, raw: dict[str, Any]) -> None:
+        message: Any = Message(raw, channel=channel)  # type: ignore[no-untyped-call]
+        message.accept = prepare_accept_content(self._app.conf.accept_content)  # type: ignore[no-untyped-call]
+        says = message.headers if "task" in (message.headers or {}) else message.payload
+        self._count += 1
+        due_ms = self._due_ms(says.get("eta"))
+        delivery = Delivery(due_ms, self._count, queue, message, says["task"], says["id"])
+        if due_ms:
+            insort(self.held, delivery)
+        else:
+            self.ready.append(delivery)
+
+    def _due_ms(self, eta: Any) -> int:
+        if not eta:
+            return 0
+        moment = maybe_make_aware(maybe_iso8601(eta), self._app.conf.timezone)
+        return ms_of(moment) if moment > self._now() else 0
+
+    def next_due(self) -> datetime | None:
+        """When the next of what is held is due."""
+        return self.held[0].eta if self.held else None
+
+    def release(self) -> None:
+        """What is held and due is ready."""
+        while self.held and self.held[0].due_ms <= ms_of(self._now()):
+            self.ready.append(self.held.pop(0))
+
+    def take(self, task_id: str) -> Delivery | None:
+        """The ready delivery of a task id, out of turn."""
+        found = next((one for one in self.ready if one.id == task_id), None)
+        if found is not None:
+            self.ready.remove(found)
+        return found
+
+    def command(self, raw: dict[str, Any], channel: Any) -> None:
+        """A remote control command; those that revoke are obeyed, by Celery's own code."""
+        said = Message(raw, channel=channel).payload  # type: ignore[no-untyped-call]
+        if said["method"] in ("revoke", "revoke_by_stamped_headers"):
+            arguments = {**said["arguments"], "terminate": False}  # nothing runs that could be ended
+            Panel.data[said["method"]](_PanelState(self._app), **arguments)
+
+    def run(self, delivery: Delivery) -> Trace:
+        task = self._task(delivery.task)
+        if task is None:
+            return Trace(None, reason="not a task of this app")
+        request = self._request(delivery, task)
+        signals.task_received.send(sender=self, request=request)
+        with _recorded(self._app, task) as traced, _protected_stack():
+            request.execute()
+        if not traced:
+            return Trace(None, reason="expired" if getattr(request, "expired", False) else "revoked")
+        value, info = traced[0][:2]
+        retries = request._request_dict.get("retries") or 0
+        return Trace(info.state, info.retval, retries=retries) if info else Trace("SUCCESS", value, retries=retries)
+
+    def _task(self, name: str) -> Any:
+        if name not in self._app.tasks and not self._imported:
+            self._imported = True
+            self._app.loader.import_default_modules()  # as a worker does when it starts
+        return self._app.tasks.get(name)
+
+    def _request(self, delivery: Delivery, task: Any) -> Any:
+        message, body, headers, decoded, utc = delivery.message, None, None, False, self._app.uses_utc_timezone()
+        if "task" not in (message.headers or {}):
+            body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
+        return _request_class(symbol_by_name(task.Request))(
+            message, app=self._app, task=task, hostname=HOSTNAME, body=body, headers=headers, decoded=decoded, utc=utc
+        )
+
+
+@cache
+def _request_class(own: type) -> Any:
+    return type("VirtualRequest", (ByVirtualTime, own), {})
+
+
+@dataclass
+class _PanelState:
+    """What Celery's commands ask of a worker."""
+
+    app: Any
+    consumer: Any = None
+
+
+@contextmanager
+def _recorded(app: Any, task: Any) -> Iterator[list[Any]]:
+    """Runs of a task are traced as in a worker, and how they ended is written down."""
+    traced: list[Any] = []
+    tracer = trace.build_tracer(task.name, task, app=app, hostname=HOSTNAME)
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        ended = tracer(*args, **kwargs)
+        traced.append(ended)
+        return ended
+
+    before, task.__trace__ = task.__trace__, recording
+    try:
+        yield traced
+    finally:
+        task.__trace__ = before
+
+
+@contextmanager
+def _protected_stack() -> Iterator[None]:
+    """As in a worker: a task class that overrides ``__call__`` and calls super's keeps its request.
+
+    Celery 5.4 needs it; 5.7 copies the request.
+    """
+    if getattr(Task, "_stackprotected", False):
+        yield
+        return
+    trace._install_stack_protection()
+    try:
+        yield
+    finally:
+        del Task._stackprotected
+        Task.__call__ = trace._patched.pop("BaseTask.__call__")
+
+
+@contextmanager
+def revocations_kept_apart() -> Iterator[None]:
+    """Celery remembers what was revoked for the whole process; another test need not know."""
+    ids, stamps = worker_state.revoked, worker_state.revoked_stamps
+    had_ids, had_stamps = set(ids), dict(stamps)
+    try:
+        yield
+    finally:
+        for task_id in set(ids) - had_ids:
+            ids.discard(task_id)
+        stamps.clear()
+        stamps.update(had_stamps)

@@ -1,0 +1,50 @@
+"""A bulk load as a process of its own, so that it takes no interpreter from those who are looked at. Run by ``many``.
+
+::
+
+    python -m tests.benchmarks.loader '{"broker": …, "store": …, "rows": 200000}'
+        line on stdin                       begin
+        {"count": 200000, "wall_s": 7.1}    the end
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery_wheel import Celery
+
+#: From the first row to the last; they are a day ahead at least.
+SPREAD = timedelta(days=30)
+
+
+def make_app(broker: str, store: str) -> tuple[Any, Any]:
+    """An app, and a task of the usual kind."""
+    app = Celery("bench", broker=broker, set_as_current=False)
+    app.conf.update(wheel_store=store, task_ignore_result=True)
+
+    def remind(user: int, address: str, *, template: str) -> None: ...
+
+    return app, app.task(name="shop.accounts.tasks.remind_of_trial", shared=False)(remind)
+
+
+def rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
+    start, step = datetime.now(UTC) + timedelta(days=1), SPREAD / count
+    return ((task, (n, f"user{n}@example.org"), {"template": "trial-ends"}, start + n * step) for n in range(count))
+
+
+def main(options: dict[str, Any]) -> None:
+    app, task = make_app(options["broker"], options["store"])
+    sys.stdin.readline()
+    began = time.perf_counter()
+    done = app.wheel.schedule_many(rows(task, options["rows"]))
+    print(json.dumps({"count": done.count, "wall_s": time.perf_counter() - began}), flush=True)
+    app.wheel.close()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,195 @@
+"""``schedule_many`` against a loop of ``apply_async``, and what such a load does to the scheduler beside it.
+
+::
+
+    apply_async    a real Redis, one call after the other                                 the yardstick
+    load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
+    drain          a scheduler takes in what the load has left
+    lateness       probes through the wheel queue, due 200 ms later: how late they arrive in their worker's queue,
+                   while nothing else happens, and while a process loads and the scheduler takes in
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from celery_wheel.store import open_store
+from tests.benchmarks import loader
+from tests.benchmarks.child import Child
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.kombu import Pace, pace
+from tests.benchmarks.show import Bar, Show
+from tests.postgres import PostgresServer, postgres_binaries
+from tests.servers import RedisServer
+
+TARGET_RATIO = 20
+TURNS = 3
+LOOP = 2_000
+YARDSTICK = "apply_async to Redis"
+SIGNATURES = "SQLite, as signatures made meanwhile"
+PROBE_QUEUE = "bench.probe"
+PROBE_EVERY_S, PROBE_DUE_MS = 0.05, 200
+CALM_S = 5
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    count = max(20_000, rows // 10)
+    with RedisServer(folder / "redis") as server, show.bar("many", TURNS + 2) as bar:
+        stores = {"SQLite": f"sqlite:///{folder / 'wheel.sqlite3'}"}
+        if postgres_binaries() is None:
+            print("many: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
+            yield from _figures(server.url, stores, count, bar)
+        else:
+            with PostgresServer(fsync="on", full_page_writes="on") as postgres:
+                stores["PostgreSQL"] = postgres.new_database()
+                yield from _figures(server.url, stores, count, bar)
+        server.client().flushall()
+        bar.tell("scheduler")
+        yield from _beside(server, stores["SQLite"], count, lambda done: bar.reach(TURNS + done))
+
+
+def _figures(broker: str, stores: dict[str, str], count: int, bar: Bar) -> Iterator[Figure]:
+    """In turns, so that what else this machine does meets all alike; of each its best."""
+    loops: list[Pace] = []
+    loads: dict[str, list[Pace]] = {name: [] for name in [*stores, SIGNATURES]}
+    for turn in range(TURNS):
+        bar.tell("apply_async")
+        loops.append(_loop(broker, stores["SQLite"]))
+        for name, store in stores.items():
+            bar.tell(name)
+            loads[name].append(_load(broker, store, count // TURNS))
+        loads[SIGNATURES].append(_load(broker, stores["SQLite"], count // TURNS, as_signatures=True))
+        bar.reach(turn + 1)
+    loop = max(loops, key=attrgetter("per_s"))
+    for name, paces in loads.items():
+        best = max(paces, key=attrgetter("per_s"))
+        target = None if name == SIGNATURES else TARGET_RATIO * loop.per_s
+        yield Figure("many", f"schedule_many into {name}", best.per_s, "rows/s", YARDSTICK, loop.per_s, target)
+        yield Figure("many", "… CPU", best.cpu_us, "µs/row", YARDSTICK, loop.cpu_us, less_is_better=True)
+
+
+def _loop(broker: str, store: str) -> Pace:
+    app, task = loader.make_app(broker, store)
+    given = list(loader.rows(task, LOOP))
+    try:
+        task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # connected
+
+        def work() -> None:
+            for _, args, kwargs, eta in given:
+                task.apply_async(args, kwargs, eta=eta)
+
+        return pace(work, LOOP)
+    finally:
+        app.close()
+
+
+def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -> Pace:
+    open_store(store).close()
+    app, task = loader.make_app(broker, store)
+    given: Iterator[Any] = loader.rows(task, count)
+    if as_signatures:
+        given = (one.signature(args, kwargs, eta=eta) for one, args, kwargs, eta in given)
+
+    def work() -> None:
+        done = app.wheel.schedule_many(given)
+        assert (done.count, done.rejected) == (count, []), done
+
+    try:
+        return pace(work, count)
+    finally:
+        app.wheel.close()
+        app.close()
+
+
+def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float], None]) -> Iterator[Figure]:
+    """What the scheduler makes of it; what was loaded before waits in the inbox."""
+    waiting = 2 * (count // TURNS) * TURNS
+    with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
+        child.until("held", 1)
+        began, before = time.perf_counter(), child.status().accepted
+        child.until("accepted", waiting)
+        yield Figure("many", "inbox taken in", (waiting - before) / (time.perf_counter() - began), "rows/s")
+        reach(1)
+        calm = _probe(server, store, lambda: time.sleep(CALM_S))
+        accepted = child.status().accepted
+        wall_s = 0.0
+
+        def work() -> None:
+            nonlocal wall_s
+            wall_s = _load_elsewhere(server.url, store, count)
+            child.until("accepted", accepted + count)
+
+        began = time.perf_counter()
+        busy = _probe(server, store, work)
+        yield Figure("many", "schedule_many beside the scheduler", count / wall_s, "rows/s")
+        yield Figure("many", "… until all is taken in", count / (time.perf_counter() - began), "rows/s")
+        for part, of in ((50, "median"), (99, "99 %"), (100, "most")):
+            yield Figure(
+                "many",
+                f"lateness during {count:,} rows, {of}",
+                _part(busy, part),
+                "ms",
+                "with no load",
+                _part(calm, part),
+                less_is_better=True,
+            )
+        reach(2)
+        child.stop()
+
+
+def _part(late_ms: list[float], percent: int) -> float:
+    return sorted(late_ms)[min(len(late_ms) - 1, len(late_ms) * percent // 100)]
+
+
+def _load_elsewhere(broker: str, store: str, count: int) -> float:
+    """In a process of its own; the seconds it took."""
+    options = json.dumps({"broker": broker, "store": store, "rows": count})
+    command = [sys.executable, "-m", "tests.benchmarks.loader", options]
+    done = subprocess.run(command, input="begin\n", capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    assert said["count"] == count, said
+    return float(said["wall_s"])
+
+
+def _probe(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
+    """How late, in ms, probes arrive that are sent while ``work`` is done."""
+    app, _ = loader.make_app(server.url, store)
+    client = server.client()
+    over = threading.Event()
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        while not over.wait(PROBE_EVERY_S):
+            app.send_task("bench.probe", queue=PROBE_QUEUE, countdown=PROBE_DUE_MS / 1_000, headers={"n": sent})
+            sent += 1
+
+    late: list[float] = []
+
+    def receive() -> None:
+        while not (over.is_set() and len(late) == sent):
+            found: Any = client.blpop([PROBE_QUEUE], timeout=1)
+            if found:
+                now_ms = time.time() * 1_000
+                due_ms = int(json.loads(found[1])["headers"]["id"].replace("-", "")[:12], 16) + PROBE_DUE_MS
+                late.append(now_ms - due_ms)
+
+    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
+    for thread in threads:
+        thread.start()
+    try:
+        work()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        app.close()
+    return late

@@ -1,0 +1,15 @@
+"""A router as projects with several databases have it: what it does not list is migrated in one place only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Keep:
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "primary"
+
+    db_for_write = db_for_read
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return app_label != "django_wheel"

@@ -1,0 +1,287 @@
+"""What leaves slowly or not at all: meters by themselves, and gates at work in an engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_wheel.engine.gates import BURST_MS, Meter, Rate
+from celery_wheel.engine.limits import Limits
+from celery_wheel.store.model import ORIGIN
+from tests.unit.engine.conftest import Rig
+
+MINUTE = 60_000
+
+
+# -- meters ---------------------------------------------------------------------------------------------
+
+
+@given(
+    rate=st.builds(Rate, st.integers(1, 5_000), st.sampled_from((1_000, 60_000, 3_600_000))),
+    pauses=st.lists(st.integers(0, 3_000), max_size=60),
+    wanted=st.integers(1, 1_000),
+)
+def test_in_no_time_more_than_the_rate_and_a_burst(rate: Rate, pauses: list[int], wanted: int) -> None:
+    now_ms, passed = 0, list[tuple[int, int]]()
+    meter = Meter(rate, now_ms)
+    for pause in pauses:
+        now_ms += pause
+        count = min(wanted, meter.room(now_ms))
+        meter.spend(count, now_ms)
+        passed.append((now_ms, count))
+    burst = max(1, rate.count * BURST_MS / rate.per_ms)
+    for first, (from_ms, _) in enumerate(passed):
+        total = 0
+        for at_ms, count in passed[first:]:
+            total += count
+            assert total <= (at_ms - from_ms) * rate.count / rate.per_ms * 1.001 + burst + 1
+
+
+@given(rate=st.builds(Rate, st.integers(1, 5_000), st.sampled_from((1_000, 60_000))))
+def test_who_asks_when_told_to_gets_the_whole_rate(rate: Rate) -> None:
+    meter, now_ms, passed = Meter(rate, 0), 0, 0
+    while now_ms < rate.per_ms:
+        room = meter.room(now_ms)
+        if room:
+            meter.spend(room, now_ms)
+            passed += room
+        else:
+            assert meter.next_ms() > now_ms
+            now_ms = meter.next_ms()
+    assert passed >= rate.count * 0.99 - 1
+
+
+# -- an engine with gates -------------------------------------------------------------------------------
+
+
+def command(rig: Rig, kind: str, *gates: str, **more: object) -> None:
+    rig.store.put_inbox(0, [(kind, json.dumps({"gates": gates, **more}).encode())])
+    rig.run("ingest")
+
+
+def let_run(rig: Rig, ms: int, step_ms: int = 10) -> None:
+    for _ in range(ms // step_ms):
+        rig.run()
+        rig.pass_time(step_ms)
+    rig.run()
+
+
+@pytest.fixture
+def held(rig: Rig) -> Iterator[Rig]:
+    rig.run()
+    yield rig
+    assert rig.engine.stats.guard_trips == 0
+    let_run(rig, 100)
+    pending = {key: n for key, n in rig.disk.shard(0).tally.items() if n}
+    assert sum(pending.values()) == rig.sent - len(rig.pushed) - len(rig.disk.shard(0).order.get(-1, []))
+
+
+def test_what_is_paused_waits_and_holds_up_no_other(held: Rig) -> None:
+    command(held, "pause", "queue:mail")
+    for n in range(3):
+        held.send(f"mail-{n}", 10 * n, queue="mail")
+        held.send(f"other-{n}", 10 * n)
+    let_run(held, 100)
+    assert held.pushed == ["other-0", "other-1", "other-2"]
+    assert held.engine.wait_ms() > 0, "nothing may leave: no reason to look again at once"
+    command(held, "resume", "queue:mail")
+    let_run(held, 10)
+    assert held.pushed[3:] == ["mail-0", "mail-1", "mail-2"]
+
+
+def test_order_is_kept_when_the_pause_is_over_and_more_comes(held: Rig) -> None:
+    command(held, "pause", "task:tasks.add")
+    for n in range(5):
+        held.send(f"task-{n}", 0)
+    let_run(held, 50)
+    command(held, "resume", "task:tasks.add")
+    held.send("task-5", 0)
+    let_run(held, 50)
+    assert held.pushed == [f"task-{n}" for n in range(6)]
+
+
+def test_everything_can_be_paused(held: Rig) -> None:
+    command(held, "pause", "all:")
+    held.send("a", 0)
+    held.send("b", 10, queue="mail")
+    let_run(held, 50)
+    assert held.pushed == []
+    assert held.engine.wait_ms() > 0
+    command(held, "resume", "all:")
+    let_run(held, 10)
+    assert held.pushed == ["a", "b"]
+
+
+def test_a_pause_outlives_its_holder(held: Rig) -> None:
+    command(held, "pause", "queue:celery")
+    held.send("a", 0)
+    let_run(held, 30)
+    held.engine = held.new_engine("two")
+    held.pass_time(5_000)
+    let_run(held, 50)
+    assert held.engine.term is not None
+    assert held.pushed == []
+    command(held, "resume", "queue:celery")
+    let_run(held, 10)
+    assert held.pushed == ["a"]
+
+
+def test_what_is_paused_can_be_cancelled_and_moved(held: Rig) -> None:
+    command(held, "pause", "queue:celery")
+    for name in ("a", "b", "c"):
+        held.send(name, 0)
+    let_run(held, 30)
+    held.store.put_inbox(0, [("cancel", b'{"task_ids": ["a"]}'), ("move", b'{"task_ids": ["b"]}')])
+    let_run(held, 30)
+    command(held, "resume", "queue:celery")
+    let_run(held, 30)
+    assert held.pushed == ["c", "b"]
+
+
+def test_a_backlog_leaves_evenly_over_a_time(held: Rig) -> None:
+    command(held, "pause", "queue:mail")
+    for n in range(100):
+        held.send(f"mail-{n}", 0, queue="mail")
+    let_run(held, 20)
+    command(held, "resume", "queue:mail", per_ms=10_000)
+    let_run(held, 5_000, 50)
+    assert 45 <= len(held.pushed) <= 56
+    let_run(held, 5_500, 50)
+    assert held.pushed == [f"mail-{n}" for n in range(100)]
+
+
+def test_a_spread_goes_on_after_a_takeover(held: Rig) -> None:
+    command(held, "pause", "all:")
+    for n in range(100):
+        held.send(f"task-{n}", 0)
+    let_run(held, 20)
+    command(held, "resume", "all:", per_ms=20_000)
+    let_run(held, 5_000, 50)
+    before = len(held.pushed)
+    assert 20 <= before <= 30
+    held.engine = held.new_engine("two")
+    held.pass_time(5_000)
+    let_run(held, 5_000, 50)
+    assert len(held.pushed) < 70
+    let_run(held, 6_000, 50)
+    assert held.pushed == [f"task-{n}" for n in range(100)]
+
+
+def test_resuming_what_was_not_paused_is_unknown(held: Rig) -> None:
+    number = "00000000-0000-4000-8000-000000000001"
+    command(held, "resume", "queue:mail", id=number)
+    assert held.store.answer(number) == {"queue:mail": "unknown"}
+    number = "00000000-0000-4000-8000-000000000002"
+    command(held, "pause", "queue:mail", "all:", id=number, reason="outage", actor="anna")
+    assert held.store.answer(number) == {"queue:mail": "done", "all:": "done"}
+    assert [(gate.scope, gate.name, gate.reason, gate.actor) for gate in held.store.gates(0)] == [
+        ("queue", "mail", "outage", "anna"),
+        ("all", "", "outage", "anna"),
+    ]
+    command(held, "resume", "all:", "queue:mail")
+    assert held.store.gates(0) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"{}", b'{"gates": []}', b'{"gates": ["mail"]}', b'{"gates": [5]}', b'{"gates": ["all:"], "per_ms": 0}'],
+)
+def test_a_gate_that_cannot_be_read_is_set_aside(held: Rig, payload: bytes) -> None:
+    held.store.put_inbox(0, [("resume", payload)])
+    held.run("ingest")
+    assert held.store.read_inbox(0, 10) == []
+    assert [one.kind for one in held.disk.shard(0).outcomes] == ["rejected"]
+    held.sent += 1
+
+
+# -- limits ---------------------------------------------------------------------------------------------
+
+
+def limited(**rates: tuple[int, int]) -> Rig:
+    rig = Rig(Limits(rates={name.replace("__", "."): Rate(*rate) for name, rate in rates.items()}))
+    rig.run()
+    return rig
+
+
+def test_below_its_rate_nothing_is_moved() -> None:
+    rig = limited(mail=(100, 1_000))
+    for n in range(20):
+        rig.send(f"mail-{n}", 100 * n, queue="mail")
+    let_run(rig, 2_100)
+    assert len(rig.pushed) == 20
+    assert len(rig.disk.shard(0).lanes) == 1
+
+
+def test_above_its_rate_a_queue_waits_in_order_and_holds_up_no_other() -> None:
+    rig = limited(mail=(10, 1_000))
+    for n in range(30):
+        rig.send(f"mail-{n}", 0, queue="mail")
+        rig.send(f"other-{n}", 0)
+    let_run(rig, 1_000)
+    mails = [name for name in rig.pushed if name.startswith("mail")]
+    assert [name for name in rig.pushed if name.startswith("other")] == [f"other-{n}" for n in range(30)]
+    assert 10 <= len(mails) <= 12
+    rig.run("dispatch")
+    assert 0 < rig.engine.wait_ms() <= 100
+    let_run(rig, 2_200)
+    assert [name for name in rig.pushed if name.startswith("mail")] == [f"mail-{n}" for n in range(30)]
+    assert rig.engine.stats.guard_trips == 0
+
+
+def test_a_tasks_limit_and_its_queues_both_hold() -> None:
+    rig = limited(tasks__heavy=(5, 1_000), celery=(10, 1_000))
+    for n in range(40):
+        rig.send(f"heavy-{n}", 0, task="tasks.heavy")
+        rig.send(f"light-{n}", 0)
+    for second in range(1, 14):
+        before, heavy_before = len(rig.pushed), sum(name.startswith("heavy") for name in rig.pushed)
+        let_run(rig, 1_000)
+        assert len(rig.pushed) - before <= 12, second
+        assert sum(name.startswith("heavy") for name in rig.pushed) - heavy_before <= 7, second
+    assert len(rig.pushed) == 80
+    assert [name for name in rig.pushed if name.startswith("heavy")] == [f"heavy-{n}" for n in range(40)]
+
+
+def test_a_limited_crowd_does_not_fill_the_window() -> None:
+    rig = Rig(Limits(rates={"mail": Rate(1, MINUTE)}, window_count=40, load_count=10, chunk_count=10))
+    rig.run()
+    for n in range(200):
+        rig.send(f"mail-{n}", 0, queue="mail")
+    let_run(rig, 500)
+    for n in range(30):
+        rig.send(f"other-{n}", 100 + n)
+    let_run(rig, 500)
+    assert [name for name in rig.pushed if name.startswith("other")] == [f"other-{n}" for n in range(30)]
+    assert [name for name in rig.pushed if name.startswith("mail")] == ["mail-0"]
+    let_run(rig, 3 * MINUTE, 1_000)
+    assert [name for name in rig.pushed if name.startswith("mail")] == [f"mail-{n}" for n in range(4)]
+
+
+# -- what is found late ---------------------------------------------------------------------------------
+
+
+def test_what_is_found_too_late_is_set_aside(held: Rig) -> None:
+    held.send("skip", 0, misfire_ms=60_000)
+    held.send("run", 0)
+    held.send("soon", 3_000, misfire_ms=60_000)
+    held.run("ingest")
+    held.pass_time(61_000)
+    let_run(held, 20)
+    assert held.pushed == ["run", "soon"]
+    [outcome] = held.disk.shard(0).outcomes
+    assert (outcome.kind, outcome.actor) == ("expired", "wheel")
+    assert outcome.reason == "it was found 61.000 s late, and its misfire option allows 60 s"
+    assert held.disk.shard(0).lanes[0].hand > ORIGIN
+
+
+def test_a_pause_makes_late_as_an_outage_does(held: Rig) -> None:
+    command(held, "pause", "all:")
+    held.send("skip", 0, misfire_ms=0)
+    let_run(held, 50)
+    command(held, "resume", "all:")
+    let_run(held, 10)
+    assert held.pushed == []

@@ -1,0 +1,241 @@
+"""The fixture in suites as users write them, each run by a pytest of its own."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PROJECT = """
+    from {package} import Celery
+
+    app = Celery("proj", broker="redis://127.0.0.1:1/0")
+
+    @app.task
+    def remind(order):
+        return f"order {{order}}"
+"""
+
+TEST = """
+    from proj import remind
+
+    def test_reminder(wheel):
+        result = remind.apply_async((42,), countdown=1800)
+        assert wheel.is_waiting(result)
+        (ran,) = wheel.advance(minutes=30)
+        assert ran.result == "order 42"
+"""
+
+INI = "[pytest]\nwheel_app = proj:app\nfilterwarnings = error\n"
+
+
+def project(pytester: pytest.Pytester, package: str = "celery_wheel") -> None:
+    pytester.makepyfile(proj=PROJECT.format(package=package))
+
+
+def run(pytester: pytest.Pytester, *options: str, **outcomes: int) -> pytest.RunResult:
+    result = pytester.runpytest_subprocess("-p", "no:django", "--strict-markers", *options)
+    result.assert_outcomes(**outcomes)
+    return result
+
+
+def test_the_app_is_found_by_the_ini_option(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makeini(INI)
+    pytester.makepyfile(TEST)
+    run(pytester, passed=1)
+
+
+def test_the_app_is_found_as_the_current_one(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makepyfile(TEST)
+    run(pytester, passed=1)
+
+
+def test_an_app_with_install_is_served_as_well(pytester: pytest.Pytester) -> None:
+    project(pytester, "celery")
+    pytester.makeconftest("import celery_wheel, proj\n\ncelery_wheel.install(proj.app)\n")
+    pytester.makeini(INI)
+    pytester.makepyfile(TEST)
+    run(pytester, passed=1)
+
+
+def test_the_app_is_found_by_the_marker_and_by_a_fixture_of_the_suite(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makepyfile(
+        test_marked="""
+            import pytest
+            from celery import Celery
+            from proj import remind
+
+            Celery("another").set_current()
+
+            @pytest.mark.wheel(app="proj:app")
+            def test_by_name(wheel):
+                remind.apply_async((42,), countdown=1800)
+                assert len(wheel.run_all()) == 1
+
+            @pytest.mark.wheel(app=remind.app, propagate=False)
+            class TestByTheAppItself:
+                def test_app(self, wheel):
+                    assert wheel.app is remind.app
+                    assert wheel.propagate is False
+
+                @pytest.mark.wheel(propagate=True)
+                def test_the_nearest_marker_counts(self, wheel):
+                    assert wheel.app is remind.app
+                    assert wheel.propagate is True
+        """,
+        test_overridden="""
+            import pytest
+            import proj
+
+            @pytest.fixture
+            def wheel_app():
+                return proj.app
+
+            def test_reminder(wheel):
+                assert wheel.app is proj.app
+        """,
+    )
+    run(pytester, passed=4)
+
+
+def test_the_app_of_celerys_own_plugin_is_found(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["celery.contrib.pytest"]')
+    pytester.makepyfile(
+        """
+        def test_reminder(celery_app, wheel):
+            @celery_app.task
+            def add(x, y):
+                return x + y
+
+            result = add.apply_async((1, 2), countdown=60)
+            assert [one.where for one in wheel.pending] == ["wheel"]
+            wheel.advance(minutes=1)
+            assert result.get() == 3
+        """
+    )
+    run(pytester, passed=1)
+
+
+def test_an_app_that_is_missing_is_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(wheel): pass")
+    run(pytester, errors=1).stdout.fnmatch_lines(["*set wheel_app = proj.celery:app in pytest's ini file*"])
+
+
+def test_a_fixture_that_the_suites_celery_app_lacks_is_not_hidden(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef celery_app(nowhere): pass\n")
+    pytester.makepyfile("def test_nothing(wheel): pass")
+    run(pytester, errors=1).stdout.fnmatch_lines(["*fixture 'nowhere' not found*"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"), [("wheel('proj')", "must be given names, got"), ("wheel(ap='proj')", "does not know ap")]
+)
+def test_a_marker_that_makes_no_sense_is_refused(pytester: pytest.Pytester, marker: str, says: str) -> None:
+    project(pytester)
+    pytester.makeini(INI)
+    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_nothing(wheel): pass")
+    run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
+
+
+def test_a_failed_assertion_shows_what_waits(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        """
+        from proj import remind
+
+        def test_reminder(wheel):
+            result = remind.apply_async((42,), countdown=1800)
+            wheel.advance(minutes=30)
+            assert wheel.is_waiting(result)
+
+        def test_nothing_waits(wheel):
+            remind.apply_async((43,), countdown=1800)
+            assert wheel.pending == []
+        """
+    )
+    result = run(pytester, failed=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*does not wait: <proj.remind(42) ran at * -> 'order 42', id *",
+            "*<proj.remind(43) due *, queue 'celery', id *",
+        ]
+    )
+
+
+def test_a_tasks_own_error_is_the_tests(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        """
+        from proj import app
+
+        @app.task
+        def fail():
+            order = None
+            return order.total
+
+        def test_failing(wheel):
+            fail.apply_async(countdown=5)
+            wheel.run_all()
+        """
+    )
+    result = run(pytester, failed=1)
+    result.stdout.fnmatch_lines(["*return order.total*", "*'NoneType' object has no attribute 'total'*"])
+
+
+def test_tests_in_several_processes_and_in_any_order_know_nothing_of_each_other(pytester: pytest.Pytester) -> None:
+    project(pytester)
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        """
+        import pytest
+        from proj import app, remind
+
+        @pytest.mark.parametrize("n", range(20))
+        def test_alone(wheel, n):
+            assert (wheel.pending, wheel.ran) == ([], [])
+            remind.apply_async((n,), countdown=60, task_id="same")
+            assert [one.args for one in wheel.pending] == [(n,)]
+            if n % 2:
+                assert wheel.run_next().result == f"order {n}"
+
+        def test_without_a_wheel():
+            assert app.conf.broker_url == "redis://127.0.0.1:1/0"
+            assert "now" not in vars(app)
+        """
+    )
+    run(pytester, "-n", "2", passed=21)
+
+
+def test_a_suite_without_the_fixture_pays_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_was_loaded():
+            loaded = {name.partition(".")[0] for name in sys.modules}
+            assert not loaded & {"celery", "kombu", "sqlalchemy", "billiard"}
+            assert sorted(name for name in sys.modules if name.startswith("celery_wheel")) == [
+                "celery_wheel", "celery_wheel.testing", "celery_wheel.testing.plugin"
+            ]
+        """
+    )
+    run(pytester, passed=1)
+
+
+def test_markers_and_options_are_documented(pytester: pytest.Pytester) -> None:
+    assert "@pytest.mark.wheel(app=" in pytester.runpytest_subprocess("--markers").stdout.str()
+    assert "wheel_app (string)" in pytester.runpytest_subprocess("--help").stdout.str()
+
+
+@pytest.mark.parametrize("module", ["celery_wheel.testing", "celery_wheel.testing.wheel"])
+def test_pytest_is_needed_by_the_plugin_alone(module: str) -> None:
+    program = f"import sys; sys.modules['pytest'] = None; import {module}; print('ok')"
+    done: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "ok\n", done.stderr

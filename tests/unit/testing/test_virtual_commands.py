@@ -1,0 +1,82 @@
+"""Cancelling, moving and revoking what waits."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from celery_wheel.testing import VirtualWheel
+
+
+def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
+    result = add.apply_async((1, 2), countdown=60)
+    assert wheel.cancel(result) == "done"
+    assert not wheel.is_waiting(result)
+    assert wheel.run_all() == []
+
+
+@pytest.mark.wheel(freeze=True)
+def test_a_task_may_cancel_another_that_is_due_at_the_same_instant(
+    wheel: VirtualWheel, wheel_app: Any, add: Any
+) -> None:
+    @wheel_app.task(name="proj.stop", shared=False)
+    def stop() -> str:
+        return wheel.cancel(later)
+
+    stop.apply_async(countdown=60)
+    later = add.apply_async((1, 2), countdown=60)
+    assert [one.result for one in wheel.run_all()] == ["done"]
+
+
+def test_a_command_for_what_left_is_too_late_and_for_what_never_was_unknown(wheel: VirtualWheel, add: Any) -> None:
+    ran = add.apply_async((1, 2), countdown=60)
+    wheel.run_all()
+    native = add.apply_async((1, 2), countdown=60, wheel=False)
+    for verdict, result in {"too_late": ran, "unknown": native}.items():
+        assert wheel.cancel(result.id) == verdict
+        assert wheel.reschedule(result.id, countdown=5) == verdict
+        assert wheel.run_now(result.id) == verdict
+    assert wheel.cancel("never sent") == "unknown"
+    assert wheel.is_waiting(native)
+
+
+def test_a_rescheduled_task_runs_at_its_new_time_only(wheel: VirtualWheel, add: Any) -> None:
+    result = add.apply_async((1, 2), countdown=60, expires=10_000, wheel={"key": "order:42"})
+    assert wheel.reschedule(result, countdown=3600) == "done"
+    assert [(one.id, one.key) for one in wheel.pending] == [(result.id, "order:42")]
+    assert wheel.advance(minutes=59) == []
+    assert wheel.reschedule(result.id, eta=wheel.now + timedelta(minutes=10)) == "done"
+    assert wheel.advance(minutes=9) == []
+    assert len(wheel.advance(minutes=1)) == 1
+    assert result.get() == 3
+
+
+def test_reschedule_must_be_told_when(wheel: VirtualWheel) -> None:
+    with pytest.raises(TypeError, match="either eta or countdown"):
+        wheel.reschedule("x")
+    with pytest.raises(TypeError, match="either eta or countdown"):
+        wheel.reschedule("x", eta=datetime(2030, 1, 1), countdown=1)  # noqa: DTZ001
+
+
+def test_run_now_makes_a_task_the_next_to_run(wheel: VirtualWheel, add: Any) -> None:
+    add.apply_async((1, 1), countdown=60)
+    urgent = add.apply_async((2, 2), countdown=7200)
+    assert wheel.run_now(urgent) == "done"
+    assert [one.args for one in wheel.run_due()] == [(2, 2)]
+
+
+def test_a_revoked_task_is_skipped_when_it_is_due(wheel: VirtualWheel, add: Any) -> None:
+    result = add.apply_async((1, 2), countdown=60)
+    result.revoke(terminate=True)
+    assert wheel.run_all() == []
+    assert [(one.id, one.reason) for one in wheel.skipped] == [(result.id, "revoked")]
+    assert result.state == "REVOKED"
+
+
+def test_a_task_revoked_by_its_stamp_is_skipped(wheel: VirtualWheel, wheel_app: Any, add: Any) -> None:
+    stamped = add.si(1, 2)
+    stamped.stamp(order="42")
+    stamped.apply_async(countdown=60)
+    wheel_app.control.revoke_by_stamped_headers({"order": "42"})
+    assert wheel.run_all() == []
+    assert [one.reason for one in wheel.skipped] == ["revoked"]

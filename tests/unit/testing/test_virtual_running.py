@@ -1,0 +1,305 @@
+"""What runs, when, and in which order."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from threading import Thread
+from typing import Any
+
+import pytest
+from celery import chain, chord, group, signals
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+
+from celery_wheel.errors import WheelError
+from celery_wheel.testing import VirtualWheel
+from tests.unit.testing.conftest import names
+
+
+def test_a_delayed_task_runs_when_it_is_due_and_not_before(wheel: VirtualWheel, add: Any) -> None:
+    result = add.apply_async((1, 2), countdown=1800)
+    assert wheel.advance(minutes=29, seconds=59) == []
+    assert result.state == "PENDING"
+    (ran,) = wheel.advance(seconds=1)
+    assert (ran.task, ran.args, ran.state, ran.result, ran.id) == ("proj.add", (1, 2), "SUCCESS", 3, result.id)
+    assert result.get() == 3
+    assert wheel.ran == [ran]
+
+
+@pytest.mark.wheel(freeze=True)
+def test_tasks_run_by_due_time_and_then_by_arrival_each_at_its_own_instant(wheel: VirtualWheel, add: Any) -> None:
+    for n, delay in enumerate((30, 10, 20, 10)):
+        add.apply_async((n, 0), countdown=delay)
+    began = wheel.now
+    ran = wheel.advance(minutes=1)
+    assert [one.args[0] for one in ran] == [1, 3, 2, 0]
+    assert [one.at - began for one in ran] == [timedelta(seconds=s) for s in (10, 10, 20, 30)]
+    assert [one.at for one in ran] == [one.eta for one in ran]
+
+
+def test_time_stands_still_while_a_task_runs(wheel: VirtualWheel, tasks: Any) -> None:
+    result = tasks["proj.now"].apply_async(countdown=90)
+    (waiting,) = wheel.pending
+    wheel.advance(minutes=2)
+    assert waiting.eta is not None
+    assert result.get() == waiting.eta.isoformat()
+
+
+def test_what_tasks_schedule_meanwhile_runs_in_the_same_advance(wheel: VirtualWheel, tasks: Any) -> None:
+    tasks["proj.again"].apply_async((5,), countdown=600)
+    ran = wheel.advance(minutes=35)
+    assert [one.args for one in ran] == [(5,), (4,), (3,)]
+    assert [one.args for one in wheel.pending] == [(2,)]
+
+
+def test_retries_wait_with_their_own_delay_under_the_same_id(wheel: VirtualWheel, tasks: Any) -> None:
+    result = tasks["proj.flaky"].apply_async((2,), countdown=60)
+    ran = wheel.run_all()
+    assert [(one.state, one.retries) for one in ran] == [("RETRY", 0), ("RETRY", 1), ("SUCCESS", 2)]
+    assert {one.id for one in ran} == {result.id}
+    assert [after.at - before.at for before, after in pairwise(ran)] == [
+        timedelta(minutes=1),
+        timedelta(minutes=2),
+    ]
+    assert result.get() == 2
+
+
+def test_a_task_that_gives_up_raises_its_own_error(wheel: VirtualWheel, tasks: Any) -> None:
+    tasks["proj.flaky"].delay(9)
+    with pytest.raises(OSError, match="away"):
+        wheel.run_all()
+    assert [one.state for one in wheel.ran] == ["RETRY", "RETRY", "FAILURE"]
+
+
+def test_after_a_failure_the_next_call_goes_on(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+    failed = tasks["proj.fail"].apply_async(countdown=10)
+    add.apply_async((1, 1), countdown=50)
+    with pytest.raises(KeyError, match="no"):
+        wheel.advance(minutes=1)
+    assert failed.state == "FAILURE"
+    assert isinstance(failed.result, KeyError)
+    assert names(wheel.run_due()) == []
+    assert names(wheel.advance(minutes=1)) == [("proj.add", (1, 1))]
+
+
+@pytest.mark.wheel(propagate=False)
+def test_failures_may_be_looked_at_instead(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+    tasks["proj.fail"].apply_async(("gone",), countdown=10)
+    add.apply_async((1, 1), countdown=10)
+    first, second = wheel.advance(minutes=1)
+    assert isinstance(first.exception, KeyError)
+    assert (first.state, second.state) == ("FAILURE", "SUCCESS")
+
+
+def test_links_and_errbacks_and_signals_are_those_of_a_worker(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+    seen: list[str] = []
+
+    def note(signal: Any = None, **_: Any) -> None:
+        seen.append(signal.name)
+
+    for signal in (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_failure):
+        signal.connect(note)
+    try:
+        add.apply_async((1, 1), countdown=5, link=add.s(10).set(countdown=5))
+        failed = tasks["proj.fail"].apply_async(countdown=20, link_error=tasks["proj.sorry"].s())
+        wheel.advance(minutes=1, propagate=False)
+    finally:
+        for signal in (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_failure):
+            signal.disconnect(note)
+    assert names(wheel.ran) == [
+        ("proj.add", (1, 1)),
+        ("proj.add", (2, 10)),
+        ("proj.fail", ()),
+        ("proj.sorry", (failed.id,)),
+    ]
+    assert seen.count("task_received") == seen.count("task_postrun") == 4
+    assert seen.count("task_failure") == 1
+
+
+@pytest.mark.wheel(freeze=True)
+def test_chains_groups_and_chords_keep_their_delays(wheel: VirtualWheel, add: Any) -> None:
+    began = wheel.now
+    last = chain(add.s(1, 2).set(countdown=60), add.s(10).set(countdown=60)).apply_async()
+    both = group(add.s(1, 1), add.s(2, 2)).apply_async(countdown=30)
+    total = chord([add.si(1, 1).set(countdown=10), add.si(1, 1).set(countdown=200)], add.si(3, 3)).apply_async()
+    wheel.run_all()
+    assert (last.get(), both.get(), total.get()) == (13, [2, 4], 6)
+    assert wheel.now - began == timedelta(seconds=200)
+
+
+def test_what_is_sent_without_a_delay_runs_before_time_passes(wheel: VirtualWheel, add: Any) -> None:
+    result = add.delay(1, 2)
+    assert result.state == "PENDING"
+    assert names(wheel.run_due()) == [("proj.add", (1, 2))]
+    assert result.get() == 3
+
+
+def test_in_an_eager_app_only_delays_wait(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_always_eager=True)
+    with VirtualWheel(app) as wheel:
+        assert app.tasks["proj.add"].delay(1, 2).get() == 3
+        waits = app.tasks["proj.add"].apply_async((2, 2), countdown=60)
+        tries = app.tasks["proj.flaky"].delay(1)
+        assert [one.id for one in wheel.pending] == [waits.id, tries.id]
+        assert app.tasks["proj.fail"].delay().state == "FAILURE"
+        wheel.advance(minutes=1)
+        assert (waits.get(), tries.get()) == (4, 1)
+
+
+def test_in_an_eager_app_a_retry_without_a_delay_follows_the_try_before_it(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_always_eager=True)
+
+    @app.task(name="proj.twice", bind=True, shared=False)
+    def twice(self: Any) -> int:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    with VirtualWheel(app) as wheel:
+        assert twice.delay().get() == 1
+        twice.apply_async(countdown=60)
+        wheel.run_all()
+        assert [one.state for one in wheel.ran] == ["RETRY", "SUCCESS"] * 2
+
+
+def test_an_eager_app_that_propagates_raises_out_of_the_call(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_always_eager=True, task_eager_propagates=True)
+    with VirtualWheel(app), pytest.raises(KeyError, match="no"):
+        app.tasks["proj.fail"].delay()
+
+
+@pytest.mark.wheel(freeze=True)
+def test_run_next_runs_one_and_time_is_that_ones(wheel: VirtualWheel, add: Any) -> None:
+    add.apply_async((1, 1), countdown=600)
+    add.apply_async((2, 2), countdown=300)
+    began = wheel.now
+    assert wheel.run_next().args == (2, 2)
+    assert wheel.now - began == timedelta(seconds=300)
+    assert wheel.run_next().args == (1, 1)
+    with pytest.raises(LookupError, match="none waits"):
+        wheel.run_next()
+
+
+def test_there_is_an_end_to_a_task_that_schedules_itself_for_ever(wheel: VirtualWheel, tasks: Any) -> None:
+    tasks["proj.again"].apply_async((10**9,), countdown=1)
+    with pytest.raises(WheelError, match=r"20 tasks ran and there are more, a proj\.again"):
+        wheel.run_all(limit=20)
+    assert len(wheel.ran) == 20
+    assert wheel.run_next().args == (10**9 - 20,)
+
+
+def test_a_task_that_sends_itself_at_once_does_not_run_for_ever(wheel: VirtualWheel, wheel_app: Any) -> None:
+    @wheel_app.task(name="proj.ever", bind=True, shared=False)
+    def ever(self: Any) -> None:
+        self.delay()
+
+    ever.delay()
+    with pytest.raises(WheelError, match="20 tasks ran"):
+        wheel.run_due(limit=20)
+
+
+def test_a_task_must_not_turn_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
+    @wheel_app.task(name="proj.turn", shared=False)
+    def turn() -> None:
+        wheel.advance(minutes=1)
+
+    turn.delay()
+    with pytest.raises(RuntimeError, match="must not advance"):
+        wheel.run_due()
+
+
+def test_what_celery_holds_itself_waits_as_well(wheel: VirtualWheel, add: Any) -> None:
+    add.apply_async((1, 1), countdown=60, wheel=False)
+    add.apply_async((2, 2), countdown=30)
+    assert [(one.args, one.where) for one in wheel.pending] == [((2, 2), "wheel"), ((1, 1), "worker")]
+    assert [one.args for one in wheel.advance(minutes=1)] == [(2, 2), (1, 1)]
+
+
+def test_what_is_nearer_than_the_least_delay_waits_at_a_worker(make_app: Callable[..., Any]) -> None:
+    app = make_app(wheel_min_delay=30)
+    with VirtualWheel(app) as wheel:
+        for n in (20, 40):
+            app.tasks["proj.add"].apply_async((n, n), countdown=n)
+        assert [one.where for one in wheel.pending] == ["worker", "wheel"]
+        assert [one.result for one in wheel.run_all()] == [40, 80]
+
+
+def test_an_expired_task_is_skipped_and_says_so(wheel: VirtualWheel, add: Any) -> None:
+    late = add.apply_async((1, 1), countdown=60, expires=30)
+    in_time = add.apply_async((2, 2), countdown=60, expires=90)
+    assert [one.id for one in wheel.advance(minutes=1)] == [in_time.id]
+    (skipped,) = wheel.skipped
+    assert (skipped.id, skipped.reason, late.state) == (late.id, "expired", "REVOKED")
+
+
+def test_what_another_thread_sends_is_caught_as_well(wheel: VirtualWheel, add: Any) -> None:
+    sending = [Thread(target=add.apply_async, args=((n, n),), kwargs={"countdown": 60}) for n in range(5)]
+    for thread in sending:
+        thread.start()
+    for thread in sending:
+        thread.join()
+    assert sorted(one.result for one in wheel.run_all()) == [0, 2, 4, 6, 8]
+
+
+def test_a_task_of_another_project_is_skipped(wheel: VirtualWheel, wheel_app: Any) -> None:
+    wheel_app.send_task("other.task", countdown=5)
+    assert wheel.advance(seconds=5) == []
+    assert [(one.task, one.reason) for one in wheel.skipped] == [("other.task", "not a task of this app")]
+
+
+def test_a_task_with_nowhere_to_go_is_skipped_with_the_reason(wheel: VirtualWheel, add: Any) -> None:
+    result = add.apply_async((1, 1), countdown=5, exchange="nowhere", exchange_type="topic", routing_key="x")
+    assert wheel.advance(seconds=5) == []
+    (skipped,) = wheel.skipped
+    assert skipped.id == result.id
+    assert "no queue is bound" in skipped.reason
+
+
+def test_a_message_that_is_too_large_for_the_wheel_is_skipped_with_the_reason(make_app: Callable[..., Any]) -> None:
+    app = make_app(wheel_max_message_bytes=10_000)
+    with VirtualWheel(app) as wheel:
+        result = app.tasks["proj.add"].apply_async(("x" * 20_000, 1), countdown=5)
+        assert wheel.run_all() == []
+        (skipped,) = wheel.skipped
+        assert (skipped.id, "at most 10,000 bytes" in skipped.reason) == (result.id, True)
+
+
+def test_messages_find_their_queues_by_topic_and_by_fanout(make_app: Callable[..., Any]) -> None:
+    topic, everybody = Exchange("orders", type="topic"), Broadcast("everybody")
+    app = make_app(task_queues=[Queue("celery"), Queue("all", topic, routing_key="order.#"), everybody])
+    with VirtualWheel(app) as wheel:
+        app.tasks["proj.add"].apply_async((1, 1), countdown=5, exchange="orders", routing_key="order.new")
+        app.tasks["proj.add"].apply_async((2, 2), countdown=6, queue="everybody")
+        assert [(one.args, one.queue) for one in wheel.run_all()] == [((1, 1), "all"), ((2, 2), "everybody")]
+
+
+@pytest.mark.parametrize("options", [{"serializer": "pickle"}, {"compression": "zlib"}, {"priority": 9}])
+def test_serializers_and_compression_are_used_for_real(make_app: Callable[..., Any], options: dict[str, Any]) -> None:
+    app = make_app(accept_content=["json", "pickle"])
+    with VirtualWheel(app) as wheel:
+        app.tasks["proj.add"].apply_async((1, 2), countdown=5, **options)
+        assert wheel.pending[0].args == (1, 2)
+        assert wheel.advance(seconds=5)[0].result == 3
+
+
+def test_the_old_message_protocol_works_too(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_protocol=1)
+    with VirtualWheel(app) as wheel:
+        app.tasks["proj.add"].apply_async((1, 2), countdown=5)
+        app.tasks["proj.add"].apply_async((3, 4), countdown=9, wheel=False)
+        assert [one.args for one in wheel.pending] == [(1, 2), (3, 4)]
+        assert [one.result for one in wheel.advance(seconds=9)] == [3, 7]
+
+
+def test_a_task_class_with_its_own_call_keeps_its_request(wheel: VirtualWheel, wheel_app: Any) -> None:
+    class Counted(wheel_app.Task):  # type: ignore[misc, name-defined]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    @wheel_app.task(name="proj.counted", shared=False, base=Counted, bind=True)
+    def counted(self: Any) -> str:
+        return str(self.request.id)
+
+    result = counted.apply_async(countdown=1)
+    wheel.advance(seconds=1)
+    assert result.get() == result.id
