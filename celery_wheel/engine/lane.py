@@ -139,7 +139,13 @@ class Lane:
         heapq.heappush(self.ready, (row.due_ms, row.seq, row.id))
 
     def take(
-        self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int, route: Route | None = None
+        self,
+        rows: dict[int, Row],
+        now_ms: int,
+        max_count: int,
+        max_bytes: int,
+        route: Route | None = None,
+        ahead_ms: int = 0,
     ) -> Chunk | None:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
@@ -151,7 +157,7 @@ class Lane:
         ready, taken, diverted, missed = self.ready, list[Row](), list[tuple[Row, Place]](), list[Row]()
         weight, ids, last = 0, 0, None
         # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
-        end = min((now_ms + 1, 0), self.floor())
+        end = min((now_ms + ahead_ms + 1, 0), self.floor())
         left = max_count
         while ready and left > 0 and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)

@@ -211,19 +211,26 @@ class Term:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
-        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates."""
+    def take(
+        self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
+    ) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
+
+        Due are rows that are due in ``ahead_ms``, too.
+        """
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None
         room = lane.at_once(max_count)
         if gates or len(self.lanes) > 1:
             rows, lanes = self.window.rows, self.lanes.values()
-            busy = {place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms)}
+            busy = {
+                place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms + ahead_ms)
+            }
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
-        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route)
+        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if chunk is not None:
             others = [*chunk.missed, *(row for row, _ in chunk.diverted)]
             self.window.left(lane.number, len(chunk.rows) + len(others), chunk.bytes + sum(row.size for row in others))
