@@ -73,7 +73,10 @@ def show(ctx: click.Context, said: Said, meaning: Mapping[str, str], as_json: bo
         Lines(columns).print(lines if every else lines[:SHOWN])
     if len(lines) > SHOWN and not every:
         click.echo(f"… {len(lines) - SHOWN:,} more; --json has them all")
-    click.echo(", ".join(f"{counts[one]:,} {one}" for one in meaning if counts[one] or one == "done"))
+    if not counts:
+        click.echo("nothing was answered" if said.unavailable else "no task fits")
+    else:
+        click.echo(", ".join(f"{counts[one]:,} {one}" for one in meaning if counts[one] or one == "done"))
     if said.unavailable is not None:
         click.echo(f"Error: {said.unavailable}", err=True)
     ctx.exit(said.code)
