@@ -8,9 +8,9 @@
     dispatch   store ─► the task's own queue                      the store and the broker
 
 Everything has names of its own: a wheel_namespace and a queue that nobody else has, and a store that is made beside the
-configured one (a file in its folder, a schema in its database) and removed in the end, whatever happens. The
-app's settings are changed for that in this process, which is to end then. One engine is driven step by step; a
-scheduler does these things at once, in several threads.
+configured one (a file in its folder, a schema in its database) and removed in the end, whatever happens. Meanwhile
+the app has other settings in this process. One engine is driven step by step; a scheduler does these things at once, in
+several threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,8 @@ def measure(app: Any, count: int, body_bytes: int, progress: Progress) -> list[F
     conf.check()
     name = f"wheel-bench-{secrets.token_hex(4)}"
     with _store_beside(conf.store, name) as url:
-        app.conf.update(wheel_store=url, wheel_namespace=name, wheel_shards=1, wheel_window=2 * COUNTDOWN_S)
-        store = open_store_of(conf)
-        try:
+        changed = {"wheel_store": url, "wheel_namespace": name, "wheel_shards": 1, "wheel_rate_limits": {}}
+        with _settings(app, changed), closing(open_store_of(conf)) as store:
             broker = broker_for(app, conf, store.uuid)
             try:
                 engine = Engine(0, name, store, broker, SystemClock(), limits_of(conf))
@@ -75,8 +74,21 @@ def measure(app: Any, count: int, body_bytes: int, progress: Progress) -> list[F
                     _run(engine.release())
                 broker.close()
                 _remove_queues(app, name)
-        finally:
-            store.close()
+
+
+@contextmanager
+def _settings(app: Any, changed: dict[str, Any]) -> Iterator[None]:
+    """Settings of the app for a while."""
+    before = {name: app.conf.get(name) for name in changed}
+    app.conf.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:  # it was not there
+                app.conf.changes.pop(name, None)
+            else:
+                app.conf[name] = value
 
 
 class _Run:

@@ -61,7 +61,9 @@ def requeue(
     with asking(ctx, criteria["shard"]) as wheel:
         if found is None:
             found = chosen.collected(
-                lambda at, lines: wheel.outcomes(kind, before=at, limit=lines, **criteria), END, lambda one: one.task_id
+                lambda at, lines: wheel.outcomes(kind, before=at, limit=lines, **criteria),
+                END,
+                lambda one: one.task_id if one.rests else "",
             )
             found.names.reverse()  # the first that was set aside leaves first
         chosen.confirm(found, "requeue", yes)

@@ -90,7 +90,8 @@ def rejected(
 ) -> None:
     """List what was set aside, the latest first, with the reason: what could not be sent, and with --kind what else.
 
-    --from and --to are of the time at which that was.
+    What rests is set aside still; else it has left, or waits, after all. --from and --to are of the time at which it
+    was set aside.
     """
     from celery_wheel.control import END
 
@@ -101,6 +102,7 @@ def rejected(
         Column("task id", lambda one: one.task_id),
         Column("task", lambda one: one.task),
         Column("queue", lambda one: one.target),
+        Column("rests", lambda one: "yes" if one.rests else "no"),
         Column("by", lambda one: one.actor),
         Column("reason", lambda one: one.reason, cut=1_000),
     ]
@@ -125,5 +127,6 @@ def _as_dict(one: Stopped) -> dict[str, Any]:
         "queue": one.target,
         "shard": one.shard,
         "size": one.size,
+        "rests": one.rests,
         "place": f"{one.at_ms}:{one.id}",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,14 @@ from click.testing import CliRunner, Result
 
 from celery_wheel import Celery
 from celery_wheel.cli import wheel
-from tests.integration.scheduler.conftest import Bench
+from tests.integration.scheduler.conftest import Bench, Process
 from tests.servers import RedisServer, wait_until
 
 
 @dataclass
 class Commands:
     app: Celery
+    beat: Process
     runner: CliRunner = field(default_factory=CliRunner)
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
@@ -31,6 +33,11 @@ class Commands:
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
         return found
+
+    def stop(self) -> None:
+        """The scheduler, as an operator would."""
+        self.beat.signal(signal.SIGTERM)
+        self.beat.end()
 
     def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Any:
         found = self(*arguments, "--json", stdin=stdin)
@@ -51,8 +58,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 @pytest.fixture(scope="module")
 def command(bench: Bench) -> Iterator[Commands]:
     """With a scheduler that holds the shard."""
-    found = Commands(bench.app)
-    bench.beat()
+    found = Commands(bench.app, bench.beat())
     wait_until(lambda: found("status").exit_code == 0, "a scheduler holds the shard")
     yield found
     bench.app.wheel.close()
