@@ -3,7 +3,8 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now, complete, pause, resume              by the holder, with a verdict
+    acting      cancel, reschedule, run_now, complete, requeue, replay            by the holder, with a verdict
+                pause, resume
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
 holds the shard (see ``celery_wheel.request``): it says for certain what became of it; or it is put into a
@@ -27,7 +28,19 @@ from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForVerdicts, P
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
+from celery_wheel.store.model import (
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    ORIGIN,
+    PAUSE,
+    PAUSED,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    Gate,
+    Position,
+)
 from celery_wheel.store.sql import SqlStore
 from celery_wheel.transaction import Inbox, inbox_of, wanted
 
@@ -141,12 +154,19 @@ class Wheel:
         return browse.dispatched(self.store, Criteria(**criteria), before, limit)
 
     def outcomes(self, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Stopped]:
-        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved."""
+        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved.
+
+        Here from_ms and to_ms are of when that was.
+        """
         return browse.outcomes(self.store, kinds or ("rejected",), Criteria(**criteria), before, limit)
 
     def batches(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settled]:
         """A page of the settlements, the latest first."""
         return browse.batches(self.store, Criteria(**criteria), before, limit)
+
+    def forecast(self, by: str | None = None, **criteria: Any) -> list[browse.DueBy]:
+        """How much is due in each hour, by ``"queue"`` or ``"task"`` too where that is asked; from the tally."""
+        return browse.due_by_name(self.store, Criteria(**criteria), by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         """Every message of a task id that the store still knows: a retried task has one a try.
@@ -209,6 +229,28 @@ class Wheel:
     def run_now(self, tasks: Tasks, **how: Any) -> Answer:
         """Let a task, or each of several, leave at once; else as ``cancel``."""
         return self._ask(MOVE, {"eta_ms": None}, tasks, how)
+
+    @overload
+    def requeue(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def requeue(self, tasks: Tasks, **how: Any) -> Answer:
+        """Let a task that was set aside (rejected, expired, parked) leave now, or each of several; else as ``cancel``.
+
+        ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
+        It completes with no key any more, and is unique no more.
+        """
+        return self._ask(REQUEUE, {}, tasks, how)
+
+    def replay(self, rows: Iterable[int], **how: Unpack[How]) -> dict[int, Verdict]:
+        """Let rows of the history (``Task.id``) leave once more, now, in this order: after a broker lost them.
+
+        Those that it has not lost run twice. ``done``: it leaves once more. ``too_late``: it is no history: it waits,
+        rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
+        """
+        names = [str(row) for row in rows]
+        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _timeout(how))
+        return {int(row): verdict for row, verdict in verdicts.items()}
 
     @overload
     def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
