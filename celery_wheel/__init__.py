@@ -12,15 +12,26 @@ if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
     from celery_wheel.control import wheel_of
     from celery_wheel.errors import NotCommitted, WheelUnavailable
-    from celery_wheel.request import Pending, Verdict
+    from celery_wheel.request import Completed, Pending, Verdict
 
 __version__ = "0.1.0"
-__all__ = ["Celery", "NotCommitted", "Pending", "Verdict", "WheelUnavailable", "__version__", "install", "wheel_of"]
+__all__ = [
+    "Celery",
+    "Completed",
+    "NotCommitted",
+    "Pending",
+    "Verdict",
+    "WheelUnavailable",
+    "__version__",
+    "install",
+    "wheel_of",
+]
 
 _HOME = {
     "Celery": "celery_wheel.app",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
+    "Completed": "celery_wheel.request",
     "Verdict": "celery_wheel.request",
     "Pending": "celery_wheel.request",
     "NotCommitted": "celery_wheel.errors",

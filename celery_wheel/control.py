@@ -3,7 +3,8 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now, pause, resume                        by the holder, with a verdict
+    acting      cancel, reschedule, run_now, complete, requeue, replay            by the holder, with a verdict
+                pause, resume
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
 holds the shard (see ``celery_wheel.request``): it says for certain what became of it; or it is put into a
@@ -23,11 +24,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, ove
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import TIMEOUT_S, Pending, Request, Verdict
+from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForVerdicts, Pending, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
+from celery_wheel.store.model import (
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    ORIGIN,
+    PAUSE,
+    PAUSED,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    Gate,
+    Position,
+)
 from celery_wheel.store.sql import SqlStore
 from celery_wheel.transaction import Inbox, inbox_of, wanted
 
@@ -51,6 +64,8 @@ class HasId(Protocol):
 
 
 TaskLike = str | HasId
+
+Completing = Literal["cancel", "run"]
 
 
 Tasks = TaskLike | Iterable[TaskLike]
@@ -139,12 +154,19 @@ class Wheel:
         return browse.dispatched(self.store, Criteria(**criteria), before, limit)
 
     def outcomes(self, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Stopped]:
-        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved."""
+        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved.
+
+        Here from_ms and to_ms are of when that was.
+        """
         return browse.outcomes(self.store, kinds or ("rejected",), Criteria(**criteria), before, limit)
 
     def batches(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settled]:
         """A page of the settlements, the latest first."""
         return browse.batches(self.store, Criteria(**criteria), before, limit)
+
+    def forecast(self, by: str | None = None, **criteria: Any) -> list[browse.DueBy]:
+        """How much is due in each hour, by ``"queue"`` or ``"task"`` too where that is asked; from the tally."""
+        return browse.due_by_name(self.store, Criteria(**criteria), by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         """Every message of a task id that the store still knows: a retried task has one a try.
@@ -208,6 +230,55 @@ class Wheel:
         """Let a task, or each of several, leave at once; else as ``cancel``."""
         return self._ask(MOVE, {"eta_ms": None}, tasks, how)
 
+    @overload
+    def requeue(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def requeue(self, tasks: Tasks, **how: Any) -> Answer:
+        """Let a task that was set aside (rejected, expired, parked) leave now, or each of several; else as ``cancel``.
+
+        ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
+        It completes with no key any more, and is unique no more.
+        """
+        return self._ask(REQUEUE, {}, tasks, how)
+
+    def replay(self, rows: Iterable[int], **how: Unpack[How]) -> dict[int, Verdict]:
+        """Let rows of the history (``Task.id``) leave once more, now, in this order: after a broker lost them.
+
+        Those that it has not lost run twice. ``done``: it leaves once more. ``too_late``: it is no history: it waits,
+        rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
+        """
+        names = [str(row) for row in rows]
+        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _timeout(how))
+        return {int(row): verdict for row, verdict in verdicts.items()}
+
+    @overload
+    def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
+    @overload
+    def complete(
+        self, keys: Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> dict[str, Completed]: ...
+    def complete(
+        self, keys: str | Iterable[str], how: Completing = "cancel", **said: Unpack[How]
+    ) -> Completed | dict[str, Completed]:
+        """Complete every task that watches a key, or one of several; of each, either this or its time comes first.
+
+        It reaches every task that had been sent when it was called. A key that nobody watches has no ``done`` and no
+        ``too_late``. A task that left by its time is told of once, and watches nothing then. Else as ``cancel``.
+
+        Args:
+            keys: as in ``wheel={"watch": [...]}``; several, for what became of each. A task that watches two of them
+                counts for both.
+            how: "cancel": they do not leave any more; "run": they leave at once.
+        """
+        if how not in ("cancel", "run"):
+            raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
+        one = isinstance(keys, str)
+        wanted = [_key_of(key) for key in ([keys] if one else keys)]
+        options = {"how": how, **_who(said)}
+        found = ForCounts(lambda: self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
+        return found[wanted[0]] if one else found
+
     # -- gates ----------------------------------------------------------------------------------------
 
     def pause(self, *, queue: str | None = None, task: str | None = None, **how: Unpack[How]) -> None:
@@ -245,8 +316,8 @@ class Wheel:
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
         return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
 
-    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> Request:
-        return Request(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)
+    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
+        return ForVerdicts(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)
 
     def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
@@ -289,6 +360,12 @@ def _id_of(task: TaskLike) -> str:
     if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TEXT or "\0" in task_id:
         raise TypeError(f"a task must be given by its id or its AsyncResult, got {task!r:.60}")
     return task_id
+
+
+def _key_of(key: Any) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_TEXT or "\0" in key:
+        raise TypeError(f"a key must be a text of 1 to {MAX_TEXT} characters, got {key!r:.60}")
+    return key
 
 
 def _who(how: How) -> dict[str, str]:

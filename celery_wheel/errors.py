@@ -7,6 +7,7 @@ One base class, ``WheelError``; each error is also the builtin it is, so that
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class WheelError(Exception):
@@ -48,7 +49,7 @@ class Interrupted(BrokerError):
 class WheelUnavailable(WheelError, TimeoutError):
     """No scheduler answered in time; the request was taken back. ``verdicts`` has what is certain all the same."""
 
-    def __init__(self, message: str, verdicts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, message: str, verdicts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.verdicts = dict(verdicts or {})
 

@@ -9,7 +9,8 @@
 A request that is part of a transaction of the caller's comes to the inboxes with its commit; ``Pending`` waits then.
 
 Every shard is asked, since a task's shard depends on the key with which it was sent, and a retry may have another.
-Several hundred tasks go in one command, so a thousand verdicts take hardly longer than one.
+Several hundred tasks go in one command, so a thousand verdicts take hardly longer than one. Keys go the same way, and
+what the shards say of one is added up.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.store.sql import SqlStore
@@ -43,6 +45,19 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"  #: it has not come to the wheel; a cancelled one will not leave if it comes within a day
 
 
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What became of the tasks that watched a key; true if any was completed by this request."""
+
+    done: int  #: cancelled, or let run at once
+    too_late: int  #: were handed to the broker by their time, or may have been
+
+    def __bool__(self) -> bool:
+        return self.done > 0
+
+
+Said = TypeVar("Said")
+
 _BETTER = {Verdict.UNKNOWN: 0, Verdict.TOO_LATE: 1, Verdict.DONE: 2}
 
 
@@ -53,11 +68,11 @@ class _Command:
     names: list[str]
     item: int
     payload: bytes
-    verdicts: Mapping[str, str] | None = None
+    verdicts: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
-class Request:
+class Request(ABC, Generic[Said]):
     """``kind``, ``options`` and ``list_name`` as ``celery_wheel.engine.inbox`` describes them.
 
     ``store`` is asked for when it is needed: within a transaction nothing need be read.
@@ -71,7 +86,19 @@ class Request:
     _commands: list[_Command] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
 
-    def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Verdict]:
+    @abstractmethod
+    def _found(self, names: Sequence[str]) -> dict[str, Said]:
+        """What the holders that answered have said of each."""
+
+    @abstractmethod
+    def _in_doubt(self, found: Mapping[str, Said], unanswered: set[str]) -> set[str]:
+        """Of which names more could be said by those that did not answer."""
+
+    @abstractmethod
+    def _certain(self, found: Mapping[str, Said], in_doubt: set[str]) -> dict[str, Said]:
+        """What holds all the same."""
+
+    def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Said]:
         """The verdict on each. Raises WheelUnavailable, with those that are certain, when a holder did not answer."""
         self.put(names, self.store.shards, self.store.ask)
         return self.result(timeout_s)
@@ -86,11 +113,15 @@ class Request:
                 payload = json.dumps({self.list_name: part, "id": number, **self.options}).encode()
                 self._commands.append(_Command(shard, number, part, ask(shard, self.kind, payload), payload))
 
-    def result(self, timeout_s: float) -> dict[str, Verdict]:
+    def result(self, timeout_s: float) -> dict[str, Said]:
         """The verdict on each name that was put."""
         self._await(timeout_s)
         silent = [command for command in self._commands if command.verdicts is None and not self._take_back(command)]
-        return self._verdicts(self._names, silent, timeout_s)
+        found = self._found(self._names)
+        in_doubt = self._in_doubt(found, {name for command in silent for name in command.names})
+        if in_doubt:
+            raise self._unavailable(silent, timeout_s, self._certain(found, in_doubt))
+        return {name: found[name] for name in self._names}
 
     @property
     def store(self) -> SqlStore:
@@ -133,31 +164,56 @@ class Request:
             )
         return True
 
-    def _verdicts(self, names: Iterable[str], silent: list[_Command], timeout_s: float) -> dict[str, Verdict]:
-        found: dict[str, Verdict] = {}
+    def _unavailable(self, silent: list[_Command], timeout_s: float, certain: Mapping[str, Said]) -> WheelUnavailable:
+        shards = ", ".join(map(str, sorted({command.shard for command in silent})))
+        return WheelUnavailable(
+            f"nobody answered for shard {shards} within {timeout_s:g} s: no scheduler runs, or it cannot reach the "
+            f"broker; the request ({self.kind}) was taken back, and nothing will happen there; start a scheduler: "
+            "celery beat -S wheel",
+            certain,
+        )
+
+
+class ForVerdicts(Request[Verdict]):
+    """Of what several shards know, the best verdict counts."""
+
+    def _found(self, names: Sequence[str]) -> dict[str, Verdict]:
+        found = dict.fromkeys(names, Verdict.UNKNOWN)
         for command in self._commands:
             for name, said in (command.verdicts or {}).items():
-                verdict = Verdict(said)
-                if name not in found or _BETTER[verdict] > _BETTER[found[name]]:
-                    found[name] = verdict
-        in_doubt = {name for command in silent for name in command.names if found.get(name) is not Verdict.DONE}
-        if in_doubt:
-            shards = ", ".join(map(str, sorted({command.shard for command in silent})))
-            certain = {name: verdict for name, verdict in found.items() if name not in in_doubt}
-            raise WheelUnavailable(
-                f"nobody answered for shard {shards} within {timeout_s:g} s: no scheduler runs, or it cannot reach the "
-                f"broker; the request ({self.kind}) was taken back, and nothing will happen there; start a scheduler: "
-                "celery beat -S wheel",
-                certain,
-            )
-        return {name: found[name] for name in names}
+                found[name] = max(found[name], Verdict(said), key=_BETTER.__getitem__)
+        return found
+
+    def _in_doubt(self, found: Mapping[str, Verdict], unanswered: set[str]) -> set[str]:
+        return {name for name in unanswered if found[name] is not Verdict.DONE}
+
+    def _certain(self, found: Mapping[str, Verdict], in_doubt: set[str]) -> dict[str, Verdict]:
+        return {name: said for name, said in found.items() if name not in in_doubt}
+
+
+class ForCounts(Request[Completed]):
+    """Tasks that watch a key may be in several shards: they are added up."""
+
+    def _found(self, names: Sequence[str]) -> dict[str, Completed]:
+        found = dict.fromkeys(names, Completed(0, 0))
+        for command in self._commands:
+            for name, said in (command.verdicts or {}).items():
+                found[name] = Completed(found[name].done + said["done"], found[name].too_late + said["too_late"])
+        return found
+
+    def _in_doubt(self, found: Mapping[str, Completed], unanswered: set[str]) -> set[str]:
+        return unanswered
+
+    def _certain(self, found: Mapping[str, Completed], in_doubt: set[str]) -> dict[str, Completed]:
+        """In a shard that did not answer nothing happens: what was counted is all that was done."""
+        return {name: said for name, said in found.items() if name not in in_doubt or said != Completed(0, 0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A request that is part of a transaction of the caller's: it is carried out if and only if that commits."""
 
-    request: Request
+    request: ForVerdicts
     single: str | None  #: the one task, where a single one was given
 
     def result(self, timeout: float = TIMEOUT_S) -> Verdict | dict[str, Verdict]:

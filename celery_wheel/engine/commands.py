@@ -1,4 +1,4 @@
-"""Commands: cancel and move, each with a verdict on every task that it names.
+"""Commands: cancel and move, each with a verdict on every task that it names; ``recall`` has the others.
 
 ::
 
@@ -21,9 +21,10 @@ from collections.abc import Generator
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
+from celery_wheel.engine.recall import recall
 from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import CANCEL, Answer, Change, Row, Tombstone
+from celery_wheel.store.model import CANCEL, REPLAY, REQUEUE, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 
@@ -40,13 +41,15 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     Args:
         queue_is_empty: whether all that was in the wheel queue after the command came has been taken in.
     """
+    if command.kind in (REQUEUE, REPLAY):
+        return (yield from recall(ctx, term, command))
     found = ctx.store.find(ctx.shard, command.task_ids)
     known = {task_id for task_id, _ in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]
     resting = ctx.store.resting(ctx.shard, command.task_ids)
     yield "found"
     unknown = [task_id for task_id in missing if task_id not in resting]
-    if unknown and not (queue_is_empty and _has_waited(ctx, term, command)):
+    if unknown and not (queue_is_empty and has_waited(ctx, term, command.item_id)):
         return False
     now_ms = ctx.clock.now_ms()
     with term.active():
@@ -73,12 +76,12 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     return True
 
 
-def _has_waited(ctx: Context, term: Term, command: Command) -> bool:
+def has_waited(ctx: Context, term: Term, item_id: int) -> bool:
     """A broker that pushes messages may have some under way to this process when its queue is empty."""
     if ctx.broker.keeps_hand:
         return True
     now_ms = ctx.clock.monotonic_ms()
-    return now_ms - term.asked_ms.setdefault(command.item_id, now_ms) >= UNDER_WAY_MS
+    return now_ms - term.asked_ms.setdefault(item_id, now_ms) >= UNDER_WAY_MS
 
 
 def _revise(term: Term, command: Command, found: list[tuple[str, Row]], now_ms: int) -> Revision:

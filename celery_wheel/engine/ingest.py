@@ -4,6 +4,7 @@
 
     peek            the oldest messages, still in the queue
     compare         which of them are in the store already (a crash came between commit and trim)
+    admit           what is to be the only one of its key waits, or not
     reserve         each gets its position; nothing at or after the lowest may leave
     commit          one transaction, one fsync for all that was waiting
     place           into the window, as far as it is near; the reservation closes
@@ -17,12 +18,14 @@ A crash between any two of them leaves the messages in the queue, or in the stor
 
 from __future__ import annotations
 
+from celery_wheel.engine.claims import admit, admitted, claimants, unique_keys
 from celery_wheel.engine.commands import carry_out
+from celery_wheel.engine.completion import complete
 from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.gating import carry_out_gates
-from celery_wheel.engine.inbox import Command, parse
+from celery_wheel.engine.inbox import Command, Completion, parse
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import PAUSE, RESUME, Message, Unreadable
+from celery_wheel.store.model import PAUSE, RESUME, UNIQUE, Change, Message, Unreadable
 
 
 def ingest(ctx: Context, term: Term) -> RoundSteps:
@@ -35,14 +38,14 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         yield Round.IDLE
         return
     arrivals: list[Message | Unreadable] = []
-    commands: list[Command] = []
+    commands: list[Command | Completion] = []
     taken: list[int] = []
     named: set[str] = set()  # by commands before
     for item in inbox:
         meaning = parse(item, ctx.broker.decode)
-        if isinstance(meaning, Command):
+        if isinstance(meaning, Command | Completion):
             commands.append(meaning)
-            named.update(meaning.task_ids)
+            named.update(meaning.task_ids if isinstance(meaning, Command) else ())
         elif isinstance(meaning, Unreadable) or meaning.task_id not in named:
             arrivals.append(meaning)
             taken.append(item.id)
@@ -53,7 +56,9 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         yield "trimmed"
     done = len(taken) + len(peeked.arrivals)
     for command in commands:
-        if command.kind in (PAUSE, RESUME):
+        if isinstance(command, Completion):
+            done += yield from complete(ctx, term, command, queue_is_empty=not peeked.more)
+        elif command.kind in (PAUSE, RESUME):
             done += yield from carry_out_gates(ctx, term, command)
         else:
             done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
@@ -69,15 +74,26 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     yield "compared"
     if not fresh and not inbox:
         return
+    unique = None
+    if keys := unique_keys(fresh):
+        unique = claimants(ctx, term, UNIQUE, keys)
+        yield "claimants found"
     with term.active():
-        intake = term.reserve(fresh, ctx.clock.now_ms())
-    intake.change.inbox = inbox
+        admission = admit(term, fresh, unique, ctx.clock.now_ms())
+    change = admission.change
+    change.inbox = inbox
     yield "reserved"
-    ctx.store.apply(ctx.shard, term.epoch, intake.change)
+    ctx.store.apply(ctx.shard, term.epoch, change)
     yield "committed"
     with term.active():
-        term.place(intake)
+        admitted(term, admission)
     ctx.wake.set()
-    ctx.stats.accepted += len(intake.change.rows)
-    ctx.stats.rejected += len(intake.change.rejects)
+    _count(ctx, change)
     yield "placed"
+
+
+def _count(ctx: Context, change: Change) -> None:
+    ctx.stats.accepted += len(change.rows)
+    kinds = [one.kind for one in change.outcomes]
+    ctx.stats.rejected += kinds.count("rejected")
+    ctx.stats.cancelled += kinds.count("cancelled")

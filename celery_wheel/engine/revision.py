@@ -13,10 +13,11 @@ its outcome in the store before the chunk leaves. All is done under the term's l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import Fenced
 from celery_wheel.store.model import HOUR_MS, REST, Change, Move, Outcome, Position, Row
 
 
@@ -37,13 +38,18 @@ class Why:
     reason: str
     actor: str
     at_ms: int
+    reasons: Mapping[int, str] = field(default_factory=dict)  #: of rows that have one of their own
+
+    def of(self, row: Row) -> str:
+        return self.reasons.get(row.id, self.reason)
 
 
 def withdraw(term: Term, found: Sequence[tuple[str, Row]], kind: str, why: Why) -> Revision:
     """Lay those of the rows, each with its task id, to rest that have not been handed over."""
     revision = _take_out(term, found)
     for row in revision.rows:
-        term.lay_to_rest(revision.change, row.id, kind, why.reason, why.actor, why.at_ms)
+        term.lay_to_rest(revision.change, row.id, kind, why.of(row), why.actor, why.at_ms)
+    revision.change.unwatched = [row.id for row in revision.rows]
     revision.change.seq = term.seq
     return revision
 
@@ -56,7 +62,7 @@ def relocate(term: Term, found: Sequence[tuple[str, Row]], eta_ms: int | None, w
         lane = term.lane_for(eta_ms, why.at_ms)
         move = Move(row.id, lane.number, max(eta_ms, lane.cut.due_ms), term.next_seq(), eta_ms)
         change.moves.append(move)
-        change.outcomes.append(Outcome(term.next_seq(), row.id, "moved", why.reason, why.actor, why.at_ms))
+        change.outcomes.append(Outcome(term.next_seq(), row.id, "moved", why.of(row), why.actor, why.at_ms))
         key = row.tally_key._replace(hour=move.due_ms // HOUR_MS)
         change.tally[key] = change.tally.get(key, 0) + 1
         revision.tokens.append((lane.number, lane.reserve(Position(move.due_ms, move.seq))))
@@ -65,13 +71,21 @@ def relocate(term: Term, found: Sequence[tuple[str, Row]], eta_ms: int | None, w
     return revision
 
 
+def handed_over(term: Term, row: Row) -> bool:
+    """Whether it was, or for all that is known may have been."""
+    lane = term.lanes.get(row.lane)
+    if lane is None:
+        raise Fenced(f"row {row.id} is in lane {row.lane}, which another holder of shard {term.shard} has opened")
+    return row.position <= lane.cut or lane.again
+
+
 def _take_out(term: Term, found: Sequence[tuple[str, Row]]) -> Revision:
     revision = Revision(Change())
     change = revision.change
     for task_id, row in found:
-        lane = term.lanes[row.lane]
-        if row.position <= lane.cut or lane.again:  # handed over, or perhaps handed over before
+        if handed_over(term, row):
             continue
+        lane = term.lanes[row.lane]
         revision.tokens.append((lane.number, lane.reserve(row.position)))
         term.window.withdraw(row.id)
         revision.rows.append(row)

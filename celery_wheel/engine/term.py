@@ -22,9 +22,10 @@ from there at their own eta: they are all due before whatever is left in the lan
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
@@ -59,6 +60,14 @@ class Intake:
     tokens: dict[int, int] = field(default_factory=dict)  #: lane number → reservation
 
 
+class SetAside(NamedTuple):
+    """Why an arrival does not wait: the outcome with which it is laid to rest."""
+
+    kind: str
+    reason: str
+    actor: str
+
+
 @dataclass(slots=True, eq=False)
 class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
@@ -83,6 +92,7 @@ class Term:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.history = threading.Lock()  #: of who forgets rows that are settled or rest, or brings them back
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -111,26 +121,35 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def lane_for(self, eta_ms: int, now_ms: int) -> Lane:
-        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
+    def lane_for(self, eta_ms: int, now_ms: int, again: bool = False) -> Lane:
+        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it.
+
+        Rows that may be in their queue already (``again``) have one for themselves.
+        """
         for lane in self.lanes.values():
-            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
+            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None and lane.again == again:
                 return lane
-        return self._open_lane(None)
+        return self._open_lane(None, again)
 
     def lane_of(self, place: Place) -> Lane:
         """The lane in which those wait who cannot pass a gate, or whose destination does not take everything."""
         return next((lane for lane in self.lanes.values() if lane.place == place), None) or self._open_lane(place)
 
-    def _open_lane(self, place: Place | None) -> Lane:
+    def _open_lane(self, place: Place | None, again: bool = False) -> Lane:
         scope, target = place or (None, None)
         number = max(self.lanes) + 1
         lane = Lane(number, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target, scope=scope)
+        lane.again = again
         self.lanes[lane.number] = lane
         return lane
 
-    def reserve(self, arrivals: Sequence[Message | Unreadable], now_ms: int) -> Intake:
-        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane."""
+    def reserve(
+        self, arrivals: Sequence[Message | Unreadable], now_ms: int, set_aside: Mapping[str, SetAside] | None = None
+    ) -> Intake:
+        """Give each arrival its position, in the order of arrival, and reserve the lowest of each lane.
+
+        ``set_aside``: those that do not wait, by envelope.
+        """
         change = Change()
         intake = Intake(change)
         lowest: dict[int, tuple[int, int]] = {}
@@ -141,10 +160,9 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if self.tombstones and (tombstone := self._tombstone(arrival.task_id, now_ms)) is not None:
+            if (self.tombstones or set_aside) and (why := self._why_not(arrival, now_ms, set_aside or {})) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
-                why = (tombstone.reason, tombstone.actor)
-                change.outcomes.append(Outcome(self.next_seq(), seq, "cancelled", *why, now_ms))
+                change.outcomes.append(Outcome(self.next_seq(), seq, *why, now_ms))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
@@ -164,9 +182,17 @@ class Term:
     def new_lanes(self) -> list[LaneState]:
         """Lanes that were opened for what came, and that the store does not know yet."""
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+        return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.again) for lane in new]
 
-    def _tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+    def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
+        """What keeps an arrival from waiting, if anything does."""
+        tombstone = self.tombstone(arrival.task_id, now_ms)
+        if tombstone is not None:
+            return SetAside("cancelled", tombstone.reason, tombstone.actor)
+        return set_aside.get(arrival.envelope_id)
+
+    def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
+        """What keeps messages of a task id from waiting."""
         found = self.tombstones.get(task_id)
         return found if found is not None and found.until_ms >= now_ms else None
 
@@ -191,7 +217,7 @@ class Term:
     ) -> Chunk | None:
         """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
 
-        ``now_ms`` is so much ahead of the wall clock.
+        Due are rows that are due in ``ahead_ms``, too.
         """
         if lane.in_flight is not None:
             return lane.in_flight
@@ -199,7 +225,9 @@ class Term:
         room = lane.at_once(max_count)
         if gates or len(self.lanes) > 1:
             rows, lanes = self.window.rows, self.lanes.values()
-            busy = {place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms)}
+            busy = {
+                place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms + ahead_ms)
+            }
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
@@ -287,7 +315,7 @@ class Term:
         refused: list[tuple[Row, Place]] = [(row, (None, row.target)) for row in done.refused]
         for _, place in refused:
             self.lane_of(place).proven = 0
-        self._divert(settlement, refused, done.again)
+        self._divert(settlement, refused, done.again or lane.again)
 
     def _set_aside(self, change: Change, announced: Chunk) -> None:
         """What was found later than its misfire option allows."""

@@ -7,6 +7,7 @@
     wheel_tombstone  add, read, forget           the holder
     wheel_watch      add, remove, who watches    the holder
     wheel_gate       set, open, read             the holder; anybody reads
+    wheel_timer      what rests, rows by number  the holder, who lets them leave once more
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, insert, literal_column, select
 
-from celery_wheel.store.model import REST
+from celery_wheel.store.model import REST, WATCH
 from celery_wheel.store.prepared import Prepared
-from celery_wheel.store.schema import answer, gate, inbox, payload, timer, tombstone, watch
+from celery_wheel.store.schema import answer, gate, inbox, outcome, payload, timer, tombstone, watch
 
-#: Keys of one look for those who watch them; see ``statements.FIND_PLACES``.
+#: Keys, task ids or numbers of one look; see ``statements.FIND_PLACES``.
 KEY_PLACES = 50
 
 _GATE = (gate.c.scope, gate.c.name, gate.c.state, gate.c.per_ms, gate.c.reason, gate.c.actor, gate.c.at_ms)
@@ -58,6 +59,7 @@ class Commanding:
         self.add_watch = self._prepare(insert(watch).inline().values(_places("shard", "kind", "key", "timer_id")))
         of_timer = and_(watch.c.timer_id == bindparam("gone"), watch.c.shard == bindparam("at_shard"))
         self.unwatch = self._prepare(delete(watch).where(of_timer))
+        self.complete = self._prepare(delete(watch).where(of_timer, watch.c.kind == literal_column(f"'{WATCH}'")))
         self.forget_watch = self._prepare(delete(watch).where(watch.c.timer_id == bindparam("gone")))
         keys: list[BindParameter[str]] = [bindparam(f"key_{n}") for n in range(KEY_PLACES)]
         joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
@@ -65,6 +67,19 @@ class Commanding:
         rest: ColumnElement[int] = literal_column(str(REST))  # called with the values of places alone
         found = select(watch.c.key, timer.c.task_id, *row).select_from(joined).where(here, timer.c.lane != rest)
         self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+
+    def recalling(self, row: Sequence[ColumnElement[Any]]) -> None:
+        """``row``: the columns of a ``Row``."""
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        names: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(KEY_PLACES)]
+        rest: ColumnElement[int] = literal_column(str(REST))
+        here = and_(timer.c.shard == bindparam("shard"), timer.c.task_id.in_(names), timer.c.lane == rest)
+        stopped = joined.join(outcome, outcome.c.timer_id == timer.c.id)
+        found = select(timer.c.task_id, outcome.c.kind, *row).select_from(stopped).where(here)
+        self.set_aside = self._prepare(found.order_by(outcome.c.at_ms, outcome.c.id))
+        ids: list[BindParameter[int]] = [bindparam(f"row_{n}") for n in range(KEY_PLACES)]
+        numbered = and_(timer.c.shard == bindparam("shard"), timer.c.id.in_(ids))
+        self.rows = self._prepare(select(*row).select_from(joined).where(numbered))
 
     def _gates(self) -> None:
         self.set_gate = self._set(gate, ["shard", "scope", "name"], ["state", "per_ms", "reason", "actor", "at_ms"])

@@ -39,7 +39,7 @@ class Desk:
         with self._database.writing() as connection:
             return bool(self._sql.commanding.take_back(connection, item=item).rowcount)
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:
             found = self._sql.commanding.answer(connection, asked=changes.digits(command_id)).scalar()
         return None if found is None else dict(json.loads(found))
@@ -54,6 +54,18 @@ class Desk:
             rows = [row for part in parts for row in self._sql.commanding.watchers.at(connection, (shard, kind, *part))]
         return [(key, task_id, Row(*row)) for key, task_id, *row in rows]
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self._database.reading() as connection:
+            parts = in_parts(task_ids, KEY_PLACES)
+            found = [one for part in parts for one in self._sql.commanding.set_aside.at(connection, (shard, *part))]
+        last = {one[2]: (one[0], one[1], Row(*one[2:])) for one in found}
+        return sorted(last.values(), key=lambda one: one[2].position)
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self._database.reading() as connection:
+            parts = in_parts(row_ids, KEY_PLACES)
+            return [Row(*row) for part in parts for row in self._sql.commanding.rows.at(connection, (shard, *part))]
+
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:
             return [Gate(*row) for row in self._sql.commanding.gates(connection, shard=shard)]
@@ -65,7 +77,7 @@ class Desk:
             self._sql.commanding.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
 
 
-def in_parts(wanted: Sequence[str], places: int) -> list[tuple[Any, ...]]:
+def in_parts(wanted: Sequence[Any], places: int) -> list[tuple[Any, ...]]:
     """As many at a time as a statement has places; one that is not needed repeats the last."""
     parts = [list(wanted[start : start + places]) for start in range(0, len(wanted), places)]
     return [(*part, *part[-1:] * (places - len(part))) for part in parts]

@@ -19,7 +19,7 @@ unique in the store, increasing within its shard. Every id in the store is such 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Low bits of a seq carry the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
@@ -32,7 +32,8 @@ MAX_SEQ = 2**63 - 1
 HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
-CANCEL, MOVE, PAUSE, RESUME = "cancel", "move", "pause", "resume"
+CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
+REQUEUE, REPLAY = "requeue", "replay"
 
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
@@ -40,6 +41,9 @@ PAUSED, SLOW = "paused", "slow"
 #: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
 #: set aside as rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
+
+#: Kinds of a timer's claim on a key: it is completed with the key; it is the only one of the key that waits.
+WATCH, UNIQUE = "watch", "unique"
 
 
 class Position(NamedTuple):
@@ -226,10 +230,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a command: for each task id it named, ``done``, ``too_late`` or ``unknown``."""
+    """What became of a command.
+
+    Of a task id: ``done``, ``too_late`` or ``unknown``. Of a key: how many tasks were ``done`` or ``too_late``.
+    """
 
     id: str  #: the command's, a UUID in 36 characters
-    verdicts: dict[str, str]
+    verdicts: dict[str, Any]  #: as JSON can hold it
     at_ms: int
 
 
@@ -314,7 +321,8 @@ class Change:
     answers: list[Answer] = field(default_factory=list)
     tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
     watches: list[Watch] = field(default_factory=list)
-    unwatched: list[int] = field(default_factory=list)  #: timers whose every watch is over
+    completed: list[int] = field(default_factory=list)  #: timers that no key completes any more
+    unwatched: list[int] = field(default_factory=list)  #: timers whose every claim is over, of whatever kind
     gates: list[Gate] = field(default_factory=list)  #: a later one of the same scope and name takes the place
     opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates that are no more
 

@@ -17,7 +17,7 @@ Rules for every implementation
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from celery_wheel.store.model import (
     Change,
@@ -105,6 +105,13 @@ class Store(Protocol):
     def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         """Those of the task ids that have a row that does not leave, with the kind of its last outcome."""
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        """Rows of those task ids that do not leave, each with its task id and the kind of its last outcome, in the
+        order in which they came to rest."""
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        """Those of the rows that the store has, wherever they are."""
+
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that ends at or
         before ``upto``; None when there is none."""
@@ -134,7 +141,7 @@ class Store(Protocol):
     def take_back(self, item: int) -> bool:
         """Take an item out of the inbox before the holder has; False when the holder was first."""
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         """The verdicts on a command; committed together with its leaving the inbox."""
 
     def tombstones(self, shard: int) -> list[Tombstone]:

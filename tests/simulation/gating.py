@@ -40,7 +40,7 @@ class Gating:
     def ask(self, kind: str, gate: str) -> str:
         self.used = True
         self._count += 1
-        number = f"00000000-0000-4000-9000-{self._count:012d}"
+        number = f"00000000-0000-4000-a000-{self._count:012d}"
         asked: dict[str, object] = {"gates": [gate], "id": number}
         if kind == "resume":
             self.paused.pop(gate, None)  # from here on it may be open

@@ -13,11 +13,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
+    UNIQUE,
+    WATCH,
     Answer,
     Batch,
     Change,
@@ -179,8 +182,9 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = set(change.unwatched)
-            data.watches = [one for one in data.watches if one.timer_id not in over] + change.watches
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE)}
+            over |= {(WATCH, id_) for id_ in change.completed}
+            data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
@@ -280,6 +284,16 @@ class ModelStore:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
             return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == REST}
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self.disk.lock:
+            kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
+            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == REST]
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self.disk.lock:
+            stored = self.disk.shard(shard).rows
+            return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
+
     def _of(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         stored = self.disk.shard(shard).rows.values()
         found = [(one.message.task_id, one.row) for one in stored if isinstance(one.message, Message)]
@@ -313,7 +327,7 @@ class ModelStore:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
 
-    def answer(self, command_id: str) -> dict[str, str] | None:
+    def answer(self, command_id: str) -> dict[str, Any] | None:
         with self.disk.lock:
             found = [data.answers[command_id] for data in self.disk.shards.values() if command_id in data.answers]
         return dict(found[0].verdicts) if found else None

@@ -28,6 +28,7 @@ from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
+from tests.simulation.claiming import Claiming
 from tests.simulation.gating import GATES, Gating
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
@@ -69,6 +70,10 @@ class Scheduler:
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
             self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
+        data, term = self.world.disk.shard(0), self.engine.term
+        if activity == "ingest" and term is not None and isinstance(step, str):
+            self.world.claiming.step(step, data, term)
+        self.world.claiming.look(data, self.world.pushes)
 
     def finish(self, activity: str) -> None:
         """Run a round to its end."""
@@ -108,9 +113,10 @@ class World:
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()
+        self.claiming = Claiming(rng, ModelStore(self.disk), self._violation)
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
-        self.excused: set[str] = set()  #: messages that Redis lost before they were accepted
+        self.excused = self.claiming.lost  #: messages that Redis lost before they were accepted
         self.pushes: dict[int, int] = {}
         self.counts: Counter[str] = Counter()
         self.refused: set[int] = set()
@@ -176,6 +182,7 @@ class World:
             found.update({field.name: getattr(stats, field.name) for field in fields(stats)})
         found["lanes beside the main one"] = len(self.disk.shard(0).lanes) - 1
         found["lost by redis"] = len(self.excused)
+        found.update(self.claiming.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
         return found
@@ -224,7 +231,7 @@ class World:
         rng = self.rng
         delays_ms = (-2_000, 0, 1, 5, 10, 20, 30, 50) if self.dense else (-1, 10, 100, 200, 500, 3_000, 60_000)
         envelope_id = f"00000000-0000-7000-8000-{n:012d}"
-        return Message(
+        message = Message(
             envelope_id=envelope_id,
             task_id=f"task-{n}",
             task="tasks.add",
@@ -242,6 +249,7 @@ class World:
             properties=b"{}",
             body=b"x" * rng.choice((1, 100)),
         )
+        return self.claiming.dress(message)
 
     def _send(self) -> None:
         message = self.to_send.pop()
@@ -257,6 +265,9 @@ class World:
         self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
 
     def _ask(self) -> None:
+        if self.rng.random() < 0.3:
+            self.log.append(f"user: {self.claiming.ask(self.sent.values())}")
+            return
         data = self.disk.shard(0)
         self.asking.collect(data)
         hand = data.lanes[0].hand
@@ -411,6 +422,7 @@ class World:
             elif row_id not in in_queue and row_id not in self.executed:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
         self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
+        self.claiming.judge()
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")
         for scheduler in self.schedulers:
@@ -421,11 +433,11 @@ class World:
 
     def _judge_resting(self, row_id: int) -> None:
         """What does not leave has a reason, and did not leave."""
-        kinds = [one.kind for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
-        outcome = kinds[0] if kinds else None
+        outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
+        outcome = outcomes[0].kind if outcomes else None
         if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
             raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
-        if outcome == "rejected" and row_id not in self.refused:
+        if outcome == "rejected" and outcomes[0].actor == "broker" and row_id not in self.refused:
             raise self._violation(f"row {row_id} rests as rejected, and Redis never refused it")
 
     def _violation(self, what: str) -> Violation:

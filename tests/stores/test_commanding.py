@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import Answer, Gate, Tombstone, Watch
+from celery_wheel.store.model import REST, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
 
@@ -106,6 +106,22 @@ def test_what_rests_watches_nothing(holder: Holder) -> None:
     assert holder.store.watchers(0, "watch", ["k"]) == []
 
 
+def test_what_is_completed_may_still_be_the_only_one_of_its_key(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch(kind, "k", row.id) for row in rows for kind in ("watch", "unique")])
+    holder.apply(completed=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
+    holder.apply(unwatched=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
+
+
+def test_an_answer_may_say_more_than_a_word_of_each(holder: Holder) -> None:
+    id_ = command_id()
+    holder.apply(answers=[Answer(id_, {"order:42": {"done": 2, "too_late": 0}}, NOW)])
+    assert holder.store.answer(id_) == {"order:42": {"done": 2, "too_late": 0}}
+
+
 def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
     second, everything = Holder(holder.store, 1), Gate("all", "", "paused", 0, "", "", 1)
     slow = Gate("queue", "mail", "slow", 5 * MINUTE, "backlog", "anna", NOW)
@@ -138,3 +154,30 @@ def test_all_of_it_is_there_when_the_store_is_opened_again(make_store: Callable[
     again = make_store()
     assert (len(again.tombstones(0)), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
     assert again.answer(id_) == {}
+
+
+# -- what leaves once more ------------------------------------------------------------------------------
+
+
+def test_what_was_set_aside_is_found_by_its_task_with_the_last_word_on_it(holder: Holder) -> None:
+    first, second, third = holder.accept(NOW, NOW + 1, NOW + 2)
+    for row, kind in ((second, "parked"), (first, "rejected")):
+        holder.apply(moves=[holder.rest(row)], outcomes=[holder.outcome(row.id, kind)])
+    holder.apply(outcomes=[holder.outcome(second.id, "rejected", NOW + 1)])
+    names = [one.message.task_id for one in (first, second, third)]
+    found = holder.store.set_aside(0, [*names, "nobody"])
+    assert [(id_, kind, row.id) for id_, kind, row in found] == [
+        (names[1], "rejected", second.id),
+        (names[0], "rejected", first.id),
+    ]
+    assert found[0][2].body == second.message.body
+    assert holder.store.set_aside(1, names) == []
+
+
+def test_rows_are_found_by_number_wherever_they_are(holder: Holder) -> None:
+    first, second = holder.accept(NOW, NOW + 1)
+    holder.apply(moves=[holder.rest(first)])
+    found = {row.id: row.lane for row in holder.store.rows(0, [second.id, first.id, 7 << 30])}
+    assert found == {first.id: REST, second.id: 0}
+    assert holder.store.rows(1, [first.id]) == []
+    assert holder.store.rows(0, []) == []

@@ -1,0 +1,207 @@
+"""Of a unique key one task waits: which one, whatever comes when, and what becomes of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_wheel.engine.context import Round
+from celery_wheel.store.model import REST, Message
+from tests.unit.engine.conftest import Rig, finish
+
+
+def states(rig: Rig) -> dict[str, str]:
+    """What has become of each task: waits, left, or the kind of its outcome."""
+    data = rig.disk.shard(0)
+    kinds = {one.timer_id: one.kind for one in data.outcomes}
+    found = {}
+    for stored in data.rows.values():
+        assert isinstance(stored.message, Message)
+        row = stored.row
+        left = "left" if row.lane != REST and row.position <= data.lanes[row.lane].hand else "waits"
+        found[stored.message.task_id] = kinds.get(row.id, left)
+    return found
+
+
+def reasons(rig: Rig) -> list[str]:
+    return [one.reason for one in rig.disk.shard(0).outcomes]
+
+
+@pytest.mark.parametrize("rounds", [0, 2], ids=["at once", "one after the other"])
+@pytest.mark.parametrize(
+    ("on_conflict", "expected", "pushed"),
+    [
+        (None, ["waits", "cancelled", "cancelled"], ["a"]),
+        ("keep", ["waits", "cancelled", "cancelled"], ["a"]),
+        ("reject", ["waits", "rejected", "rejected"], ["a"]),
+        ("replace", ["cancelled", "cancelled", "waits"], ["c"]),
+    ],
+)
+def test_one_of_three_waits(
+    rig: Rig, rounds: int, on_conflict: str | None, expected: list[str], pushed: list[str]
+) -> None:
+    for task_id in "abc":
+        rig.send(task_id, 100, unique="report", on_conflict=on_conflict)
+        rig.run(rounds=rounds)
+    rig.run(rounds=2)
+    assert list(states(rig).values()) == expected
+    assert sum(rig.disk.shard(0).tally.values()) == 1
+    rig.pass_time(100)
+    rig.run(rounds=2)
+    assert rig.pushed == pushed
+    assert not any(rig.disk.shard(0).tally.values())
+    assert rig.engine.stats.rejected == expected.count("rejected")
+    assert rig.engine.stats.guard_trips == 0
+
+
+def test_reasons_name_the_key_and_the_other_task(rig: Rig) -> None:
+    rig.run()
+    rig.send("a", 100, unique="report")
+    rig.send("b", 100, unique="report")
+    rig.run()
+    assert reasons(rig) == ["another task is waiting for the unique key 'report': a"]
+    rig.send("c", 100, unique="report", on_conflict="replace")
+    rig.run()
+    assert reasons(rig)[1:] == ["replaced by task c, of the same unique key 'report'"]
+    assert {one.actor for one in rig.disk.shard(0).outcomes} == {"wheel"}
+
+
+def test_a_rejected_one_keeps_its_bytes(rig: Rig) -> None:
+    rig.send("a", 100, unique="k")
+    rig.send("b", 100, unique="k", on_conflict="reject", body=b"mine")
+    rig.run(rounds=2)
+    (stored,) = [one for one in rig.disk.shard(0).rows.values() if one.row.lane == REST]
+    assert isinstance(stored.message, Message)
+    assert (stored.message.task_id, stored.message.body) == ("b", b"mine")
+
+
+def test_debouncing_puts_the_time_off(rig: Rig) -> None:
+    for n in range(5):
+        rig.send(str(n), 100, unique="k", on_conflict="replace")
+        rig.run(rounds=2)
+        rig.pass_time(60)
+    assert rig.pushed == []
+    rig.pass_time(40)
+    rig.run(rounds=2)
+    assert rig.pushed == ["4"]
+    assert len(rig.disk.shard(0).watches) == 1, "those that were replaced claim nothing"
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_what_left_or_rests_does_not_count(rig: Rig, on_conflict: str) -> None:
+    rig.send("left", 0, unique="k")
+    rig.run(rounds=2)
+    assert rig.pushed == ["left"]
+    rig.send("cancelled", 100, unique="k", on_conflict=on_conflict)
+    rig.run()
+    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["cancelled"]}')])
+    rig.run()
+    rig.send("new", 100, unique="k", on_conflict=on_conflict)
+    rig.run()
+    assert states(rig) == {"left": "left", "cancelled": "cancelled", "new": "waits"}
+    assert len(rig.disk.shard(0).watches) == 1, "what left claims nothing any more"
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_what_is_on_its_way_counts_as_left(rig: Rig, on_conflict: str) -> None:
+    """It was taken, and whether the broker has it is not known yet."""
+    rig.send("a", 0, unique="k")
+    rig.run("tend", "ingest", "load")
+    dispatch = rig.engine.dispatch()
+    while next(dispatch) != "taken":
+        pass
+    rig.send("b", 100, unique="k", on_conflict=on_conflict)
+    rig.run("ingest")
+    finish(dispatch)
+    rig.run(rounds=2)
+    assert rig.pushed == ["a"]
+    assert states(rig) == {"a": "left", "b": "waits"}
+
+
+def test_each_of_several_on_conflict_is_judged_in_the_order_of_arrival(rig: Rig) -> None:
+    for task_id, on_conflict in [("a", "keep"), ("b", "replace"), ("c", "keep"), ("d", "reject"), ("e", "replace")]:
+        rig.send(task_id, 100, unique="k", on_conflict=on_conflict)
+    rig.send("other", 100, unique="l")
+    rig.send("none", 100)
+    rig.run(rounds=2)
+    found = states(rig)
+    assert found == {
+        "a": "cancelled",
+        "b": "cancelled",
+        "c": "cancelled",
+        "d": "rejected",
+        "e": "waits",
+        "other": "waits",
+        "none": "waits",
+    }
+
+
+def test_a_message_that_comes_again_changes_nothing(rig: Rig) -> None:
+    first = rig.send("a", 100, unique="k", on_conflict="replace")
+    rig.run(rounds=2)
+    rig.send("b", 100, unique="k", on_conflict="replace")
+    rig.run()
+    rig.server.keys.wheel.append(first)
+    rig.run()
+    assert states(rig) == {"a": "cancelled", "b": "waits"}
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_a_crash_between_commit_and_trim_changes_nothing(rig: Rig, on_conflict: str) -> None:
+    rig.run()
+    rig.send("a", 100, unique="k")
+    rig.send("b", 100, unique="k", on_conflict=on_conflict)
+    steps = rig.engine.ingest()
+    while next(steps) != "committed":
+        pass
+    expected = states(rig)
+    assert sorted(expected.values()).count("waits") == 1
+    rig.engine = rig.new_engine("two")
+    rig.pass_time(10_000)
+    rig.run(rounds=3)
+    assert {**expected, **{one: "left" for one, state in expected.items() if state == "waits"}} == states(rig)
+    assert len(rig.pushed) == 1
+
+
+def test_one_that_was_cancelled_before_it_came_neither_waits_nor_replaces(rig: Rig) -> None:
+    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["early"], "reason": "paid"}')])
+    rig.run(rounds=2)
+    rig.send("a", 100, unique="k")
+    rig.run()
+    rig.send("early", 100, unique="k", on_conflict="replace")
+    rig.run()
+    assert states(rig) == {"a": "waits", "early": "cancelled"}
+    assert reasons(rig) == ["paid"]
+
+
+def test_one_beyond_the_window_is_replaced_too(rig: Rig) -> None:
+    rig.send("far", 10**8, unique="k")
+    rig.run(rounds=2)
+    rig.send("near", 10, unique="k", on_conflict="replace")
+    assert rig.run("ingest") is Round.BUSY
+    rig.pass_time(10**8)
+    rig.run(rounds=3)
+    assert rig.pushed == ["near"]
+
+
+def test_nothing_passes_a_replaced_one_before_the_store_knows(rig: Rig) -> None:
+    rig.send("a", 10, unique="k")
+    rig.send("c", 20)
+    rig.run(rounds=2)
+    rig.send("b", 30, unique="k", on_conflict="replace")
+    ingest = rig.engine.ingest()
+    while next(ingest) != "reserved":
+        pass
+    rig.pass_time(100)
+    rig.run("dispatch", rounds=3)
+    assert rig.pushed == [], "the store still has the replaced one between"
+    finish(ingest)
+    rig.run(rounds=2)
+    assert rig.pushed == ["c", "b"]
+    assert rig.engine.stats.guard_trips == 0
+
+
+def test_nothing_is_asked_of_the_store_where_no_key_is_unique(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.store, "watchers", None)
+    rig.send("a", 10, watch=["order:42"])
+    rig.run(rounds=2)
+    assert states(rig) == {"a": "waits"}
