@@ -1,4 +1,4 @@
-"""Commands: cancel and move, each with a verdict on every task that it names.
+"""Commands: cancel and move, each with a verdict on every task that it names; ``recall`` has the others.
 
 ::
 
@@ -22,9 +22,10 @@ from collections.abc import Generator
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
+from celery_wheel.engine.recall import recall
 from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import CANCEL, Answer, Change, Row, Tombstone
+from celery_wheel.store.model import CANCEL, REPLAY, REQUEUE, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 
@@ -41,6 +42,8 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     Args:
         queue_is_empty: whether all that was in the wheel queue after the command came has been taken in.
     """
+    if command.kind in (REQUEUE, REPLAY):
+        return (yield from recall(ctx, term, command))
     found = ctx.store.find(ctx.shard, command.task_ids)
     known = {task_id for task_id, _ in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]

@@ -318,7 +318,8 @@ class Engine:
         ctx.store.expire(ctx.shard, term.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
         yield "expired"
         before_ms = now_ms - limits.retention_ms
-        gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
+        with term.history:
+            gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
         ctx.stats.forgotten += gone
         yield "forgotten"
         yield Round.BUSY if gone else Round.IDLE

@@ -33,6 +33,7 @@ HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
 CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
+REQUEUE, REPLAY = "requeue", "replay"
 
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"

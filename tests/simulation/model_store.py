@@ -286,6 +286,16 @@ class ModelStore:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
             return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == REST}
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self.disk.lock:
+            kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
+            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == REST]
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self.disk.lock:
+            stored = self.disk.shard(shard).rows
+            return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
+
     def _of(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         stored = self.disk.shard(shard).rows.values()
         found = [(one.message.task_id, one.row) for one in stored if isinstance(one.message, Message)]
@@ -310,6 +320,10 @@ class ModelStore:
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
+
+    def asked(self, item: int) -> bytes | None:
+        with self.disk.lock:
+            return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
 
     def take_back(self, item: int) -> bool:
         with self.disk.lock:

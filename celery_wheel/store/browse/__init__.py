@@ -14,20 +14,33 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 
 from celery_wheel.store.browse.detail import Detail, detail, find
 from celery_wheel.store.browse.heads import Head, heads, waiting_of
-from celery_wheel.store.browse.overview import Due, Names, Next, due_by_hour, names, next_due, schedulers, waiting
+from celery_wheel.store.browse.overview import (
+    Due,
+    DueBy,
+    Names,
+    Next,
+    due_by_hour,
+    due_by_name,
+    names,
+    next_due,
+    schedulers,
+    waiting,
+)
 from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
-from celery_wheel.store.browse.sources import Page
+from celery_wheel.store.browse.sources import Page, Placed
 
 __all__ = [
     "END",
     "Criteria",
     "Detail",
     "Due",
+    "DueBy",
     "Head",
     "Names",
     "Next",
     "Page",
+    "Placed",
     "Settled",
     "Stopped",
     "Task",
@@ -35,6 +48,7 @@ __all__ = [
     "detail",
     "dispatched",
     "due_by_hour",
+    "due_by_name",
     "find",
     "heads",
     "names",

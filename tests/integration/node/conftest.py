@@ -31,6 +31,8 @@ class Site:
         self.broker = broker or server.url
         self.store = f"sqlite:///{folder}/wheel.sqlite3"
         self.app = Celery("user", broker=self.broker, backend=server.url, set_as_current=False)
+        # A result that is collected after the server has gone is to give up at once.
+        self.app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
         self.app.conf.wheel_store = self.store
         self._processes: list[Process] = []
 
