@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -31,8 +30,7 @@ class Site:
         self.broker = broker or server.url
         self.store = f"sqlite:///{folder}/wheel.sqlite3"
         self.app = Celery("user", broker=self.broker, backend=server.url, set_as_current=False)
-        # A result that is collected after the server has gone is to give up at once.
-        self.app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
+        self._apps = [self.app]
         self.app.conf.wheel_store = self.store
         self._processes: list[Process] = []
 
@@ -91,7 +89,9 @@ class Site:
         sys.path.insert(0, str(HERE))
         try:
             sys.modules.pop("node_project", None)
-            return importlib.import_module("node_project")
+            project = importlib.import_module("node_project")
+            self._apps.append(project.app)
+            return project
         finally:
             sys.path.remove(str(HERE))
 
@@ -101,9 +101,10 @@ class Site:
 
     def close(self) -> None:
         self.close_processes()
-        gc.collect()  # while the server is there: a result that goes away says so to it
+        for app in self._apps:  # a result that is collected later would look for the server
+            app.backend.remove_pending_result = lambda result: result
+            app.backend.result_consumer.stop()
         self.app.wheel.close()
-        self.app.backend.result_consumer.stop()  # results that a failed test keeps would look for the server
         self.app.close()
 
 
