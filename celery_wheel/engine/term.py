@@ -95,8 +95,8 @@ class Term:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
-        self.stamps = RevokedStamps()  #: its engine gives it those that it is told of
         self.history = threading.Lock()  #: of who forgets rows that are settled or rest, or brings them back
+        self.stamps = RevokedStamps()  #: its engine gives it those that it is told of
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 

@@ -54,11 +54,6 @@ class Desk:
             rows = [row for part in parts for row in self._sql.commanding.watchers.at(connection, (shard, kind, *part))]
         return [(key, task_id, Row(*row)) for key, task_id, *row in rows]
 
-    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
-        with self._database.reading() as connection:
-            found = self._sql.commanding.withdrawn(connection, shard=shard, after=after, limit=limit).all()
-        return [Withdrawn(task_id, Row(*row)) for task_id, *row in found]
-
     def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
         with self._database.reading() as connection:
             parts = in_parts(task_ids, KEY_PLACES)
@@ -70,6 +65,11 @@ class Desk:
         with self._database.reading() as connection:
             parts = in_parts(row_ids, KEY_PLACES)
             return [Row(*row) for part in parts for row in self._sql.commanding.rows.at(connection, (shard, *part))]
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self._database.reading() as connection:
+            found = self._sql.commanding.withdrawn(connection, shard=shard, after=after, limit=limit).all()
+        return [Withdrawn(task_id, Row(*row)) for task_id, *row in found]
 
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:
