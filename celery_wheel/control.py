@@ -273,6 +273,7 @@ class Wheel:
         """
         if how not in ("cancel", "run"):
             raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
+        _check_at_once("complete", said)
         one = isinstance(keys, str)
         wanted = [_key_of(key) for key in ([keys] if one else keys)]
         options = {"how": how, **_who(said)}
@@ -309,8 +310,7 @@ class Wheel:
         return [one for one in found.values() if one.state == PAUSED or one.at_ms + one.per_ms > now_ms()]
 
     def _gate(self, kind: str, options: dict[str, Any], queue: str | None, task: str | None, how: How) -> Verdict:
-        if "transactional" in how:
-            raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
+        _check_at_once(kind, how)
         if queue is not None and task is not None:
             raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
@@ -366,6 +366,11 @@ def _key_of(key: Any) -> str:
     if not isinstance(key, str) or not 0 < len(key) <= MAX_TEXT or "\0" in key:
         raise TypeError(f"a key must be a text of 1 to {MAX_TEXT} characters, got {key!r:.60}")
     return key
+
+
+def _check_at_once(kind: str, how: How) -> None:
+    if "transactional" in how:
+        raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
 
 
 def _who(how: How) -> dict[str, str]:

@@ -211,9 +211,11 @@ def test_nobody_answers(connected: Shop) -> None:
     assert connected.items() == []
 
 
-def test_a_gate_is_no_part_of_a_transaction(connected: Shop) -> None:
+def test_a_gate_and_a_completion_are_no_part_of_a_transaction(connected: Shop) -> None:
     with pytest.raises(TypeError, match="without the option transactional"):
-        celery_app.wheel.pause(queue="mail", transactional=True)  # type: ignore[call-arg]
+        celery_app.wheel.pause(queue="mail", transactional=True)
+    with pytest.raises(TypeError, match="complete must be without"):
+        celery_app.wheel.complete("order:1", transactional=True)
 
 
 def test_a_command_needs_the_store_in_the_transactions_database(
