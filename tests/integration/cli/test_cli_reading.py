@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,14 +16,14 @@ NASTY = "\x1b[2J\u202e[red]"
 
 
 @pytest.fixture(scope="module")
-def filled(bench: Bench, command: Commands) -> Iterator[Commands]:
+def filled(bench: Bench, command: Commands) -> Commands:
     for n in range(25):
         bench.app.send_task("odd" if n % 2 else "even", (n,), countdown=3_600 + n, task_id=f"t{n:02}", queue="work")
     bench.app.send_task(NASTY, countdown=7_200, task_id=f"nasty{NASTY}", wheel={"key": "k"})
     bench.app.send_task("even", countdown=0.05, task_id="gone")
     wait_until(lambda: len(bench.app.wheel.pending().items) == 26, "all is in the store")
     wait_until(lambda: len(bench.app.wheel.history().items) == 1, "one has left")
-    yield command
+    return command
 
 
 def test_pages_follow_each_other_until_there_is_none(filled: Commands) -> None:
