@@ -9,6 +9,7 @@
     W006  the wheel's queue is in task_queues               W010  the wheel's queue grows, nobody holds a shard
     W007  waiting in workers beyond the visibility timeout  W011  the broker does not answer
     W009  naive times are read as UTC                       W012  no scheduler has used the store yet
+    E013  wheel_transactional, and the store is elsewhere
 
 Django checks before ``migrate`` too, and an error would keep it from making the tables: so E004 is not always asked.
 """
@@ -26,7 +27,8 @@ from django.db import connections
 from celery_wheel.conf import Conf
 from celery_wheel.doctor import Finding, Site, broker, queues
 from celery_wheel.doctor import settings as asked
-from celery_wheel.errors import BrokerError, WheelError
+from celery_wheel.errors import BrokerError, SettingError, WheelError
+from celery_wheel.transaction import inbox_of
 from django_wheel import asking
 from django_wheel.database import store_alias
 from django_wheel.project import wheel_app
@@ -53,7 +55,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         for problem in conf.problems()
     ]
     return wrong or [
-        *_locks(),
+        *_elsewhere(app, conf),
+        *_locks(conf),
         *_shown(asked.queues(app, conf), "W006"),
         *_shown(asked.visibility(app, conf), "W007"),
         *_zone(),
@@ -74,15 +77,29 @@ def _shown(findings: Iterable[Finding], number: str) -> Checked:
         yield Warning(one.text, hint=one.remedy, id=f"django_wheel.{number}")
 
 
-def _locks() -> Checked:
+def _elsewhere(app: Any, conf: Conf) -> Checked:
+    if not conf.transactional:
+        return
+    try:
+        inbox_of(app)
+    except SettingError as error:
+        yield Error(
+            f"{error}.",
+            hint='Set CELERY_WHEEL_STORE = "django://default", or CELERY_WHEEL_TRANSACTIONAL = False.',
+            id="django_wheel.E013",
+        )
+
+
+def _locks(conf: Conf) -> Checked:
     alias = store_alias()
-    if alias is None or connections[alias].vendor != "sqlite":
+    if alias not in connections.settings or connections[alias].vendor != "sqlite":  # E003, E013
         return
     options = connections[alias].settings_dict["OPTIONS"]
     if str(options.get("transaction_mode") or "DEFERRED").upper() != "IMMEDIATE":
+        schedules = "; scheduling a task is such a write (wheel_transactional)" if conf.transactional else ""
         yield Warning(
             f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time, and a transaction of Django's "
-            "that reads before it writes fails at once (database is locked) if that happens in between.",
+            f"that reads before it writes fails at once (database is locked) if that happens in between{schedules}.",
             hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (since Django 5.1) and OPTIONS["timeout"] = 20, or let '
             "wheel_store name a file of its own.",
             id="django_wheel.W005",

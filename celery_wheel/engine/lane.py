@@ -150,7 +150,7 @@ class Lane:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
-        ``route`` says of each whether it is to leave from another lane.
+        ``route`` says of each whether it is to leave from another lane. Due is what is due in ``ahead_ms``, too.
         """
         if self._failed():
             return None

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import Fenced
 from celery_wheel.store.model import HOUR_MS, REST, Change, Move, Outcome, Position, Row
 
 
@@ -72,7 +73,9 @@ def relocate(term: Term, found: Sequence[tuple[str, Row]], eta_ms: int | None, w
 
 def handed_over(term: Term, row: Row) -> bool:
     """Whether it was, or for all that is known may have been."""
-    lane = term.lanes[row.lane]
+    lane = term.lanes.get(row.lane)
+    if lane is None:
+        raise Fenced(f"row {row.id} is in lane {row.lane}, which another holder of shard {term.shard} has opened")
     return row.position <= lane.cut or lane.again
 
 

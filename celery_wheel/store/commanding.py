@@ -40,6 +40,7 @@ class Commanding:
     def _asking(self) -> None:
         asked = insert(inbox).values(_places("shard", "kind", "payload"))
         self.ask = self._prepare(asked.returning(inbox.c.id))
+        self.asked = self._prepare(select(inbox.c.payload).where(inbox.c.id == bindparam("item")))
         self.take_back = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item")))
         self.add_answer = self._prepare(insert(answer).values(_places("id", "shard", "at_ms", "verdicts")))
         self.answer = self._prepare(select(answer.c.verdicts).where(answer.c.id == bindparam("asked")))

@@ -30,6 +30,11 @@ class Desk:
             item: int = self._sql.commanding.ask(connection, shard=shard, kind=kind, payload=payload).scalar_one()
         return item
 
+    def asked(self, item: int) -> bytes | None:
+        with self._database.reading() as connection:
+            found: bytes | None = self._sql.commanding.asked(connection, item=item).scalar()
+        return found
+
     def take_back(self, item: int) -> bool:
         with self._database.writing() as connection:
             return bool(self._sql.commanding.take_back(connection, item=item).rowcount)

@@ -135,6 +135,9 @@ class Store(Protocol):
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
         """Put one command into the inbox; returns the item's id."""
 
+    def asked(self, item: int) -> bytes | None:
+        """What an item of the inbox says; None where it was taken in, or was never committed."""
+
     def take_back(self, item: int) -> bool:
         """Take an item out of the inbox before the holder has; False when the holder was first."""
 

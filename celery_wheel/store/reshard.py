@@ -5,6 +5,7 @@
     refuse      a shard that was not given up in order (its last chunk may have left unsettled), a full inbox
     grow        new shards, empty, beginning behind every id that was ever given
     move        pending rows whose shard is another one now: by lane's order into lane 0 of theirs, with new seqs
+    control     watches go with their tasks; tombstones and gates are those of every shard
     shrink      the history of shards that are no more is forgotten, and they go
 
 Promises: tasks with one key were in one shard and are in one shard, in the order they had. Nothing pending is lost,
@@ -22,6 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store import reshard_control
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import HOUR_MS, ORIGIN, SHARD_BITS
 from celery_wheel.store.schema import batch, inbox, lane, meta, outcome, payload, scheduler, shard, tally, timer
@@ -73,6 +75,7 @@ class _Resharding:
         self._check()
         self._grow()
         self._move()
+        reshard_control.spread(self._connection, self._done.after)
         self._shrink()
         self._connection.execute(update(meta).values(shards=self._done.after))
         return self._done
@@ -164,6 +167,7 @@ class _Resharding:
             return
         place = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
         self._connection.execute(update(timer).where(timer.c.id == bindparam("moved")).values(**place), moves)
+        reshard_control.move_watches(self._connection, moves)
         self._statements.add_tally.many(self._connection, [(*key, n) for key, n in counts.items() if n])
         self._done.moved += len(moves)
 
@@ -174,6 +178,7 @@ class _Resharding:
         for number in self._done.removed:
             gone = select(timer.c.id).where(timer.c.shard == number)
             run(delete(payload).where(payload.c.id.in_(gone)))
+            reshard_control.forget(self._connection, number)
             for table in (outcome, batch, tally, lane):
                 run(delete(table).where(table.c.shard == number))
             self._done.forgotten += run(delete(timer).where(timer.c.shard == number)).rowcount

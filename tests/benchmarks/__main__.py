@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import complete, machine, many, purgatory, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -24,13 +24,14 @@ Bench = Callable[[Path, int, Show], Iterator[Figure]]
 BENCHES: dict[str, Bench] = {
     "wheel": lambda _, rows, show: wheel.run(rows // 2, show),
     "purgatory": lambda _, rows, show: purgatory.run(rows // 10, show),
+    "complete": lambda folder, rows, show: complete.run(folder, rows // 20, show),
     "kombu": spine.run_yardstick,
     "spine": spine.run,
     "rabbit": rabbit.run,
     "reading": reading.run,
     "many": many.run,
 }
-DEFAULT = ("wheel", "purgatory", "spine", "rabbit", "many")
+DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 

@@ -51,8 +51,8 @@ class Asking:
         kind = rng.choice(("cancel", "cancel", "move"))
         # Mostly what is due soon: there the race with dispatch is.
         soon = known.waiting[: 1 + int(rng.expovariate(0.5))]
-        pools = [soon, known.waiting, known.left, known.queued, known.unsent[-3:], ["nobody"]]
-        chosen = [rng.choice(pool) for pool in rng.choices(pools, (16, 2, 1, 1, 1, 1), k=rng.choice((1, 1, 3))) if pool]
+        pools = [soon, known.waiting, known.left, known.queued, known.unsent[-20:], ["nobody"]]
+        chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
         task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
         number = f"00000000-0000-4000-8000-{len(self.questions):012d}"
         asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": "user"}
@@ -64,8 +64,8 @@ class Asking:
 
     def collect(self, data: ShardData) -> None:
         for number, answer in data.answers.items():
-            question = self.questions[number]
-            if not question.verdicts:
+            question = self.questions.get(number)  # others ask, too
+            if question is not None and not question.verdicts:
                 question.verdicts = answer.verdicts
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
 

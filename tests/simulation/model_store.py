@@ -319,6 +319,10 @@ class ModelStore:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
+    def asked(self, item: int) -> bytes | None:
+        with self.disk.lock:
+            return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
+
     def take_back(self, item: int) -> bool:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())

@@ -5,20 +5,20 @@ Each is a way to build a ``World`` with one line of the protocol broken; nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import adoption, commands, dispatch, ingest, load
+from celery_wheel.engine import adoption, claims, commands, completion, dispatch, ingest, load, revision
 from celery_wheel.engine.context import Context, Steps
 from celery_wheel.engine.dispatch import Dispatcher
-from celery_wheel.engine.inbox import Command
+from celery_wheel.engine.inbox import Command, Completion
 from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
-from celery_wheel.store.model import Position, Row
+from celery_wheel.store.model import Gate, Position, Row
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -99,6 +99,74 @@ def no_tombstone() -> Iterator[type[World]]:
     """A task that was cancelled before it came leaves all the same."""
     with mock.patch.object(Term, "tombstone", return_value=None):
         yield World
+
+
+@contextmanager
+def completed_though_handed_over() -> Iterator[type[World]]:
+    """What is on its way is completed as well."""
+    with mock.patch.object(revision, "handed_over", return_value=False):
+        yield World
+
+
+@contextmanager
+def key_without_a_look() -> Iterator[type[World]]:
+    """A key is completed, and what was sent before is still in the wheel queue."""
+
+    def careless(ctx: Context, term: Term, command: Completion, queue_is_empty: bool) -> Generator[str, None, bool]:
+        return complete(ctx, term, command, queue_is_empty=True)
+
+    complete = completion.complete
+    with mock.patch.object(ingest, "complete", careless):
+        yield World
+
+
+@contextmanager
+def unwatched_on_its_way() -> Iterator[type[World]]:
+    """What was handed over watches nothing any more, and waits again after a crash."""
+
+    def hasty(ctx: Context, term: Term, kind: str, keys: Sequence[str]) -> claims.Claimants:
+        found = claimants(ctx, term, kind, keys)
+        found.hands = {number: lane.cut for number, lane in term.lanes.items()}
+        return found
+
+    claimants = claims.claimants
+    with mock.patch.object(completion, "claimants", hasty):
+        yield World
+
+
+@contextmanager
+def each_alone_is_unique() -> Iterator[type[World]]:
+    """Of several that come at once, each is compared with the store alone."""
+
+    def judge(self: Any, arrivals: Sequence[Any]) -> None:
+        for arrival in arrivals:
+            self._came.clear()
+            each(self, [arrival])
+
+    each = claims._Contest.judge
+    with mock.patch.object(claims._Contest, "judge", judge):
+        yield World
+
+
+@contextmanager
+def what_left_is_unique() -> Iterator[type[World]]:
+    """What was handed over keeps others of its key from waiting."""
+    with mock.patch.object(claims, "handed_over", return_value=False):
+        yield World
+
+
+@contextmanager
+def closed_too_late() -> Iterator[type[World]]:
+    """A pause is answered, and forgotten by whoever takes the shard next."""
+
+    class Forgetful(ModelStore):
+        def gates(self, shard: int) -> list[Gate]:
+            return []
+
+    class Broken(World):
+        store_class = Forgetful
+
+    yield Broken
 
 
 def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
@@ -206,6 +274,12 @@ PLANTED: list[Callable[[], object]] = [
     unknown_without_a_look,
     done_though_handed_over,
     no_tombstone,
+    closed_too_late,
+    completed_though_handed_over,
+    key_without_a_look,
+    unwatched_on_its_way,
+    each_alone_is_unique,
+    what_left_is_unique,
     no_epoch_check,
     five_ms_early,
 ]

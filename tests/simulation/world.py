@@ -21,12 +21,15 @@ from dataclasses import fields
 
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
+from tests.simulation.claiming import Claiming
+from tests.simulation.gating import GATES, Gating
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -60,11 +63,17 @@ class Scheduler:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
+        term = self.engine.term
         step = next(round_, None)
+        self.world.gating.stepped(step, term.lanes.values() if term else (), self.world.disk.shard(0))
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
             self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
+        data, term = self.world.disk.shard(0), self.engine.term
+        if activity == "ingest" and term is not None and isinstance(step, str):
+            self.world.claiming.step(step, data, term)
+        self.world.claiming.look(data, self.world.pushes)
 
     def finish(self, activity: str) -> None:
         """Run a round to its end."""
@@ -100,12 +109,14 @@ class World:
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
             rollback_window_ms=10**9,
             # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
+            rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()
+        self.claiming = Claiming(rng, ModelStore(self.disk), self._violation)
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
-        self.excused: set[str] = set()  #: messages that Redis lost before they were accepted
+        self.excused = self.claiming.lost  #: messages that Redis lost before they were accepted
         self.pushes: dict[int, int] = {}
         self.counts: Counter[str] = Counter()
         self.refused: set[int] = set()
@@ -113,6 +124,8 @@ class World:
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
+        self.gating = Gating(rng, ModelStore(self.disk), self._violation)
+        self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
 
     # -- the broker --------------------------------------------------------------------------------
@@ -169,6 +182,7 @@ class World:
             found.update({field.name: getattr(stats, field.name) for field in fields(stats)})
         found["lanes beside the main one"] = len(self.disk.shard(0).lanes) - 1
         found["lost by redis"] = len(self.excused)
+        found.update(self.claiming.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
         return found
@@ -180,19 +194,22 @@ class World:
             self._pass_time(rng.choice((100, 500, 2_000)))
         if dice < 0.10 and self.to_send:
             self._send()
-        elif dice < 0.13:
-            self._ask()
-        elif dice < 0.15:
-            self._work()
-        elif dice < 0.155:
-            self._crash(rng.choice(self.schedulers))
         elif dice < 0.16:
+            if self.gates and rng.random() < 0.2:
+                self.log.append(f"user: {self.gating.turn()}")
+            else:
+                self._ask()
+        elif dice < 0.17:
+            self._work()
+        elif dice < 0.175:
+            self._crash(rng.choice(self.schedulers))
+        elif dice < 0.18:
             rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
-        elif dice < 0.165:
+        elif dice < 0.185:
             self._give(rng.choice(self.schedulers))
-        elif dice < 0.18 and self.loses:
+        elif dice < 0.20 and self.loses:
             self._lose()
-        elif dice < 0.19 and self.clock_steps:
+        elif dice < 0.21 and self.clock_steps:
             self._step_clock(rng.choice(self.schedulers))
         else:
             self._step()
@@ -214,7 +231,7 @@ class World:
         rng = self.rng
         delays_ms = (-2_000, 0, 1, 5, 10, 20, 30, 50) if self.dense else (-1, 10, 100, 200, 500, 3_000, 60_000)
         envelope_id = f"00000000-0000-7000-8000-{n:012d}"
-        return Message(
+        message = Message(
             envelope_id=envelope_id,
             task_id=f"task-{n}",
             task="tasks.add",
@@ -232,6 +249,7 @@ class World:
             properties=b"{}",
             body=b"x" * rng.choice((1, 100)),
         )
+        return self.claiming.dress(message)
 
     def _send(self) -> None:
         message = self.to_send.pop()
@@ -247,6 +265,9 @@ class World:
         self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
 
     def _ask(self) -> None:
+        if self.rng.random() < 0.3:
+            self.log.append(f"user: {self.claiming.ask(self.sent.values())}")
+            return
         data = self.disk.shard(0)
         self.asking.collect(data)
         hand = data.lanes[0].hand
@@ -303,6 +324,7 @@ class World:
     # -- oracles -------------------------------------------------------------------------------------
 
     def pushed(self, row: Row, now_ms: int) -> None:
+        self.gating.pushed(row)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
         self.log.append(f"redis: push of row {row.id} at {row.due_ms - START_MS}, lane {row.lane}")
         if now_ms < row.eta_ms and not self.clock_steps:  # it may be stepped back between take and publish
@@ -338,6 +360,7 @@ class World:
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
             waits = other.row.lane != REST and other.row.id not in self.pushes
             waits &= other.row.id not in self.asking.moved
+            waits &= other.row.target == row.target or not (self.gating.used or self.limits.rates)
             if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 
@@ -353,6 +376,8 @@ class World:
         self.spoil(mend=True)
         while self.to_send:
             self._send()
+        for gate in GATES if self.gates else ():
+            self.gating.ask("resume", gate)
         for scheduler in self.schedulers:
             scheduler.frozen_until_ms = 0
             scheduler.engine.wanted = True
@@ -397,6 +422,7 @@ class World:
             elif row_id not in in_queue and row_id not in self.executed:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
         self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
+        self.claiming.judge()
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")
         for scheduler in self.schedulers:
@@ -407,11 +433,11 @@ class World:
 
     def _judge_resting(self, row_id: int) -> None:
         """What does not leave has a reason, and did not leave."""
-        kinds = [one.kind for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
-        outcome = kinds[0] if kinds else None
+        outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
+        outcome = outcomes[0].kind if outcomes else None
         if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
             raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
-        if outcome == "rejected" and row_id not in self.refused:
+        if outcome == "rejected" and outcomes[0].actor == "broker" and row_id not in self.refused:
             raise self._violation(f"row {row_id} rests as rejected, and Redis never refused it")
 
     def _violation(self, what: str) -> Violation:

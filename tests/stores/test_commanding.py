@@ -42,8 +42,10 @@ def test_an_answer_is_there_together_with_the_commands_leaving(holder: Holder) -
 def test_who_takes_a_command_back_knows_whether_it_was_in_time(holder: Holder) -> None:
     store = holder.store
     item = store.ask(0, "cancel", b"{}")
+    assert store.asked(item) == b"{}"
     assert store.take_back(item)
     assert not store.take_back(item)
+    assert store.asked(item) is None
     assert store.read_inbox(0, 10) == []
     taken = store.ask(0, "cancel", b"{}")
     assert taken != item
@@ -102,6 +104,22 @@ def test_what_rests_watches_nothing(holder: Holder) -> None:
     assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
     holder.apply(unwatched=[rows[1].id])
     assert holder.store.watchers(0, "watch", ["k"]) == []
+
+
+def test_what_is_completed_may_still_be_the_only_one_of_its_key(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch(kind, "k", row.id) for row in rows for kind in ("watch", "unique")])
+    holder.apply(completed=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
+    holder.apply(unwatched=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
+
+
+def test_an_answer_may_say_more_than_a_word_of_each(holder: Holder) -> None:
+    id_ = command_id()
+    holder.apply(answers=[Answer(id_, {"order:42": {"done": 2, "too_late": 0}}, NOW)])
+    assert holder.store.answer(id_) == {"order:42": {"done": 2, "too_late": 0}}
 
 
 def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:

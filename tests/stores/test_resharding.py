@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 
 import pytest
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, TallyKey
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, TallyKey, Tombstone, Watch
 from celery_wheel.store.reshard import reshard
 from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import EVERYTHING, NOW, Holder
@@ -77,6 +78,36 @@ def test_what_has_left_stays_where_it_is_and_is_not_sent_again(make_sql_store: M
     assert done.moved == 1
     assert [row.id for row in store.slice(3, 0, *EVERYTHING)] == [rows[2].id]
     assert [row.id for row in store.slice(0, 0, *EVERYTHING)] == [rows[0].id, rows[1].id]
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5])
+def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, shards: int) -> None:
+    store = make_sql_store()
+    expected: dict[str, int] = {}
+    for number in range(store.shards):
+        holder = Holder(store, shard=number)
+        keys = [f"key-{n}" for n in range(20) if shard_of(f"key-{n}", "", store.shards) == number]
+        for key in keys:
+            row = holder.row(NOW, key=key)
+            holder.apply(rows=[row], watches=[Watch("watch", f"order:{key}", row.id), Watch("unique", key, row.id)])
+            expected[key] = row.id
+        gates = [Gate("queue", "mail", "paused", 0, "outage", "anna", NOW)]
+        gates += [Gate("task", "one", "paused", 0, "", "", NOW)] if number else []
+        tombstones = [Tombstone("both", NOW + number, "", ""), Tombstone(f"of-{number}", NOW, "paid", "ben")]
+        holder.apply(gates=gates, tombstones=tombstones, answers=[Answer(str(uuid.uuid4()), {}, NOW)])
+        store.release(number, holder.epoch)
+    reshard(store, shards, shard_of, LATER)
+    for number in range(shards):
+        keys = [key for key in expected if shard_of(key, "", shards) == number]
+        found = store.watchers(number, "watch", [f"order:{key}" for key in expected])
+        assert {(key, row.id) for key, _, row in found} == {(f"order:{key}", expected[key]) for key in keys}
+        assert {key for key, _, _ in store.watchers(number, "unique", list(expected))} == set(keys)
+        assert {one.name for one in store.gates(number)} == {"mail", "one"}
+        assert {one.task_id for one in store.tombstones(number)} == {"both", "of-0", "of-1"}
+    with store.database.reading() as connection:
+        for table in ("watch", "answer", "tombstone", "gate"):
+            found_in = connection.exec_driver_sql(f"SELECT DISTINCT shard FROM wheel_{table}").scalars()  # noqa: S608
+            assert set(found_in) <= set(range(shards)), table
 
 
 @pytest.mark.parametrize("shards", [0, 257])

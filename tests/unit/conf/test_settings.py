@@ -53,6 +53,7 @@ DEFAULTS = {
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "transactional": False,
     "rescue": False,
     "rescue_after_ms": 1_000,
 }

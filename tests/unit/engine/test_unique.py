@@ -183,6 +183,23 @@ def test_one_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     assert rig.pushed == ["near"]
 
 
+def test_nothing_passes_a_replaced_one_before_the_store_knows(rig: Rig) -> None:
+    rig.send("a", 10, unique="k")
+    rig.send("c", 20)
+    rig.run(rounds=2)
+    rig.send("b", 30, unique="k", on_conflict="replace")
+    ingest = rig.engine.ingest()
+    while next(ingest) != "reserved":
+        pass
+    rig.pass_time(100)
+    rig.run("dispatch", rounds=3)
+    assert rig.pushed == [], "the store still has the replaced one between"
+    finish(ingest)
+    rig.run(rounds=2)
+    assert rig.pushed == ["c", "b"]
+    assert rig.engine.stats.guard_trips == 0
+
+
 def test_nothing_is_asked_of_the_store_where_no_key_is_unique(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.store, "watchers", None)
     rig.send("a", 10, watch=["order:42"])

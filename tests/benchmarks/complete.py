@@ -1,0 +1,84 @@
+"""Completion across processes: many tasks wait, each for a key of its own, and other processes complete them.
+
+::
+
+    rows sent, due in days, each with a key          not timed
+    app.wheel.complete(GROUP keys), again and again  completions/s, by the clock on the wall of who asks
+    app.wheel.complete(one key), a few hundred       how long the verdict on one takes
+
+On SQLite on a disk with fsync, and on PostgreSQL with fsync. The scheduler is a process of its own, as is the broker.
+All must be completed, each once, or the bench ends with an error.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from celery_wheel import Celery
+from tests.benchmarks.child import Child
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.show import Bar, Show
+from tests.postgres import PostgresServer, postgres_binaries
+from tests.servers import RedisServer
+
+GROUP = 5_000
+SINGLE = 300
+DAY_S = 86_400
+TARGET = 5_000
+PATIENCE_S = 120
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    with ExitStack() as servers:
+        broker = servers.enter_context(RedisServer(folder / "redis"))
+        yield from _measured("SQLite", f"sqlite:///{folder / 'wheel.sqlite3'}", broker, rows, show)
+        if postgres_binaries() is not None:
+            postgres = servers.enter_context(PostgresServer(fsync="on", full_page_writes="on"))
+            yield from _measured("PostgreSQL", postgres.new_database(), broker, rows, show)
+
+
+def _measured(name: str, store: str, broker: RedisServer, rows: int, show: Show) -> Iterator[Figure]:
+    app = Celery("bench", broker=broker.url, set_as_current=False)
+    app.conf.update(wheel_store=store, task_ignore_result=True)
+    with Child({"broker": broker.url, "store": store, "ahead_ms": 0}) as child, show.bar(name, rows + SINGLE) as bar:
+        child.until("held", 1)
+        _send(app, rows + SINGLE)
+        child.until("accepted", rows + SINGLE, lambda status: bar.reach(status.accepted))
+        took_s = _complete(app, rows, bar)
+        singles_ms = sorted(_single(app, f"order:{rows + n}") for n in range(SINGLE))
+        child.stop()
+    app.wheel.close()
+    app.close()
+    yield Figure("complete", f"{name}: by {GROUP:,} keys", rows / took_s, "tasks/s", target=TARGET)
+    yield Figure("complete", f"{name}: one key, median", statistics.median(singles_ms), "ms", less_is_better=True)
+    p99 = singles_ms[int(len(singles_ms) * 0.99)]
+    yield Figure("complete", f"{name}: one key, 99 of 100", p99, "ms", less_is_better=True)
+
+
+def _send(app: Celery, count: int) -> None:
+    with app.producer_or_acquire() as producer:
+        for n in range(count):
+            options = {"wheel": {"watch": f"order:{n}"}, "countdown": DAY_S + n % DAY_S}
+            app.send_task("shop.orders.tasks.cancel_unless_paid", (n,), producer=producer, **options)
+
+
+def _complete(app: Celery, rows: int, bar: Bar) -> float:
+    """Seconds that it took."""
+    began, done = time.perf_counter(), 0
+    for start in range(0, rows, GROUP):
+        keys = [f"order:{n}" for n in range(start, min(rows, start + GROUP))]
+        done += sum(one.done for one in app.wheel.complete(keys, timeout=PATIENCE_S).values())
+        bar.reach(done)
+    took_s = time.perf_counter() - began
+    assert done == rows, f"{done:,} of {rows:,} were completed"
+    return took_s
+
+
+def _single(app: Celery, key: str) -> float:
+    began = time.perf_counter()
+    assert app.wheel.complete(key).done == 1, key
+    return (time.perf_counter() - began) * 1_000
