@@ -133,6 +133,11 @@ class Conf:
         scheduler(),
         "The beat scheduler that runs the periodic entries; django-celery-beat's where that is installed.",
     )
+    control = Setting(
+        True,
+        flag(),
+        "The scheduler is a node of Celery's remote control: revoke, inspect and Flower reach what waits.",
+    )
     keep_eta = Setting(False, flag(), "True leaves the eta in a released message, for tasks that read `request.eta`.")
 
     rescue = Setting(False, flag(), "True lets workers hand eta messages of other producers over to the wheel.")

@@ -8,6 +8,7 @@
     place       moved rows wait at their new due time
 
     done        it will not leave any more; or it leaves at the new time
+                a cancelled one is announced (see ``announce``)
     too_late    it was handed to the broker, or may have been
     unknown     nobody has heard of it; a cancelled one gets a tombstone, and does not leave if it comes within a day
 
@@ -70,6 +71,7 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     ctx.wake.set()
     if command.kind == CANCEL:
         ctx.stats.cancelled += len(revision.rows)
+        ctx.untold.set()
     else:
         ctx.stats.moved += len(revision.rows)
     yield "command done"
@@ -97,5 +99,6 @@ def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: in
         change.answers = [Answer(command.answer_to, verdicts, now_ms)]
     if command.kind == CANCEL:
         until_ms = now_ms + TOMBSTONE_MS
-        gone = [task_id for task_id, verdict in verdicts.items() if verdict == UNKNOWN]
+        held_back = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)
+        gone = [task_id for task_id, verdict in verdicts.items() if verdict in held_back]
         change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in gone]

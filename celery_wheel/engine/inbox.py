@@ -4,8 +4,9 @@
 
     kind      payload
     message   one message, in the form in which producers put it into the wheel queue
-    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id
-    move      the same with {"eta_ms": int}; null: now
+    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id;
+              {"for_good": true}: what left already does not leave once more either, as a retry within a day
+    move      the same, but for_good, with {"eta_ms": int}; null: now
     requeue   as cancel
     replay    as cancel, with {"rows": [str, …]} in place of the task ids: the numbers of rows, in decimal digits
     complete  {"keys": [str, …], "how": "cancel" or "run", "id": UUID, "actor": str, "reason": str}
@@ -63,6 +64,7 @@ class Command:
     reason: str
     answer_to: str | None = None  #: under which id the verdicts are to be found
     eta_ms: int | None = None  #: of a move; None: now
+    for_good: bool = False  #: of a cancel: also what left already is held back when it comes once more
     per_ms: int | None = None  #: of a resume; None: at once
 
 
@@ -100,7 +102,8 @@ def _command(item: InboxItem) -> Command:
         raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None and (type(eta_ms) is not int or not 0 <= eta_ms < MAX_ETA_MS):
         raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
-    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms)
+    for_good = given.get("for_good", False) is True
+    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms, for_good=for_good)
 
 
 def _completion(item: InboxItem) -> Completion:

@@ -88,6 +88,8 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     with term.active():
         admitted(term, admission)
     ctx.wake.set()
+    if change.watches:
+        ctx.untold.set()
     _count(ctx, change)
     yield "placed"
 

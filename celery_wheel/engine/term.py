@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
+from celery_wheel.engine.stamps import BY_STAMP, RevokedStamps
 from celery_wheel.engine.window import Window
 from celery_wheel.errors import TermEnded
 from celery_wheel.store.model import (
@@ -36,6 +37,7 @@ from celery_wheel.store.model import (
     ORIGIN,
     REST,
     SHARD_BITS,
+    WITHDRAWN,
     Batch,
     Change,
     LaneState,
@@ -49,6 +51,7 @@ from celery_wheel.store.model import (
     TallyKey,
     Tombstone,
     Unreadable,
+    Watch,
 )
 
 
@@ -93,6 +96,7 @@ class Term:
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
         self.history = threading.Lock()  #: of who forgets rows that are settled or rest, or brings them back
+        self.stamps = RevokedStamps()  #: its engine gives it those that it is told of
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -160,9 +164,13 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if (self.tombstones or set_aside) and (why := self._why_not(arrival, now_ms, set_aside or {})) is not None:
+            if (self.tombstones or self.stamps or set_aside) and (
+                why := self._why_not(arrival, now_ms, set_aside or {})
+            ) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, *why, now_ms))
+                if why.kind == "cancelled":
+                    change.watches.append(Watch(WITHDRAWN, "", seq))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
@@ -189,6 +197,8 @@ class Term:
         tombstone = self.tombstone(arrival.task_id, now_ms)
         if tombstone is not None:
             return SetAside("cancelled", tombstone.reason, tombstone.actor)
+        if self.stamps and self.stamps.match(arrival.headers):
+            return SetAside("cancelled", BY_STAMP, "control")
         return set_aside.get(arrival.envelope_id)
 
     def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:

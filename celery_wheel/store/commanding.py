@@ -5,7 +5,8 @@
     wheel_inbox      ask, take_back              anybody
     wheel_answer     add, read, forget           the holder; anybody; the holder
     wheel_tombstone  add, read, forget           the holder
-    wheel_watch      add, remove, who watches    the holder
+    wheel_watch      add, remove, who watches,   the holder
+                     who was withdrawn
     wheel_gate       set, open, read             the holder; anybody reads
     wheel_timer      what rests, rows by number  the holder, who lets them leave once more
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, insert, literal_column, select
 
-from celery_wheel.store.model import REST, WATCH
+from celery_wheel.store.model import REST, WATCH, WITHDRAWN
 from celery_wheel.store.prepared import Prepared
 from celery_wheel.store.schema import answer, gate, inbox, outcome, payload, timer, tombstone, watch
 
@@ -67,6 +68,13 @@ class Commanding:
         rest: ColumnElement[int] = literal_column(str(REST))  # called with the values of places alone
         found = select(watch.c.key, timer.c.task_id, *row).select_from(joined).where(here, timer.c.lane != rest)
         self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+        withdrawn: ColumnElement[str] = literal_column(f"'{WITHDRAWN}'")
+        untold = and_(
+            watch.c.shard == bindparam("shard"), watch.c.kind == withdrawn, watch.c.key == literal_column("''")
+        )
+        behind = and_(untold, watch.c.timer_id > bindparam("after"))
+        told = select(timer.c.task_id, *row).select_from(joined).where(behind).order_by(watch.c.timer_id)
+        self.withdrawn = self._prepare(told.limit(bindparam("limit")))
 
     def recalling(self, row: Sequence[ColumnElement[Any]]) -> None:
         """``row``: the columns of a ``Row``."""

@@ -15,7 +15,7 @@ from typing import Any
 from celery_wheel.store import changes
 from celery_wheel.store.commanding import KEY_PLACES
 from celery_wheel.store.database import Database
-from celery_wheel.store.model import Gate, Row, Tombstone
+from celery_wheel.store.model import Gate, Row, Tombstone, Withdrawn
 from celery_wheel.store.statements import Statements
 
 
@@ -65,6 +65,11 @@ class Desk:
         with self._database.reading() as connection:
             parts = in_parts(row_ids, KEY_PLACES)
             return [Row(*row) for part in parts for row in self._sql.commanding.rows.at(connection, (shard, *part))]
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self._database.reading() as connection:
+            found = self._sql.commanding.withdrawn(connection, shard=shard, after=after, limit=limit).all()
+        return [Withdrawn(task_id, Row(*row)) for task_id, *row in found]
 
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:

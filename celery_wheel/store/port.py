@@ -30,6 +30,7 @@ from celery_wheel.store.model import (
     ShardState,
     TallyKey,
     Tombstone,
+    Withdrawn,
 )
 
 
@@ -150,6 +151,9 @@ class Store(Protocol):
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
         """Rows in lanes that leave, settled or not, that have a watch of that kind on one of the keys: with the key and
         the task id, in order of position."""
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        """Rows with a watch of kind WITHDRAWN and an id above ``after``, in the order of their ids."""
 
     def gates(self, shard: int) -> list[Gate]:
         """What is paused or leaves slowly, in the order in which it was set."""

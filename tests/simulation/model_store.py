@@ -21,6 +21,7 @@ from celery_wheel.store.model import (
     REST,
     UNIQUE,
     WATCH,
+    WITHDRAWN,
     Answer,
     Batch,
     Change,
@@ -37,6 +38,7 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
     Watch,
+    Withdrawn,
 )
 
 
@@ -182,7 +184,7 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE)}
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}
             over |= {(WATCH, id_) for id_ in change.completed}
             data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
@@ -346,6 +348,15 @@ class ModelStore:
                 if isinstance(one.message, Message) and one.row.lane != REST
             ]
         return sorted(rows, key=lambda one: one[2].position)
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            ids = sorted(one.timer_id for one in data.watches if one.kind == WITHDRAWN and one.timer_id > after)
+            rows = [data.rows[row_id] for row_id in ids[:limit]]
+            return [
+                Withdrawn(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
+            ]
 
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import REST, Answer, Gate, Tombstone, Watch
+from celery_wheel.store.model import REST, WITHDRAWN, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
 
@@ -181,3 +181,16 @@ def test_rows_are_found_by_number_wherever_they_are(holder: Holder) -> None:
     assert found == {first.id: REST, second.id: 0}
     assert holder.store.rows(1, [first.id]) == []
     assert holder.store.rows(0, []) == []
+
+
+def test_what_was_withdrawn_is_found_until_it_was_told_of(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    for row in rows:
+        holder.apply(moves=[holder.rest(row)], watches=[Watch(WITHDRAWN, "", row.id)])
+    store = holder.store
+    assert [one.row.id for one in store.withdrawn(0, -1, 2)] == [rows[0].id, rows[1].id]
+    [last] = store.withdrawn(0, rows[1].id, 2)
+    assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
+    holder.apply(unwatched=[rows[1].id])
+    assert [one.row.id for one in store.withdrawn(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert store.withdrawn(1, -1, 9) == []

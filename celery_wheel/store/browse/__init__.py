@@ -4,6 +4,7 @@
 
     pages     what is pending, what left, what was set aside, the settlements   keyset pages, each a range of an index
     detail    one message with its bytes, and what became of it
+    heads     of many tasks at once: which of these ids wait, and their headers without bodies
     sources   what a page is merged from
     overview  counts by hour, queue and task; who is at work; what is next      from the tally, never by counting rows
 
@@ -12,6 +13,7 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
+from celery_wheel.store.browse.heads import Head, heads, waiting_of
 from celery_wheel.store.browse.overview import (
     Due,
     DueBy,
@@ -34,6 +36,7 @@ __all__ = [
     "Detail",
     "Due",
     "DueBy",
+    "Head",
     "Names",
     "Next",
     "Page",
@@ -47,10 +50,12 @@ __all__ = [
     "due_by_hour",
     "due_by_name",
     "find",
+    "heads",
     "names",
     "next_due",
     "outcomes",
     "pending",
     "schedulers",
     "waiting",
+    "waiting_of",
 ]
