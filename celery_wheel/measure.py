@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kombu.entity import Queue
 from sqlalchemy import URL, create_engine, text
 
 from celery_wheel.broker import broker_for
 from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker.queues import ANONYMOUS
 from celery_wheel.conf import Conf
 from celery_wheel.engine.context import Round, RoundSteps
 from celery_wheel.engine.engine import Engine
@@ -67,6 +69,7 @@ def measure(app: Any, count: int, body_bytes: int, progress: Progress) -> list[F
         with _settings(app, changed), closing(open_store_of(conf)) as store:
             broker = broker_for(app, conf, store.uuid)
             try:
+                _make_queue(app, name)
                 engine = Engine(0, name, store, broker, SystemClock(), limits_of(conf))
                 return list(_Run(app, engine, store, name, progress).figures(count, "x" * body_bytes))
             finally:
@@ -102,7 +105,8 @@ class _Run:
         task_ids: list[str] = []
 
         def send() -> int:
-            sent = self._app.send_task("celery_wheel.bench", (body,), queue=self._name, countdown=COUNTDOWN_S)
+            place = {"exchange": "", "exchange_type": "direct", "routing_key": self._name}
+            sent = self._app.send_task("celery_wheel.bench", (body,), countdown=COUNTDOWN_S, **place)
             task_ids.append(sent.id)
             return len(task_ids)
 
@@ -189,15 +193,26 @@ def _schema(url: URL, name: str) -> Iterator[URL]:
         engine.dispose()
 
 
+def _make_queue(app: Any, name: str) -> None:
+    """Bound to no exchange, so that nothing but the queue is there to be removed."""
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        Queue(name, ANONYMOUS, routing_key=name)(channel).declare()  # type: ignore[no-untyped-call]
+
+
 def _remove_queues(app: Any, name: str) -> None:
+    """On transports other than Redis and RabbitMQ, empty queues may stay: kombu deletes only what it has bound."""
     with app.connection_for_write() as connection:
-        for queue in (name, wheel_queue_name(name, 0)):
-            with suppress(connection.channel_errors), connection.channel() as channel:  # it was never made
-                channel.queue_delete(queue)
+        names = (name, wheel_queue_name(name, 0))
         if connection.transport.driver_type == "redis":
             from celery_wheel.broker.redis.hands import hand_key
             from celery_wheel.broker.redis.layout import Layout
 
-            client = connection.default_channel.client
-            prefix = Layout.from_options(app.conf.broker_transport_options or {}, 0, "").prefix
-            client.execute_command("DEL", hand_key(prefix, name, 0))
+            channel = connection.default_channel
+            layout = Layout.from_options(app.conf.broker_transport_options or {}, 0, "")
+            keys = [key for one in names for key in layout.list_keys(one)]
+            channel.client.execute_command("DEL", *keys, hand_key(layout.prefix, name, 0))
+            return
+        for one in names:
+            with suppress(connection.channel_errors), connection.channel() as channel:  # it was never made
+                channel.queue_purge(one)
+                channel.queue_delete(one)

@@ -14,7 +14,7 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options
 from celery_wheel.cli.group import asking, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
-from celery_wheel.drain import drain
+from celery_wheel.outflow import outflow
 from celery_wheel.present import duration, utc
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _spans(due: Iterable[DueBy], width_ms: int) -> list[Span]:
 
 
 def _drain(due: Iterable[DueBy], now_ms: int, rate: float | None) -> dict[str, int] | None:
-    found = None if rate is None else drain([(one.from_ms, one.pending) for one in due], now_ms, rate)
+    found = None if rate is None else outflow([(one.from_ms, one.pending) for one in due], now_ms, rate)
     if found is None:
         return None
     return {

@@ -65,6 +65,8 @@ def test_the_examples_run(bench: Bench, command: Commands, in_folder: Path) -> N
     command.stop()
     for line, said in examples(stopped):
         run(command, line, said)
+        if "reshard 2" in line:
+            bench.app.conf.wheel_shards = 2
 
 
 @pytest.mark.parametrize("name", sorted(wheel.commands))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Outflow:
     """``worst``: the most that waits although it is due, and since when; ``done_ms``: when nothing is left."""
 
     worst: int
@@ -21,7 +21,7 @@ class Drain:
     done_ms: int
 
 
-def drain(due: Iterable[tuple[int, int]], now_ms: int, per_second: float) -> Drain | None:
+def outflow(due: Iterable[tuple[int, int]], now_ms: int, per_second: float) -> Outflow | None:
     """``due``: (beginning of the hour, how many), in order. None where nothing is pending."""
     at_ms, backlog = now_ms, 0.0
     worst, worst_ms, any_ = 0.0, now_ms, False
@@ -32,4 +32,4 @@ def drain(due: Iterable[tuple[int, int]], now_ms: int, per_second: float) -> Dra
         at_ms = begins_ms
         if backlog > worst:
             worst, worst_ms = backlog, begins_ms
-    return Drain(round(worst), worst_ms, at_ms + round(backlog / per_second * 1_000)) if any_ else None
+    return Outflow(round(worst), worst_ms, at_ms + round(backlog / per_second * 1_000)) if any_ else None
