@@ -55,10 +55,11 @@ class Commanding:
     def watches(self, row: Sequence[ColumnElement[Any]]) -> None:
         """``row``: the columns of a ``Row``."""
         self.add_watch = self._prepare(insert(watch).inline().values(_places("shard", "kind", "key", "timer_id")))
-        of_timer = and_(watch.c.timer_id == bindparam("gone"), watch.c.shard == bindparam("at_shard"))
+        # By the timer alone, whose id says the shard: asked for the shard too, SQLite took the index of the keys, and
+        # read every watch of the shard for each.
+        of_timer = watch.c.timer_id == bindparam("gone")
         self.unwatch = self._prepare(delete(watch).where(of_timer))
         self.complete = self._prepare(delete(watch).where(of_timer, watch.c.kind == literal_column(f"'{WATCH}'")))
-        self.forget_watch = self._prepare(delete(watch).where(watch.c.timer_id == bindparam("gone")))
         keys: list[BindParameter[str]] = [bindparam(f"key_{n}") for n in range(KEY_PLACES)]
         joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
         here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
