@@ -14,6 +14,8 @@
 3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
 4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
    once, and the app remains what it is when it is pickled for another process.
+5. The app's workers have a step more, which does nothing unless ``wheel_rescue`` is set (``celery_wheel.rescue``).
+   Where it is set, what ``wheel=False`` leaves to Celery is marked, or a worker would rescue it.
 
 Not here: ``task_always_eager``, which never sends, and messages that are published past ``send_task``.
 """
@@ -26,6 +28,7 @@ from typing import Any, TypeVar
 import celery
 from kombu.utils.objects import cached_property
 
+from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.eta import due, microseconds
 from celery_wheel.ids import uuid7
@@ -66,6 +69,9 @@ class WheelApp:
     ) -> Any:
         """As Celery's; ``wheel`` is described in ``celery_wheel.options``."""
         asked = parse(wheel)
+        if asked.native and (countdown or eta) and Conf(self).rescue:
+            # A worker would else take it for the message of a producer that knows no wheel.
+            options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
         if (countdown or eta) and not asked.native:
             held = self._held(countdown, eta, asked, connection, producer or options.get("publisher"))
             if held is not None:
@@ -96,8 +102,16 @@ class WheelApp:
         return _restore, (function, (base, *args))
 
 
+#: By name, so that producers need not load what workers need; whether it does anything, the setting says.
+RESCUE = "celery_wheel.rescue:Rescue"
+
+
 class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types
     """A drop-in for ``celery.Celery`` whose delayed tasks wait in the wheel."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.steps["consumer"].add(RESCUE)
 
 
 def install(app: App) -> App:
@@ -109,6 +123,7 @@ def install(app: App) -> App:
         _mix(WheelApp, real)
     if "amqp" in vars(real):
         _mix(WheelAMQP, real.amqp)
+    real.steps["consumer"].add(RESCUE)
     return real  # type: ignore[no-any-return]
 
 

@@ -130,6 +130,9 @@ class Conf:
     )
     keep_eta = Setting(False, flag(), "True leaves the eta in a released message, for tasks that read `request.eta`.")
 
+    rescue = Setting(False, flag(), "True lets workers hand eta messages of other producers over to the wheel.")
+    rescue_after_ms = Setting(1, seconds(0), "A worker itself holds what is due within so many seconds.")
+
     def __init__(self, app: Any) -> None:
         self.app = app
 

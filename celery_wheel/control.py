@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from celery_wheel.broker.envelope import MAX_TEXT
@@ -73,6 +73,7 @@ class Wheel:
         self._opened: tuple[int, str, SqlStore] | None = None  #: process, URL, store
         self._of_parents: list[SqlStore] = []  #: kept, since closing their connections would disturb the parent's
         self._looked_s = 0.0
+        self.turn: Callable[[], None] | None = None  #: see ``celery_wheel.request``; for tests in one thread
 
     @property
     def store(self) -> SqlStore:
@@ -217,7 +218,8 @@ class Wheel:
             raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
         one = isinstance(keys, str)
         wanted = [_key_of(key) for key in ([keys] if one else keys)]
-        found = ForCounts(self.store, COMPLETE, {"how": how, **_who(said)}, "keys").ask(wanted, _timeout(said))
+        options = {"how": how, **_who(said)}
+        found = ForCounts(self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
         return found[wanted[0]] if one else found
 
     # -- gates ----------------------------------------------------------------------------------------
@@ -253,7 +255,10 @@ class Wheel:
         if queue is not None and task is not None:
             raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
-        return ForVerdicts(self.store, kind, {**options, **_who(how)}, "gates").ask([name], _timeout(how))[name]
+        return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
+
+    def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
+        return ForVerdicts(self.store, kind, {**options, **_who(how)}, list_name, self.turn)
 
     def _ask(
         self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
@@ -261,7 +266,7 @@ class Wheel:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
-        verdicts = ForVerdicts(self.store, kind, {**options, **_who(how)}).ask(task_ids, _timeout(how))
+        verdicts = self._request(kind, options, how).ask(task_ids, _timeout(how))
         return verdicts[task_ids[0]] if one else verdicts
 
     # -- scheduling -----------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ class StoreUnusable(StoreError):
     """The store cannot be used at all: unreachable folder, newer schema, not a store."""
 
 
+class FileUnusable(WheelError, ValueError):
+    """A file is not what it is to be: not one that a drain made, not whole, or in the way of one."""
+
+
 class Fenced(WheelError, PermissionError):
     """A newer epoch holds the shard; this holder may change nothing any more."""
 

@@ -17,7 +17,7 @@ import json
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -73,6 +73,7 @@ class Request(ABC, Generic[Said]):
     kind: str
     options: dict[str, Any]
     list_name: str = "task_ids"
+    turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_Command] = field(default_factory=list)
 
     @abstractmethod
@@ -116,8 +117,11 @@ class Request(ABC, Generic[Said]):
                 return
             if time.monotonic() >= until_s:
                 return
-            time.sleep(pause_s)
-            pause_s = min(LOOK_MAX_S, pause_s * 1.5)
+            if self.turn is not None:
+                self.turn()
+            else:
+                time.sleep(pause_s)
+                pause_s = min(LOOK_MAX_S, pause_s * 1.5)
 
     def _take_back(self, command: _Command) -> bool:
         """Whether there is an answer after all."""

@@ -38,6 +38,13 @@ from uuid import UUID
 from celery_wheel.store.model import KEEP, REJECT, REPLACE, Message, Unreadable
 
 HEADER = "wheel"
+
+#: A header of a message that workers are to hold themselves, whatever its eta: the wheel has had it, or shall not.
+NATIVE = "wheel_native"
+
+#: A header of a message that may be in its queue a second time.
+AGAIN = "wheel_again"
+
 VERSION = 1
 
 #: The first instant that no eta may reach: 1 January 9999. A later one overflows a date in some time zone.

@@ -98,10 +98,11 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
-        gates = Gates(limits.rates, self.monotonic_ms)
+        gates = Gates(limits.rates if limits.ahead_ms == 0 else None, self.monotonic_ms)
         term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window, gates)
         term.bury(self.store.tombstones(self.shard))
-        for gate in self.store.gates(self.shard):
+        # Where all of it is handed over, nothing is held back.
+        for gate in self.store.gates(self.shard) if limits.ahead_ms == 0 else ():
             term.gates.set(gate, self._backlog(lanes, gate), self.now_ms, self.monotonic_ms)
         return term
 

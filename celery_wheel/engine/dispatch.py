@@ -25,6 +25,7 @@ from celery_wheel.engine.port import Published, Since, Verdict
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import Fenced, GuardTripped, HandLost, Interrupted
+from celery_wheel.store.model import MAX_SEQ, Position
 
 MAX_WAIT_MS = 1_000  #: a step of the clock or a suspended machine is noticed within this time
 
@@ -38,7 +39,7 @@ class Dispatcher:
         ctx, result = self._ctx, Round.IDLE
         if self._watch.may_dispatch():
             with term.active():
-                term.window.reap(term.lanes, ctx.clock.now_ms())
+                term.window.reap(term.lanes, self._horizon_ms())
                 lanes = term.in_order()
             yield "reaped"
             for lane in lanes:
@@ -60,8 +61,8 @@ class Dispatcher:
         if lane.sent < lane.doubt and lane.in_flight is None:
             yield from self._doubt(term, lane)
         with term.active():
-            times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
-            chunk = term.take(lane, *times, limits.chunk_count, limits.chunk_bytes)
+            times = self._horizon_ms(), ctx.clock.monotonic_ms()
+            chunk = term.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms)
             since = lane.since(chunk) if chunk else None
         yield "taken"
         if chunk is None:
@@ -81,14 +82,27 @@ class Dispatcher:
         return True
 
     def _doubt(self, term: Term, lane: Lane) -> Steps:
-        """A former holder announced chunks and may have sent them: they leave again, marked, before anything else."""
+        """A former holder announced chunks and may have sent them: they leave again, marked, before anything else.
+
+        What is not due yet waits: that holder was handing over what it had, or its clock was ahead.
+        """
         ctx, limits = self._ctx, self._ctx.limits
-        place = (ctx.shard, lane.number, lane.sent)
-        to = ctx.store.reach(*place, lane.doubt, limits.chunk_count, limits.chunk_bytes)
+        place, upto = (ctx.shard, lane.number, lane.sent), min(lane.doubt, Position(self._horizon_ms(), MAX_SEQ))
+        if upto <= lane.sent:
+            return
+        to = ctx.store.reach(*place, upto, limits.chunk_count, limits.chunk_bytes)
         rows = ctx.store.slice(*place, to)
+        if to < lane.doubt:
+            if not rows:
+                return
+            to = rows[-1].position  # not "now": an empty chunk a round would leave
         yield "in doubt"
         with term.active():
             lane.doubtful(rows, to)
+
+    def _horizon_ms(self) -> int:
+        """What is due up to here may leave."""
+        return self._ctx.clock.now_ms() + self._ctx.limits.ahead_ms
 
     def _confirm(self, lane: Lane, chunk: Chunk, published: Published, now_ms: int) -> None:
         ctx = self._ctx

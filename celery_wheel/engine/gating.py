@@ -2,7 +2,7 @@
 
 ::
 
-    pause    the gate is in the store ─► closed in memory: from here on no chunk takes what stands behind it
+    pause    closed in memory: from here on no chunk takes what stands behind it ─► the gate is in the store
     resume   the gate is gone from the store, or slow for a time ─► what had gathered leaves, in order
 
     done        so it is now          a chunk that was on its way may still arrive
@@ -41,6 +41,11 @@ def carry_out_gates(ctx: Context, term: Term, command: Command) -> Generator[str
     yield "backlog counted"
     if command.answer_to is not None:
         change.answers = [Answer(command.answer_to, verdicts, now_ms)]
+    with term.active():
+        for gate in change.gates:
+            if gate.state == PAUSED:  # before anybody can read that it is
+                term.gates.set(gate, 0, now_ms, ctx.clock.monotonic_ms())
+    yield "gates closed"
     ctx.store.apply(ctx.shard, term.epoch, change)
     yield "command committed"
     with term.active():

@@ -138,12 +138,18 @@ class Lane:
         heapq.heappush(self.ready, (row.due_ms, row.seq, row.id))
 
     def take(
-        self, rows: dict[int, Row], now_ms: int, max_count: int, max_bytes: int, route: Route | None = None
+        self,
+        rows: dict[int, Row],
+        now_ms: int,
+        max_count: int,
+        max_bytes: int,
+        route: Route | None = None,
+        ahead_ms: int = 0,
     ) -> Chunk | None:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
-        ``route`` says of each whether it is to leave from another lane.
+        ``route`` says of each whether it is to leave from another lane. ``now_ms`` is so much ahead of the clock.
         """
         if self._failed():
             return None
@@ -157,7 +163,7 @@ class Lane:
             row = rows.get(row_id)
             if row is None or row.seq != seq:
                 continue
-            late = row.misfire_ms is not None and now_ms - row.eta_ms > row.misfire_ms
+            late = row.misfire_ms is not None and now_ms - ahead_ms - row.eta_ms > row.misfire_ms
             place = None if late or route is None else route(row)
             if place is STAY:
                 self.push(row)
@@ -176,7 +182,7 @@ class Lane:
             return None
         if diverted or missed:
             weight = sum([row.size for row in taken])
-        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms)
+        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms - ahead_ms)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk

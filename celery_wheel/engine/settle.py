@@ -43,6 +43,7 @@ def settle_now(ctx: Context, term: Term, announced: Chunk | None = None) -> Gene
     with term.active():
         term.settled(settlement)
         if announced is not None:
+            ctx.unsettled.set()  # what the other thread could not settle meanwhile
             announced.announced, announced.diverted, announced.missed = True, [], []
     if settlement.change.moves:
         ctx.wake.set()  # lanes with refused rows may go on

@@ -73,6 +73,7 @@ class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
 
     change: Change = field(default_factory=Change)
+    hands: dict[int, Position] = field(default_factory=dict)  #: of the lanes that it settles, once it is committed
     moved: list[tuple[Row, Move]] = field(default_factory=list)
     tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
     withdrawn: set[int] = field(default_factory=set)  #: rows that are cancelled while it is under way
@@ -206,8 +207,13 @@ class Term:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int) -> Chunk | None:
-        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates."""
+    def take(
+        self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
+    ) -> Chunk | None:
+        """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
+
+        ``now_ms`` is so much ahead of the wall clock.
+        """
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None
@@ -218,7 +224,7 @@ class Term:
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
-        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route)
+        chunk = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if chunk is not None:
             others = [*chunk.missed, *(row for row, _ in chunk.diverted)]
             self.window.left(lane.number, len(chunk.rows) + len(others), chunk.bytes + sum(row.size for row in others))
@@ -260,26 +266,32 @@ class Term:
 
         ``announced`` is about to leave: the store learns how far it goes, and what it diverts moves first.
         """
-        settlement, hands = Settlement(withdrawn=self.window.watch()), dict[int, Position]()
+        settlement, touched = Settlement(withdrawn=self.window.watch()), set[int]()
         if announced is not None:
-            hands[announced.lane] = self.lanes[announced.lane].hand
+            touched.add(announced.lane)
             again = announced.again or self.lanes[announced.lane].again
             self._divert(settlement, announced.diverted, again)
             self._set_aside(settlement.change, announced)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
-            if done is not None and lane.settling is None:  # one after the other, or the hand would go back
+            if done is not None and lane.settling is None:
                 lane.unsettled, lane.settling = None, done
-                hands[lane.number] = done.to
+                settlement.hands[lane.number] = done.to
                 self._settle(settlement, lane, done)
-        for number, _ in settlement.tokens:
-            hands.setdefault(number, self.lanes[number].hand)
+        touched.update(number for number, _ in settlement.tokens)
+        for lane in (self.lanes[number] for number in touched - settlement.hands.keys()):
+            # Of two that are under way at once, the later would put the hand back: there is one a lane.
+            if lane.settling is None:
+                lane.settling = Unsettled(lane.hand, lane.hand)
+                settlement.hands[lane.number] = lane.hand
         change = settlement.change
-        for number, hand in hands.items():
+        for number in touched | settlement.hands.keys():
             lane = self.lanes[number]
-            change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again, lane.scope))
+            if number in settlement.hands or not lane.in_store:
+                hand = settlement.hands.get(number, lane.hand)
+                change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again, lane.scope))
         change.seq = self.seq
-        if not hands:
+        if not touched and not settlement.hands:
             self.window.unwatch(settlement.withdrawn)
             return None
         return settlement
@@ -332,8 +344,9 @@ class Term:
 
     def settled(self, settlement: Settlement) -> None:
         for state in settlement.change.lanes:
-            lane = self.lanes[state.lane]
-            lane.hand, lane.settling, lane.in_store = state.hand, None, True
+            self.lanes[state.lane].in_store = True
+        for number, hand in settlement.hands.items():
+            self.lanes[number].hand, self.lanes[number].settling = hand, None
         for row, move in settlement.moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
             if row.id not in settlement.withdrawn:

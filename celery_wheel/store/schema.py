@@ -254,7 +254,7 @@ gate = Table(
     _required("scope", Text, "all, queue or task"),
     _required("name", Text, "of the queue or the task; empty: of all"),
     _required("state", Text, "paused; or slow: it was resumed, and what had gathered leaves evenly"),
-    _required("per_ms", BigInteger, "of a slow one: milliseconds in which what had gathered leaves"),
+    _required("per_ms", BigInteger, "in which what had gathered leaves, of a slow one; duration in milliseconds"),
     _required("reason", Text, "why, for people"),
     _required("actor", Text, "who did it"),
     _required("at_ms", BigInteger, "when; instant, Unix milliseconds"),

@@ -7,15 +7,13 @@
 What arrives is taken in at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees it as well. The
 file of an empty store is made once a process and copied; the engine begins with the first delayed task.
 
-A command is given to the engine where it has it (``cancel``, by the store's inbox). To move a task, its row is
-cancelled and its message comes anew, with another eta.
+What is asked of the wheel (``app.wheel.cancel`` and its like) is put into the store's inbox as ever, and the engine is
+turned instead of waiting for its answer.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,17 +24,13 @@ from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import WheelError
-from celery_wheel.ids import uuid7
 from celery_wheel.store import browse, open_store
-from celery_wheel.store.model import Message
 from celery_wheel.store.sql import SqlStore
 from celery_wheel.testing.broker import MemoryBroker
-from celery_wheel.testing.clock import VirtualClock, ms_of
+from celery_wheel.testing.clock import VirtualClock
 
 #: One task a step: what it does may concern the next, also one that is due at the same instant.
 LIMITS = Limits(chunk_count=1)
-
-DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 
 
 class Inbound:
@@ -93,28 +87,12 @@ class Inbound:
 
     # -- commands ------------------------------------------------------------------------------------
 
-    def cancel(self, task_id: str, reason: str = "") -> str:
-        return self._withdraw(task_id, reason)[0]
-
-    def move(self, task_id: str, eta: datetime) -> str:
-        """Give a waiting task another eta."""
+    def turn(self) -> None:
+        """Carry out what was asked of the wheel."""
         with self._lock:
-            verdict, moved = self._withdraw(task_id, "moved")
-            self._broker.arrivals.extend(_anew(detail, ms_of(eta)) for detail in moved)
-            self._take_in()
-        return verdict
-
-    def _withdraw(self, task_id: str, reason: str) -> tuple[str, list[browse.Detail]]:
-        store = self._store
-        found = browse.find(store, task_id) if store else []
-        waits = [one for one in found if one.state == "pending"]
-        if store is None or not waits:
-            return (TOO_LATE if any(one.state == "dispatched" for one in found) else UNKNOWN), []
-        command = {"task_id": task_id, "reason": reason, "actor": "test"}
-        with self._lock:
-            store.put_inbox(0, [("cancel", json.dumps(command).encode())])
+            if self._engine is None:
+                self._open()
             self._round("ingest")
-        return DONE, waits
 
     # -- the engine ----------------------------------------------------------------------------------
 
@@ -144,25 +122,3 @@ def _empty_store() -> bytes:
         path = Path(folder) / "wheel.sqlite3"
         open_store(f"sqlite:///{path}", durability="memory").close()
         return path.read_bytes()
-
-
-def _anew(detail: browse.Detail, eta_ms: int) -> Message:
-    task = detail.task
-    return Message(
-        envelope_id=uuid7(),
-        task_id=task.task_id,
-        task=task.task,
-        eta_ms=eta_ms,
-        created_ms=task.created_ms,
-        exchange=detail.exchange,
-        exchange_type=detail.exchange_type,
-        routing_key=detail.routing_key,
-        queue=detail.queue,
-        priority=task.priority,
-        key=task.key,
-        expires_ms=task.expires_ms,
-        queue_expires_ms=None,
-        headers=detail.headers,
-        properties=detail.properties,
-        body=detail.body,
-    )

@@ -23,8 +23,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from celery_wheel.eta import due
 from celery_wheel.store.browse import Task
 from celery_wheel.testing import borrow, listing
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
@@ -89,6 +89,10 @@ class VirtualWheel:
             self._inbound = Inbound(app, self._clock, store, self._rejected)
             stack.enter_context(borrow.connected(app, connection_to(Post(app, self._inbound, self._worker))))
             stack.callback(self._inbound.close)
+            self._wheel = Wheel(app)
+            self._wheel.turn = self._inbound.turn
+            stack.callback(self._wheel.close)
+            stack.enter_context(borrow.attributes(app, _wheel=self._wheel))
             if self._own_results:
                 backend = MemoryResults(app, self._run_due_meanwhile, self._describe)
                 stack.enter_context(borrow.results(app, backend))
@@ -195,19 +199,17 @@ class VirtualWheel:
 
     def cancel(self, result: Any, *, reason: str = "") -> str:
         """Take a waiting task out of the wheel: ``done``, ``too_late`` (it left) or ``unknown``."""
-        return self._inbound.cancel(getattr(result, "id", result), reason)
+        return str(self._wheel.cancel(result, reason=reason, actor="test"))
 
     def reschedule(self, result: Any, *, eta: Any = None, countdown: Any = None) -> str:
         """Give a waiting task another time: ``done``, ``too_late`` or ``unknown``."""
         if (eta is None) == (countdown is None):
             raise TypeError("reschedule must be given either eta or countdown")
-        now = self.app.now()
-        moment = due(self.app, now, countdown, eta) if countdown or eta else None
-        return self._inbound.move(getattr(result, "id", result), at(moment.eta_ms) if moment else now)
+        return str(self._wheel.reschedule(result, eta=eta, countdown=countdown, actor="test"))
 
     def run_now(self, result: Any) -> str:
         """Make a waiting task due now, so that it is the next to run: ``done``, ``too_late`` or ``unknown``."""
-        return self._inbound.move(getattr(result, "id", result), self.now)
+        return str(self._wheel.run_now(result, actor="test"))
 
     # -- running ---------------------------------------------------------------------------------------
 

@@ -102,7 +102,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "per_ms",
-                    models.BigIntegerField(db_comment="of a slow one: milliseconds in which what had gathered leaves"),
+                    models.BigIntegerField(
+                        db_comment="in which what had gathered leaves, of a slow one; duration in milliseconds"
+                    ),
                 ),
                 ("reason", models.TextField(db_comment="why, for people")),
                 ("actor", models.TextField(db_comment="who did it")),

@@ -52,7 +52,7 @@ class Asking:
         # Mostly what is due soon: there the race with dispatch is.
         soon = known.waiting[: 1 + int(rng.expovariate(0.5))]
         pools = [soon, known.waiting, known.left, known.queued, known.unsent[-20:], ["nobody"]]
-        chosen = [rng.choice(pool) for pool in rng.choices(pools, (16, 2, 1, 1, 1, 1), k=rng.choice((1, 1, 3))) if pool]
+        chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
         task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
         number = f"00000000-0000-4000-8000-{len(self.questions):012d}"
         asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": "user"}

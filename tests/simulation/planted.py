@@ -18,7 +18,7 @@ from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
-from celery_wheel.store.model import Position, Row
+from celery_wheel.store.model import Gate, Position, Row
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -155,6 +155,20 @@ def what_left_is_unique() -> Iterator[type[World]]:
         yield World
 
 
+@contextmanager
+def closed_too_late() -> Iterator[type[World]]:
+    """A pause is answered, and forgotten by whoever takes the shard next."""
+
+    class Forgetful(ModelStore):
+        def gates(self, shard: int) -> list[Gate]:
+            return []
+
+    class Broken(World):
+        store_class = Forgetful
+
+    yield Broken
+
+
 def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
     return _reserve(lane, END)
 
@@ -260,6 +274,7 @@ PLANTED: list[Callable[[], object]] = [
     unknown_without_a_look,
     done_though_handed_over,
     no_tombstone,
+    closed_too_late,
     completed_though_handed_over,
     key_without_a_look,
     unwatched_on_its_way,

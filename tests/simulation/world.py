@@ -21,6 +21,7 @@ from dataclasses import fields
 
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreError
@@ -28,6 +29,7 @@ from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
+from tests.simulation.gating import GATES, Gating
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -61,7 +63,9 @@ class Scheduler:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
+        term = self.engine.term
         step = next(round_, None)
+        self.world.gating.stepped(step, term.lanes.values() if term else (), self.world.disk.shard(0))
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
@@ -105,6 +109,7 @@ class World:
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
             rollback_window_ms=10**9,
             # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
+            rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()
@@ -119,6 +124,8 @@ class World:
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
+        self.gating = Gating(rng, ModelStore(self.disk), self._violation)
+        self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
 
     # -- the broker --------------------------------------------------------------------------------
@@ -187,19 +194,22 @@ class World:
             self._pass_time(rng.choice((100, 500, 2_000)))
         if dice < 0.10 and self.to_send:
             self._send()
-        elif dice < 0.13:
-            self._ask()
-        elif dice < 0.15:
-            self._work()
-        elif dice < 0.155:
-            self._crash(rng.choice(self.schedulers))
         elif dice < 0.16:
+            if self.gates and rng.random() < 0.2:
+                self.log.append(f"user: {self.gating.turn()}")
+            else:
+                self._ask()
+        elif dice < 0.17:
+            self._work()
+        elif dice < 0.175:
+            self._crash(rng.choice(self.schedulers))
+        elif dice < 0.18:
             rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
-        elif dice < 0.165:
+        elif dice < 0.185:
             self._give(rng.choice(self.schedulers))
-        elif dice < 0.18 and self.loses:
+        elif dice < 0.20 and self.loses:
             self._lose()
-        elif dice < 0.19 and self.clock_steps:
+        elif dice < 0.21 and self.clock_steps:
             self._step_clock(rng.choice(self.schedulers))
         else:
             self._step()
@@ -314,6 +324,7 @@ class World:
     # -- oracles -------------------------------------------------------------------------------------
 
     def pushed(self, row: Row, now_ms: int) -> None:
+        self.gating.pushed(row)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
         self.log.append(f"redis: push of row {row.id} at {row.due_ms - START_MS}, lane {row.lane}")
         if now_ms < row.eta_ms and not self.clock_steps:  # it may be stepped back between take and publish
@@ -349,6 +360,7 @@ class World:
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
             waits = other.row.lane != REST and other.row.id not in self.pushes
             waits &= other.row.id not in self.asking.moved
+            waits &= other.row.target == row.target or not (self.gating.used or self.limits.rates)
             if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 
@@ -364,6 +376,8 @@ class World:
         self.spoil(mend=True)
         while self.to_send:
             self._send()
+        for gate in GATES if self.gates else ():
+            self.gating.ask("resume", gate)
         for scheduler in self.schedulers:
             scheduler.frozen_until_ms = 0
             scheduler.engine.wanted = True

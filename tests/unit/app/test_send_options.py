@@ -31,8 +31,8 @@ def test_a_key_is_carried(add: Any, broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("wheel", "error", "says"),
     [
-        ({"keys": "x"}, TypeError, r"wheel options must be among key, got 'keys'"),
-        ({"key": "x", "b": 1, 3: 1}, TypeError, r"wheel options must be among key, got 'b', 3"),
+        ({"keys": "x"}, TypeError, r"wheel options must be among key, .*, got 'keys'"),
+        ({"key": "x", "b": 1, 3: 1}, TypeError, r"wheel options must be among key, .*, got 'b', 3"),
         ({"key": 42}, TypeError, r"wheel option key must be a text, got 42"),
         ({"key": ""}, ValueError, r"wheel option key must be a text of 1 to 512 characters, got one of 0"),
         ({"key": "x" * 513}, ValueError, r"got one of 513"),

@@ -53,6 +53,8 @@ DEFAULTS = {
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "rescue": False,
+    "rescue_after_ms": 1_000,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [

@@ -1,0 +1,177 @@
+"""All shards of a store in one hand: nothing is dispatched while they are held, and nothing of them is taken away.
+
+::
+
+    begin     an engine a shard: acquire ─ adopt           refused while a scheduler has one
+    take_in   wheel queue and inbox ─► store               the engine's own ingest
+    end_engine(shard)  the engine's term ends, the shard stays: a new epoch, by which the tables may be written
+    thread    renews every lease, of engines and of epochs
+
+What an engine cannot do is in the log; here it is told after ``PATIENCE_S`` without any progress.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from celery_wheel.broker import broker_for
+from celery_wheel.conf import Conf
+from celery_wheel.engine.context import Round, RoundSteps
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.port import Broker
+from celery_wheel.errors import BrokerError, StoreUnusable, WheelError
+from celery_wheel.service import limits_of
+from celery_wheel.store.handover import Hold
+from celery_wheel.store.sql import SqlStore
+from celery_wheel.timing import SystemClock
+
+PATIENCE_S = 30.0
+
+#: Brokers that send what is in a queue, instead of being asked for it, need a moment.
+QUIET_S = 1.0
+
+PAUSE_S = 0.05
+
+
+class Holding:
+    """A context manager. Args: ``broker`` if it is not the app's own edge; ``ahead_ms`` as in the engine's limits."""
+
+    def __init__(self, app: Any, store: SqlStore, broker: Broker | None = None, ahead_ms: int = 0) -> None:
+        conf = Conf(app)
+        conf.check()
+        self.store = store
+        self.clock = SystemClock()
+        self.broker = broker or broker_for(app, conf, store.uuid)
+        self.name = f"drain {socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
+        self._lease_ms = conf.lease_ms
+        limits = replace(limits_of(conf), ahead_ms=ahead_ms)
+        self.engines = [
+            Engine(shard, self.name, store, self.broker, self.clock, limits) for shard in range(store.shards)
+        ]
+        self._epochs: dict[int, int] = {}
+        self._turn = threading.Lock()
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._renew, name="wheel-drain", daemon=True)
+
+    def __enter__(self) -> Holding:
+        try:
+            deadline = time.monotonic() + 2 * self._lease_ms / 1_000 + 1  # whose holder was killed is free by then
+            self._thread.start()
+            for engine in self.engines:
+                while not engine.held:
+                    self.check()
+                    if time.monotonic() > deadline:
+                        raise self._refused(engine.shard)
+                    time.sleep(PAUSE_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _refused(self, shard: int) -> WheelError:
+        holder = self.store.state(shard).holder
+        if holder is None or holder == self.name:
+            return BrokerError(
+                f"shard {shard} cannot be adopted in the broker, as the log says; nothing was changed; it has to be "
+                "there, since messages may wait in its wheel queue"
+            )
+        return StoreUnusable(f"shard {shard} is held by {holder}; nothing was changed; stop all schedulers (SIGTERM)")
+
+    def __exit__(self, *_: object) -> None:
+        """Settle what is unsettled and give everything up; after a kill the next holder does the first by itself."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for engine in self.engines:
+            if engine.shard in self._epochs:
+                self.broker.leave(engine.shard, self._epochs[engine.shard])
+                self.store.release(engine.shard, self._epochs[engine.shard])
+            elif engine.held:
+                run(engine.release())
+        self.broker.close()
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        try:
+            while not self._stop.is_set():
+                for engine in self.engines:
+                    with self._turn:
+                        epoch = self._epochs.get(engine.shard)
+                        if epoch is None:
+                            run(engine.tend())
+                        else:
+                            self.store.renew(engine.shard, epoch, self.clock.now_ms(), self._lease_ms, {})
+                self._stop.wait(min(0.5, self._lease_ms / 4_000))
+        except BaseException as error:  # told by ``check``, in the thread that does the work
+            self._failure = error
+
+    def check(self) -> None:
+        """Raise what went wrong with the leases."""
+        if self._failure is not None:
+            raise self._failure
+
+    def end_engine(self, shard: int) -> Hold:
+        """The engine has nothing more to do: from here on the tables are written by this epoch."""
+        with self._turn:
+            epoch = self.store.acquire(shard, self.name, self.clock.now_ms(), self._lease_ms)
+            if epoch is None:
+                raise StoreUnusable(
+                    f"shard {shard} was taken by another scheduler; what was done so far is safe; stop all schedulers "
+                    "and run this again"
+                )
+            self._epochs[shard] = epoch
+            term = self.engines[shard].term
+            if term is not None:
+                term.end("all of it was handed over")
+        return Hold(shard, epoch, self.clock.now_ms())
+
+    # -- the wheel queue and the inbox ---------------------------------------------------------------
+
+    def take_in(self, shard: int) -> int:
+        """Returns how many messages are in the store now that were not; nothing more is there then."""
+        engine = self.engines[shard]
+        before = engine.stats.accepted + engine.stats.rejected
+        quiet_since = time.monotonic()
+        patience = Patience(f"shard {shard}: its wheel queue or its inbox cannot be read")
+        while True:
+            self.check()
+            done = run(engine.ingest()) if engine.term is not None else Round.FAILED
+            if done is Round.BUSY:
+                quiet_since = time.monotonic()
+            elif done is Round.IDLE and (self.broker.keeps_hand or time.monotonic() - quiet_since > QUIET_S):
+                return engine.stats.accepted + engine.stats.rejected - before
+            patience.see(done is not Round.FAILED)
+
+
+class Patience:
+    """Raises BrokerError when nothing has gone on for ``PATIENCE_S``; waits a moment where nothing does."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._since = time.monotonic()
+
+    def see(self, goes_on: bool) -> None:
+        if goes_on:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since > PATIENCE_S:
+            raise BrokerError(
+                f"{self.what}, since {PATIENCE_S:g} s, as the log says; what was done so far is safe; run this again"
+            )
+        time.sleep(0 if goes_on else PAUSE_S)
+
+
+def run(steps: RoundSteps) -> Round:
+    """A round of an engine to its end."""
+    result = Round.IDLE
+    for step in steps:
+        if isinstance(step, Round):
+            result = step
+    return result

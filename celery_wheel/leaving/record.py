@@ -1,0 +1,127 @@
+"""A drained task as a line of a file, and back. JSON, one object a line; the body in base64, all else as text.
+
+::
+
+    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "created_ms": …}   the first line
+    {"shard", "row", "due_ms", "again"?, "set_aside"?, "reason"?,                where it was, and what is known of it
+     "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
+
+``wire`` makes of a line what a producer would put into the wheel queue, which the scheduler reads from the inbox.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, fields
+from typing import Any
+from uuid import UUID, uuid5
+
+from celery_wheel.broker.envelope import AGAIN, HEADER, Envelope, encode
+from celery_wheel.errors import FileUnusable
+from celery_wheel.store.handover import Kept
+from celery_wheel.store.model import Message
+
+VERSION = 1
+KIND = "drain"
+
+_TEXTS = ("headers", "properties")
+_PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
+
+#: Of a message; the line has what the store knew of it besides.
+_ENVELOPE = tuple(one for one in Envelope.__slots__ if one != "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    drain: str
+    store: str
+    count: int
+    created_ms: int
+
+    def line(self) -> bytes:
+        fields_ = {"drain": self.drain, "store": self.store, "count": self.count, "created_ms": self.created_ms}
+        return json.dumps({"celery_wheel": KIND, "version": VERSION, **fields_}).encode() + b"\n"
+
+
+def header_of(line: bytes, name: str) -> Header:
+    """Raises FileUnusable."""
+    try:
+        found = json.loads(line)
+        if found["celery_wheel"] != KIND:
+            raise ValueError(KIND)
+        version = found["version"]
+        header = Header(str(UUID(found["drain"])), str(UUID(found["store"])), int(found["count"]), found["created_ms"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FileUnusable(
+            f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
+            "that `drain` has made"
+        ) from None
+    if version != VERSION:
+        raise FileUnusable(
+            f"{name} must be of version {VERSION}, got {version!r}; nothing was done; a newer celery-wheel has made it"
+        )
+    return header
+
+
+def line_of(kept: Kept) -> bytes:
+    message = kept.message
+    found: dict[str, Any] = {"shard": kept.shard, "row": kept.id, "due_ms": kept.due_ms}
+    if kept.again:
+        found["again"] = True
+    if kept.set_aside:
+        found |= {"set_aside": kept.set_aside, "reason": kept.reason}
+    found |= {name: getattr(message, name) for name in _PLAIN}
+    found |= {name: getattr(message, name).decode() for name in _TEXTS}
+    found["body"] = b64encode(message.body).decode()
+    return json.dumps(found).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a line says. ``task`` is empty for bytes that never were a message."""
+
+    envelope_id: str
+    shard: int
+    row: int
+    task: str
+    task_id: str
+    key: str | None
+    set_aside: str | None
+    wire: bytes
+
+
+def read(line: bytes, again_in: str | None = None) -> Line:
+    """Raises ValueError, with the reason.
+
+    Args:
+        again_in: the id of the drain, where the message goes back into the store that knows its envelope's id already.
+    """
+    try:
+        found = json.loads(line)
+        body = b64decode(found["body"], validate=True)
+        envelope_id = str(UUID(found["envelope_id"]))
+        if again_in is not None:
+            envelope_id = str(uuid5(UUID(again_in), envelope_id))
+        task, task_id, key = found["task"], found["task_id"], found["key"]
+        wire = body if task == "" else _wire(found, envelope_id, found["body"])
+        place = int(found["shard"]), int(found["row"])
+    except KeyError as error:
+        raise ValueError(f"it must have {error}") from None
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it must be a line that a drain writes ({error})") from None
+    return Line(envelope_id, *place, task, task_id, key, found.get("set_aside"), wire)
+
+
+def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
+    headers, properties = json.loads(found["headers"]), json.loads(found["properties"])
+    if type(headers) is not dict or type(properties) is not dict:
+        raise ValueError("headers and properties must be objects")
+    envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
+    headers[HEADER] = encode(envelope, headers.get(HEADER))
+    if found.get("again"):
+        headers[AGAIN] = True
+    kinds = {"content-type": properties.pop("content_type", None)}
+    kinds["content-encoding"] = properties.pop("content_encoding", None)
+    properties["body_encoding"] = "base64"
+    return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()

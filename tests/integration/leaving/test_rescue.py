@@ -1,0 +1,140 @@
+"""A real worker gets eta messages of producers that know no wheel, and hands them over to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.integration.leaving.conftest import Stack, now_ms, waiting
+from tests.servers import wait_until
+
+RESCUE = {"wheel_rescue": True}
+
+#: Redis gives back what a killed worker held after a second.
+RESTORED = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.timeout(180)
+def test_what_other_producers_send_waits_in_the_wheel_and_runs_once(stack: Stack) -> None:
+    stack.beat(**RESCUE)
+    stack.worker(**RESCUE)
+    stack.plain.control.revoke("revoked-1")
+    wait_until(lambda: "revoked-1" in stack.said("worker"), "the worker knows what is revoked")
+    old = stack.producer(type(stack.plain), task_protocol=1)
+    ours = stack.producer(type(stack.app), **stack.settings, **RESCUE)
+    sent = {
+        "plain": stack.send("plain", 4),
+        "packed": stack.send("packed", 4, compression="gzip", headers={"greeting": "Grüße"}),
+        "pickled": stack.send("pickled", 4, serializer="pickle"),
+        "urgent": stack.send("urgent", 4, priority=6),
+        "old": stack.send("old", 4, app=old),
+        "topic": stack.send("topic", 4, exchange="news", routing_key="news.sport"),
+        "direct": stack.send("direct", 4, exchange="shop", routing_key="order"),
+        "expires": stack.send("expires", 4, expires=60),
+        "retried": stack.send("retried", 4, retries=1),
+    }
+    stays = {
+        "near": stack.send("near", 0.4),
+        "left to Celery": stack.send("left to Celery", 4, app=ours, wheel=False),
+        "expired": stack.send("expired", 4, expires=-5),
+        "revoked": stack.send("revoked", 4, task_id="revoked-1"),
+        "unknown": stack.plain.send_task("nobody's", countdown=4).id,
+    }
+    wait_until(lambda: sent.keys() <= tags(stack, sent), "all that is far is in the store")
+    assert not stack.notes().keys() & sent.keys()
+    stack.wait_for(*sent, "near", "left to Celery")
+    wait_until(lambda: len(stack.notes()["retried"]) == 2, "the retry")
+    stack.send("the last", 0)
+    stack.wait_for("the last")
+    notes = stack.notes()
+    assert {tag: len(found) for tag, found in notes.items()} == {
+        **dict.fromkeys([*sent, "near", "left to Celery", "the last"], 1),
+        "retried": 2,
+    }
+    assert all(note["ran_ms"] >= note["eta_ms"] for tag in sent for note in notes[tag])
+    assert not tags(stack, stays)
+    assert "NotRegistered" in stack.said("worker") or "unregistered task" in stack.said("worker")
+    stored = stack.in_store()
+    assert {tag: stored[id_][:2] for tag, id_ in sent.items()} == {
+        **dict.fromkeys(sent, ("celery", "")),
+        "topic": ("sport", ""),
+        "direct": ("orders", ""),
+    }
+    assert stored[sent["urgent"]][2] == 6
+    assert stored[sent["expires"]][3] is not None
+    assert notes["packed"][0]["greeting"] == "Grüße"
+    assert notes["urgent"][0]["priority"] == 6
+    assert notes["plain"][0]["eta"] is None
+    old.close()
+    ours.close()
+
+
+def tags(stack: Stack, sent: dict[str, str]) -> set[str]:
+    stored = stack.in_store()
+    return {tag for tag, id_ in sent.items() if id_ in stored}
+
+
+def test_a_worker_that_is_killed_loses_none_of_what_it_rescued_and_doubles_none(stack: Stack) -> None:
+    """Some were published and not acknowledged yet: another worker gets those again, and the wheel knows them."""
+    stack.worker(**RESCUE)
+    ids = {stack.send("far", 3_600) for _ in range(200)}
+    wait_until(lambda: waiting(stack.app) >= 100, "half of it is in the wheel queue")
+    stack.kill("worker")
+    stack.beat()
+    redis = stack.broker.startswith("redis")
+    stack.worker(broker_transport_options=RESTORED if redis else {}, **RESCUE)
+    wait_until(lambda: ids <= stack.in_store().keys(), "all is in the store")
+    wait_until(lambda: waiting(stack.app, "celery") == waiting(stack.app) == 0, "and nowhere else")
+    assert len(stack.select("id")) == len(ids) == 200
+
+
+def test_a_message_that_comes_again_is_the_same_to_the_wheel(stack: Stack) -> None:
+    """As after a crash between publishing and acknowledging: the same message is delivered and published again."""
+    for _ in range(2):
+        stack.plain.send_task("note", ("again", 0), eta=FAR, task_id="one-and-only")
+    stack.worker(**RESCUE)
+    wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
+    stack.beat()
+    wait_until(lambda: waiting(stack.app) == 0, "they were taken in")
+    # Redis names each message, so these were two; RabbitMQ does not, and nothing tells them apart.
+    expected = 2 if stack.broker.startswith("redis") else 1
+    wait_until(lambda: len(stack.select("envelope_id")) == expected, f"{expected} rows")
+
+
+def test_without_the_setting_and_where_the_queue_is_not_known_the_worker_holds_it(stack: Stack) -> None:
+    stack.worker()
+    stack.send("held", 1.5)
+    stack.wait_for("held")
+    stack.stop("worker")
+    assert waiting(stack.app) == 0
+    stack.worker(**RESCUE)
+    stack.send("two queues", 3, exchange="news", routing_key="news.golf")
+    if stack.broker.startswith("redis"):
+        stack.wait_for("two queues")
+        assert waiting(stack.app) == 0
+        assert "2 of this worker's queues" in stack.said("worker")
+        return
+    # RabbitMQ says by which queue each copy came: each goes back to its own.
+    wait_until(lambda: waiting(stack.app) == 2, "both wait")
+    stack.beat()
+    wait_until(lambda: sorted(stack.select("queue")) == [("every",), ("golf",)], "both are in the store")
+    wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once")
+
+
+def test_a_wheel_queue_that_cannot_be_written_to_leaves_it_to_the_worker(stack: Stack) -> None:
+    """Another kind of thing has its name: on RabbitMQ a queue that is declared otherwise, on Redis a key of a type."""
+    with stack.plain.connection_for_write() as connection:
+        if stack.broker.startswith("redis"):
+            connection.default_channel.client.set("wheel.0", "no list")
+        else:
+            connection.default_channel.queue_declare("wheel.0", durable=False, auto_delete=False)
+    stack.worker(**RESCUE)
+    began_ms = now_ms()
+    stack.send("held", 2)
+    stack.wait_for("held")
+    assert "is held by this worker until its eta" in stack.said("worker")
+    assert "cannot be written to" in stack.said("worker")
+    assert now_ms() - began_ms >= 2_000

@@ -1,0 +1,72 @@
+"""Users who pause and resume in a simulated world, and whether what is paused stays.
+
+::
+
+    turn      pause or resume of a queue or of everything; at the end all is resumed
+    taken     the rows of a chunk that a holder has taken; it may be on its way for long
+    collect   a pause counts from the step in which its answer can be read
+    pushed    nothing that was taken after that is pushed
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+
+from celery_wheel.engine.lane import Lane
+from celery_wheel.store.model import Row
+from tests.simulation.model_store import ModelStore, ShardData
+
+GATES = ("queue:celery", "queue:mail", "all:")
+
+
+class Gating:
+    def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
+        self.rng = rng
+        self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
+        self.taken: dict[int, int] = {}  #: by row: the step in which it was taken last
+        self.step = 0
+        self._count = 0
+        self.used = False
+        self._asked: dict[str, tuple[str, str]] = {}  #: by the command's id: what was asked, of which gate
+        self._store = store
+        self._violation = violation
+
+    def turn(self) -> str:
+        gate = self.rng.choice(GATES)
+        return self.ask("pause" if self.rng.random() < 0.4 else "resume", gate)
+
+    def ask(self, kind: str, gate: str) -> str:
+        self.used = True
+        self._count += 1
+        number = f"00000000-0000-4000-a000-{self._count:012d}"
+        asked: dict[str, object] = {"gates": [gate], "id": number}
+        if kind == "resume":
+            self.paused.pop(gate, None)  # from here on it may be open
+            asked["per_ms"] = self.rng.choice((None, 1, 50))
+        self._asked[number] = kind, gate
+        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        return f"{kind} {gate}"
+
+    def stepped(self, name: object, lanes: Iterable[Lane], data: ShardData) -> None:
+        self.step += 1
+        if name in ("taken", "in doubt"):
+            chunks = [lane.in_flight for lane in lanes if lane.in_flight is not None]
+            for row in [row for chunk in chunks for row in chunk.rows if row.id not in chunk.taken]:
+                self.taken.setdefault(row.id, self.step)
+        if name == "command committed":
+            self._collect(data)
+
+    def _collect(self, data: ShardData) -> None:
+        for number in [one for one in self._asked if one in data.answers]:
+            kind, gate = self._asked.pop(number)
+            later = any(other == gate for _, other in self._asked.values())
+            if kind == "pause" and not later:
+                self.paused.setdefault(gate, self.step)
+
+    def pushed(self, row: Row) -> None:
+        taken = self.taken.pop(row.id, 0)
+        for gate in ("all:", f"queue:{row.target}"):
+            if taken > self.paused.get(gate, self.step):
+                raise self._violation(f"row {row.id} was taken and pushed although {gate} is paused")
