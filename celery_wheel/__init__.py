@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
     from celery_wheel.control import wheel_of
-    from celery_wheel.errors import WheelUnavailable
-    from celery_wheel.request import Completed, Verdict
+    from celery_wheel.errors import NotCommitted, WheelUnavailable
+    from celery_wheel.request import Completed, Pending, Verdict
 
 __version__ = "0.1.0"
-__all__ = ["Celery", "Completed", "Verdict", "WheelUnavailable", "__version__", "install", "wheel_of"]
+__all__ = [
+    "Celery",
+    "Completed",
+    "NotCommitted",
+    "Pending",
+    "Verdict",
+    "WheelUnavailable",
+    "__version__",
+    "install",
+    "wheel_of",
+]
 
 _HOME = {
     "Celery": "celery_wheel.app",
@@ -23,6 +33,8 @@ _HOME = {
     "wheel_of": "celery_wheel.control",
     "Completed": "celery_wheel.request",
     "Verdict": "celery_wheel.request",
+    "Pending": "celery_wheel.request",
+    "NotCommitted": "celery_wheel.errors",
     "WheelUnavailable": "celery_wheel.errors",
 }
 

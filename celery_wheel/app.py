@@ -8,8 +8,8 @@
                       │
               countdown or eta ──► one instant, as a HeldEta ──► Celery's send_task ──► interception
 
-1. Only calls with a countdown or an eta are touched. Whatever stays with Celery is handed on as it came: a past eta
-   runs at once, with its eta, as ever.
+1. Only calls with a countdown or an eta are touched, and those that ask to be transactional. Whatever stays with
+   Celery is handed on as it came: a past eta runs at once, with its eta, as ever.
 2. The id of a task that waits is a UUIDv7, unless the caller chose one.
 3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
 4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
@@ -30,11 +30,13 @@ from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
+from celery_wheel.errors import SettingError
 from celery_wheel.eta import due, microseconds
 from celery_wheel.ids import uuid7
 from celery_wheel.interception import HeldEta, WheelAMQP, hold
 from celery_wheel.options import CallOptions, parse
 from celery_wheel.reach import reaches
+from celery_wheel.transaction import inbox_of, wanted
 
 App = TypeVar("App")
 
@@ -72,7 +74,7 @@ class WheelApp:
         if asked.native and (countdown or eta) and Conf(self).rescue:
             # A worker would else take it for the message of a producer that knows no wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
-        if (countdown or eta) and not asked.native:
+        if (countdown or eta or asked.transactional) and not asked.native:
             held = self._held(countdown, eta, asked, connection, producer or options.get("publisher"))
             if held is not None:
                 countdown, eta, task_id = None, held, task_id or uuid7()
@@ -83,11 +85,15 @@ class WheelApp:
         """The eta of a call that is to wait in the wheel; None if it is Celery's own affair."""
         app: Any = self
         conf = Conf(app)
+        now = app.now()
+        now_us = microseconds(now)
+        if asked.transactional or (conf.enabled and wanted(app, asked.transactional)):
+            _check_transactional(app, connection, producer)
+            # Also what is due by now: at once would be before the commit.
+            return hold(due(app, now, countdown, eta or now), now_us // 1000, asked)
         if not conf.enabled or not reaches(app, connection, producer):
             return None
-        now = app.now()
         at = due(app, now, countdown, eta)
-        now_us = microseconds(now)
         if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
             return None
         return hold(at, now_us // 1000, asked)
@@ -100,6 +106,17 @@ class WheelApp:
         # A class that install made cannot be found by name in another process; the one below it can.
         function, (_, *args) = reduced
         return _restore, (function, (base, *args))
+
+
+def _check_transactional(app: Any, connection: Any, producer: Any) -> None:
+    """Raise SettingError where a call cannot be part of the caller's transaction."""
+    inbox_of(app)
+    if Conf(app).enabled and reaches(app, connection, producer):
+        return
+    raise SettingError(
+        "wheel_transactional needs wheel_enabled = True, a transport that the wheel serves, and the app's own broker; "
+        "nothing was sent; with wheel={'transactional': False} it would be sent without regard to the transaction"
+    )
 
 
 #: By name, so that producers need not load what workers need; whether it does anything, the setting says.

@@ -80,6 +80,11 @@ class Conf:
     size = Setting(512, whole(2), "Buckets on each level of the wheel.")
     enabled = Setting(True, flag(), "False sends every delayed task as Celery itself would.")
     min_delay_ms = Setting(0, seconds(0), "A delay of fewer seconds than this is left to Celery itself.")
+    transactional = Setting(
+        False,
+        flag(),
+        "True schedules delayed tasks in the caller's own Django transaction; wheel_store is a django://… then.",
+    )
     window_ms = Setting(300, seconds(1_000), "How many seconds ahead the wheel holds messages in memory.")
     window_count = Setting(100_000, whole(1), "How many messages the wheel holds in memory at most.")
     window_bytes = Setting(64 * MIB, whole(1), "How many bytes of messages the wheel holds in memory at most.")
@@ -127,6 +132,11 @@ class Conf:
         default_base_scheduler,
         scheduler(),
         "The beat scheduler that runs the periodic entries; django-celery-beat's where that is installed.",
+    )
+    control = Setting(
+        True,
+        flag(),
+        "The scheduler is a node of Celery's remote control: revoke, inspect and Flower reach what waits.",
     )
     keep_eta = Setting(False, flag(), "True leaves the eta in a released message, for tasks that read `request.eta`.")
 

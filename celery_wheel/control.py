@@ -3,12 +3,14 @@
 ::
 
     reading     pending, counts, get, find, history, outcomes, batches, status    from the store, whoever runs
-    acting      cancel, reschedule, run_now, complete, pause, resume              by the holder, with a verdict
+    acting      cancel, reschedule, run_now, complete, requeue, replay            by the holder, with a verdict
+                pause, resume
 
 Reading works in any process that reaches the store, also while no scheduler runs. What acts is a request to whoever
-holds the shard (see ``celery_wheel.request``): it says for certain what became of it. The store is opened with
-the first question, once a process, and anew after a fork, and when the one that was opened is there no more: its file
-was deleted or replaced, its tables were emptied, it has other shards now.
+holds the shard (see ``celery_wheel.request``): it says for certain what became of it; or it is put into a
+transaction of the caller's, for a ``Pending`` verdict (``celery_wheel.transaction``). The store is opened with the
+first question, once a process, and anew after a fork, and when the one that was opened is there no more: its file was
+deleted or replaced, its tables were emptied, it has other shards now.
 """
 
 from __future__ import annotations
@@ -22,12 +24,25 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, ove
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import Completed, ForCounts, ForVerdicts, Verdict
+from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForVerdicts, Pending, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
-from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, ORIGIN, PAUSE, PAUSED, RESUME, Gate, Position
+from celery_wheel.store.model import (
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    ORIGIN,
+    PAUSE,
+    PAUSED,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    Gate,
+    Position,
+)
 from celery_wheel.store.sql import SqlStore
+from celery_wheel.transaction import Inbox, inbox_of, wanted
 
 if TYPE_CHECKING:
     from celery_wheel.bulk import Scheduled
@@ -37,9 +52,6 @@ END = browse.END
 #: Seconds between two looks whether the store is still the one that was opened.
 LOOK_EVERY_S = 1.0
 
-
-#: A holder that lives answers within a fraction of a second, and a takeover takes up to three.
-TIMEOUT_S = 10.0
 
 #: A longer time to resume over is a mistake in the unit.
 MAX_OVER_S = 366 * 86_400
@@ -56,12 +68,20 @@ TaskLike = str | HasId
 Completing = Literal["cancel", "run"]
 
 
-class How(TypedDict, total=False):
+Tasks = TaskLike | Iterable[TaskLike]
+Answer = Verdict | dict[str, Verdict] | Pending
+
+
+class Who(TypedDict, total=False):
     """What may be said of every request."""
 
     reason: str  #: why, for people
     actor: str  #: who asks; the process and its host, where nobody is named
+
+
+class How(Who, total=False):
     timeout: float  #: seconds to wait for the verdict
+    transactional: Literal[False]  #: see ``Wheel.cancel``
 
 
 class Wheel:
@@ -134,12 +154,19 @@ class Wheel:
         return browse.dispatched(self.store, Criteria(**criteria), before, limit)
 
     def outcomes(self, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Stopped]:
-        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved."""
+        """A page of what was set aside, the latest first. Kinds: rejected, cancelled, expired, parked, moved.
+
+        Here from_ms and to_ms are of when that was.
+        """
         return browse.outcomes(self.store, kinds or ("rejected",), Criteria(**criteria), before, limit)
 
     def batches(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settled]:
         """A page of the settlements, the latest first."""
         return browse.batches(self.store, Criteria(**criteria), before, limit)
+
+    def forecast(self, by: str | None = None, **criteria: Any) -> list[browse.DueBy]:
+        """How much is due in each hour, by ``"queue"`` or ``"task"`` too where that is asked; from the tally."""
+        return browse.due_by_name(self.store, Criteria(**criteria), by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         """Every message of a task id that the store still knows: a retried task has one a try.
@@ -156,29 +183,35 @@ class Wheel:
     # -- acting ---------------------------------------------------------------------------------------
 
     @overload
+    def cancel(self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[Who]) -> Pending: ...
+    @overload
     def cancel(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def cancel(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
-    def cancel(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
+    def cancel(self, tasks: Tasks, **how: Any) -> Answer:
         """Let a task, or each of several, not leave any more.
 
         Args:
             tasks: a task id or an AsyncResult; or several, for a verdict on each by its id.
             how: ``reason`` and ``actor`` for those who look at it later; ``timeout`` in seconds, 10 if none is given.
+                With ``transactional=True`` it is part of the caller's transaction, and so it is inside an atomic block
+                where ``wheel_transactional`` is set: then a ``Pending`` is returned, whose ``result`` is the verdict.
 
         Raises WheelUnavailable when no holder answers in time; the request was taken back then.
         """
         return self._ask(CANCEL, {}, tasks, how)
 
     @overload
+    def reschedule(
+        self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, transactional: Literal[True], **how: Unpack[Who]
+    ) -> Pending: ...
+    @overload
     def reschedule(self, tasks: TaskLike, *, eta: Any = None, countdown: Any = None, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def reschedule(
         self, tasks: Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[How]
     ) -> dict[str, Verdict]: ...
-    def reschedule(
-        self, tasks: TaskLike | Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[How]
-    ) -> Verdict | dict[str, Verdict]:
+    def reschedule(self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, **how: Any) -> Answer:
         """Let a task, or each of several, leave at another time, given as for ``apply_async``; else as ``cancel``."""
         from celery_wheel.eta import due  # with Celery, which reading does not need
 
@@ -188,12 +221,36 @@ class Wheel:
         return self._ask(MOVE, {"eta_ms": None if at is None else at.eta_ms}, tasks, how)
 
     @overload
+    def run_now(self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[Who]) -> Pending: ...
+    @overload
     def run_now(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
-    def run_now(self, tasks: TaskLike | Iterable[TaskLike], **how: Unpack[How]) -> Verdict | dict[str, Verdict]:
+    def run_now(self, tasks: Tasks, **how: Any) -> Answer:
         """Let a task, or each of several, leave at once; else as ``cancel``."""
         return self._ask(MOVE, {"eta_ms": None}, tasks, how)
+
+    @overload
+    def requeue(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    @overload
+    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def requeue(self, tasks: Tasks, **how: Any) -> Answer:
+        """Let a task that was set aside (rejected, expired, parked) leave now, or each of several; else as ``cancel``.
+
+        ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
+        It completes with no key any more, and is unique no more.
+        """
+        return self._ask(REQUEUE, {}, tasks, how)
+
+    def replay(self, rows: Iterable[int], **how: Unpack[How]) -> dict[int, Verdict]:
+        """Let rows of the history (``Task.id``) leave once more, now, in this order: after a broker lost them.
+
+        Those that it has not lost run twice. ``done``: it leaves once more. ``too_late``: it is no history: it waits,
+        rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
+        """
+        names = [str(row) for row in rows]
+        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _timeout(how))
+        return {int(row): verdict for row, verdict in verdicts.items()}
 
     @overload
     def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
@@ -219,7 +276,7 @@ class Wheel:
         one = isinstance(keys, str)
         wanted = [_key_of(key) for key in ([keys] if one else keys)]
         options = {"how": how, **_who(said)}
-        found = ForCounts(self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
+        found = ForCounts(lambda: self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
         return found[wanted[0]] if one else found
 
     # -- gates ----------------------------------------------------------------------------------------
@@ -252,22 +309,35 @@ class Wheel:
         return [one for one in found.values() if one.state == PAUSED or one.at_ms + one.per_ms > now_ms()]
 
     def _gate(self, kind: str, options: dict[str, Any], queue: str | None, task: str | None, how: How) -> Verdict:
+        if "transactional" in how:
+            raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
         if queue is not None and task is not None:
             raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
         return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
 
     def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
-        return ForVerdicts(self.store, kind, {**options, **_who(how)}, list_name, self.turn)
+        return ForVerdicts(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)
 
-    def _ask(
-        self, kind: str, options: dict[str, Any], tasks: TaskLike | Iterable[TaskLike], how: How
-    ) -> Verdict | dict[str, Verdict]:
+    def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
-        verdicts = self._request(kind, options, how).ask(task_ids, _timeout(how))
+        request = self._request(kind, options, how)
+        inbox = self._inbox(how)
+        if inbox is not None:
+            request.put(task_ids, self.conf.shards, inbox.ask)
+            return Pending(request, task_ids[0] if one else None)
+        verdicts = request.ask(task_ids, _timeout(how))
         return verdicts[task_ids[0]] if one else verdicts
+
+    def _inbox(self, how: How) -> Inbox | None:
+        """Of the transaction that a request is to be part of, if it is."""
+        asked = how.get("transactional")
+        if not wanted(self.conf.app, asked):
+            return None
+        inbox = inbox_of(self.conf.app)
+        return inbox if asked or inbox.in_transaction else None
 
     # -- scheduling -----------------------------------------------------------------------------------
 

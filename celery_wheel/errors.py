@@ -54,6 +54,10 @@ class WheelUnavailable(WheelError, TimeoutError):
         self.verdicts = dict(verdicts or {})
 
 
+class NotCommitted(WheelError, RuntimeError):
+    """The transaction that a request is part of is still open, or was rolled back: there is no verdict."""
+
+
 class HandLost(WheelError, LookupError):
     """The broker no longer has the hand that this holder left there: it was flushed, or lost writes."""
 

@@ -9,6 +9,7 @@
                                                             │
                                      producer.publish ──► DivertingProducer (here)
                                                             ├─ this message: wheel queue, with an envelope
+                                                            │    or, transactional, the store's inbox
                                                             └─ all else (task-sent): as it is
 
 1. ``HeldEta`` is text to the message and False to ``if eta``: so Celery's native delayed delivery, which asks that,
@@ -18,6 +19,8 @@
    receivers change in headers and properties counts; the eta, too.
 3. A message is known by the identity of its headers. What a signal handler sends on its own is another message.
 4. The envelope's id is made once a call: publishing again after a lost connection is the same message.
+5. With ``wheel_transactional`` what carries the id of the task that runs (its retry, its replacement) is no part of the
+   task's transaction: Celery leaves the task by raising, which rolls that back, and the retry would be gone with it.
 """
 
 from __future__ import annotations
@@ -30,10 +33,12 @@ from celery_wheel import eta as etas
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.broker.names import shard_of
 from celery_wheel.broker.queues import ANONYMOUS, wheel_queue
+from celery_wheel.broker.raw import raw, written
 from celery_wheel.conf import Conf
 from celery_wheel.destination import resolve
 from celery_wheel.ids import uuid7
 from celery_wheel.options import CallOptions, parse
+from celery_wheel.transaction import inbox_of, wanted
 
 
 class HeldEta(str):
@@ -77,6 +82,10 @@ class WheelAMQP:
 def _send_task_message(app: Any, original: Any, producer: Any, name: str, message: Any, **options: Any) -> Any:
     asked = parse(options.pop("wheel", None))  # from a route: calls have theirs taken out by send_task
     held = _held(message)
+    if asked.transactional is not None:
+        raise TypeError(
+            "wheel option transactional must be a call's (or the setting wheel_transactional), not a route's"
+        )
     if held is not None:
         held = _put_off(held, held.asked.over(asked))
         _reveal(message, held)
@@ -134,19 +143,27 @@ class DivertingProducer:
             return self._producer.publish(body, *args, **publish)
         conf = Conf(self._app)
         envelope = self._envelope(says, eta_ms, publish)
-        queue = wheel_queue(conf.namespace, shard_of(envelope.key, envelope.task_id, conf.shards))
+        shard = shard_of(envelope.key, envelope.task_id, conf.shards)
+        queue = wheel_queue(conf.namespace, shard)
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
         headers = {**own, HEADER: encode(envelope, _own(own.get(HEADER)))}
-        publish.update(
-            exchange=ANONYMOUS,
-            routing_key=queue.name,
-            headers=headers,
-            declare=[*(publish.get("declare") or ()), queue],
-        )
-        result = self._producer.publish(body, **publish)
+        publish.update(exchange=ANONYMOUS, routing_key=queue.name, headers=headers)
+        result: Any = None
+        if self._is_transactional(envelope.task_id):
+            inbox_of(self._app).ask(shard, "message", written(raw(body, publish)))
+        else:
+            publish["declare"] = [*(publish.get("declare") or ()), queue]
+            result = self._producer.publish(body, **publish)
         if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
             own["compression"] = headers["compression"]
         return result
+
+    def _is_transactional(self, task_id: str) -> bool:
+        asked = self._held.asked.transactional
+        if asked is not None or not wanted(self._app, None):
+            return bool(asked)
+        running = self._app.current_worker_task
+        return running is None or running.request.id != task_id
 
     def _eta_ms(self, text: Any) -> int | None:
         if text == str(self._held):

@@ -9,9 +9,11 @@
     jitter         seconds: the eta is put off by a random part of them, so that a crowd does not come at once
     misfire        of what is found late, after an outage or a pause: "run" it, "skip" it when it is more than a
                    minute late, or a number: when it is more than so many seconds late
-    transactional  schedule if and only if the caller's own database transaction commits
+    transactional  True: schedule if and only if the caller's own Django transaction commits, also what has no delay;
+                   False: without regard to it. It comes before the setting wheel_transactional
 
-Anything else raises at the call. A route in ``task_routes`` may carry ``wheel`` too; what the call asks comes first.
+Anything else raises at the call. A route in ``task_routes`` may carry ``wheel`` too, but for ``transactional``; what
+the call asks comes first.
 
 Under ``task_always_eager`` nothing is sent and so nothing is looked at here.
 """

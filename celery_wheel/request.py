@@ -6,6 +6,8 @@
                     └ no answer within ``timeout_s``: taken back. In time: WheelUnavailable, nothing will happen there
                                                                 Too late: the holder has just answered, and that counts
 
+A request that is part of a transaction of the caller's comes to the inboxes with its commit; ``Pending`` waits then.
+
 Every shard is asked, since a task's shard depends on the key with which it was sent, and a retry may have another.
 Several hundred tasks go in one command, so a thousand verdicts take hardly longer than one. Keys go the same way, and
 what the shards say of one is added up.
@@ -22,11 +24,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.store.sql import SqlStore
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
+
+#: A holder that lives answers within a fraction of a second, and a takeover takes up to three.
+TIMEOUT_S = 10.0
 
 #: Seconds between two looks for an answer, at first and at most.
 LOOK_FIRST_S, LOOK_MAX_S = 0.005, 0.05
@@ -62,19 +67,24 @@ class _Command:
     id: str
     names: list[str]
     item: int
+    payload: bytes
     verdicts: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
 class Request(ABC, Generic[Said]):
-    """``kind``, ``options`` and ``list_name`` as ``celery_wheel.engine.inbox`` describes them."""
+    """``kind``, ``options`` and ``list_name`` as ``celery_wheel.engine.inbox`` describes them.
 
-    store: SqlStore
+    ``store`` is asked for when it is needed: within a transaction nothing need be read.
+    """
+
+    open_store: Callable[[], SqlStore]
     kind: str
     options: dict[str, Any]
     list_name: str = "task_ids"
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_Command] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
 
     @abstractmethod
     def _found(self, names: Sequence[str]) -> dict[str, Said]:
@@ -90,22 +100,41 @@ class Request(ABC, Generic[Said]):
 
     def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Said]:
         """The verdict on each. Raises WheelUnavailable, with those that are certain, when a holder did not answer."""
-        names = list(dict.fromkeys(names))
-        for start in range(0, len(names), TASKS_AT_ONCE):
-            for shard in range(self.store.shards):
-                self._put(shard, names[start : start + TASKS_AT_ONCE])
+        self.put(names, self.store.shards, self.store.ask)
+        return self.result(timeout_s)
+
+    def put(self, names: Sequence[str], shards: int, ask: Callable[[int, str, bytes], int]) -> None:
+        """Into each shard's inbox; ``ask`` as ``store.ask``."""
+        self._names = list(dict.fromkeys(names))
+        for start in range(0, len(self._names), TASKS_AT_ONCE):
+            part = self._names[start : start + TASKS_AT_ONCE]
+            for shard in range(shards):
+                number = str(uuid.uuid4())
+                payload = json.dumps({self.list_name: part, "id": number, **self.options}).encode()
+                self._commands.append(_Command(shard, number, part, ask(shard, self.kind, payload), payload))
+
+    def result(self, timeout_s: float) -> dict[str, Said]:
+        """The verdict on each name that was put."""
         self._await(timeout_s)
         silent = [command for command in self._commands if command.verdicts is None and not self._take_back(command)]
-        found = self._found(names)
+        found = self._found(self._names)
         in_doubt = self._in_doubt(found, {name for command in silent for name in command.names})
         if in_doubt:
             raise self._unavailable(silent, timeout_s, self._certain(found, in_doubt))
-        return {name: found[name] for name in names}
+        return {name: found[name] for name in self._names}
 
-    def _put(self, shard: int, names: list[str]) -> None:
-        number = str(uuid.uuid4())
-        payload = json.dumps({self.list_name: names, "id": number, **self.options}).encode()
-        self._commands.append(_Command(shard, number, names, self.store.ask(shard, self.kind, payload)))
+    @property
+    def store(self) -> SqlStore:
+        return self.open_store()
+
+    @property
+    def committed(self) -> bool:
+        """Whether the holders can see it, or have seen it. All of it was put in one transaction."""
+        return all(
+            # The number of an item that was rolled back may be another's by now. It goes when the answer comes.
+            self.store.asked(one.item) == one.payload or self.store.answer(one.id) is not None
+            for one in self._commands[:1]
+        )
 
     def _await(self, timeout_s: float) -> None:
         until_s, pause_s = time.monotonic() + timeout_s, LOOK_FIRST_S
@@ -178,3 +207,25 @@ class ForCounts(Request[Completed]):
     def _certain(self, found: Mapping[str, Completed], in_doubt: set[str]) -> dict[str, Completed]:
         """In a shard that did not answer nothing happens: what was counted is all that was done."""
         return {name: said for name, said in found.items() if name not in in_doubt or said != Completed(0, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that is part of a transaction of the caller's: it is carried out if and only if that commits."""
+
+    request: ForVerdicts
+    single: str | None  #: the one task, where a single one was given
+
+    def result(self, timeout: float = TIMEOUT_S) -> Verdict | dict[str, Verdict]:
+        """After the commit: the verdict, or those on each of several tasks, as ``app.wheel`` gives it otherwise.
+
+        Raises NotCommitted while the transaction is open and after it was rolled back, and WheelUnavailable when no
+        holder answers within ``timeout`` seconds; the request was taken back then.
+        """
+        if not self.request.committed:
+            raise NotCommitted(
+                f"the transaction of this request ({self.request.kind}) is still open, or was rolled back: nobody has "
+                "heard of it, and there is no verdict; ask for the result behind the atomic block"
+            )
+        verdicts = self.request.result(timeout)
+        return verdicts if self.single is None else verdicts[self.single]

@@ -1,6 +1,7 @@
 """All that one scheduler process runs of the wheel: a store, a broker edge, and an engine in its threads per shard.
 
-Where there are several schedulers, each says twice a second that it is there, and holds its share of the shards.
+Where there are several schedulers, each says twice a second that it is there, and holds its share of the shards. Each
+is a node of Celery's remote control, and keeps the books of what it cancelled (``celery_wheel.node``).
 
 Built from an app's settings; ``beat`` starts and stops it. It is here that the parts meet: the engine knows
 neither Celery nor the settings, the edges know no engine.
@@ -13,7 +14,7 @@ import secrets
 import socket
 from typing import Any
 
-from celery_wheel.balance import Balance
+from celery_wheel.balance import SILENT_MS, Balance
 from celery_wheel.broker import broker_for
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
@@ -22,11 +23,15 @@ from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.runner import Runner
+from celery_wheel.engine.stamps import RevokedStamps
 from celery_wheel.errors import StoreUnusable, WheelError
+from celery_wheel.node.node import Node
+from celery_wheel.node.view import View
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.port import Store
 from celery_wheel.store.reshard import Resharded, reshard
+from celery_wheel.store.sql import SqlStore
 from celery_wheel.timing import SystemClock
 
 
@@ -36,9 +41,10 @@ class WheelService:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._conf = Conf(app)
-        self._store: Store | None = None
+        self._store: SqlStore | None = None
         self._runners: list[Runner] = []
         self._balance: Balance | None = None
+        self._node: Node | None = None
 
     def check(self) -> None:
         """Raise what would keep the service from starting: a setting, the store, a broker without an edge."""
@@ -53,15 +59,22 @@ class WheelService:
         limits, clock = limits_of(conf), SystemClock()
         # A container that is started anew has its host name and its process id again, and must not pass for the former.
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
+        stamps = RevokedStamps()
+        others = store.attend(holder, clock.now_ms(), SILENT_MS)
+        node = Node(self._app, View(node_name(holder, others), store, self._held, stamps))
+        books = node.books()
         for shard in range(conf.shards):
             # A connection of its own for each engine: one that hangs holds up no other shard.
             broker = broker_for(self._app, conf, store.uuid)
-            engine = Engine(shard, holder, store, broker, clock, limits)
+            engine = Engine(shard, holder, store, broker, clock, limits, on_withdrawn=books, stamps=stamps)
             self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
         self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
         self._balance.start()
         for runner in self._runners:
             runner.start()
+        if conf.control:
+            node.start()
+            self._node = node
 
     @property
     def started(self) -> bool:
@@ -69,6 +82,9 @@ class WheelService:
 
     def holds(self, shard: int) -> bool:
         return self._runners[shard].engine.held
+
+    def _held(self) -> list[int]:
+        return [runner.engine.shard for runner in list(self._runners) if runner.engine.held]
 
     def raise_failure(self) -> None:
         """Surface an engine thread's death, so that the process ends and its supervisor restarts it."""
@@ -80,13 +96,24 @@ class WheelService:
                 ) from runner.failure
 
     def stop(self) -> None:
+        if self._node is not None:
+            self._node.stop()  # it takes up to a second, for which no shard waits
         runners, self._runners = self._runners, []
         if self._balance is not None:
             self._balance.stop()
         for runner in runners:
             runner.stop()
+        if self._node is not None:
+            self._node.join()
         if self._store is not None:
             self._store.close()
+
+
+def node_name(holder: str, alive: list[str]) -> str:
+    """``wheel@host``; ``wheel-<pid>@host`` where another scheduler is at work on the host already."""
+    host, _, pid = holder.split("/")
+    alone = not any(one != holder and one.split("/")[0] == host for one in alive)
+    return f"wheel@{host}" if alone else f"wheel-{pid}@{host}"
 
 
 def reshard_of(app: Any, shards: int) -> Resharded:
@@ -129,7 +156,7 @@ def _check_empty(store: Store, broker: Broker, shard: int, now_ms: int) -> None:
         store.release(shard, epoch)
 
 
-def open_store_of(conf: Conf, *, create: bool = True) -> Store:
+def open_store_of(conf: Conf, *, create: bool = True) -> SqlStore:
     return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from celery_wheel.present import seen, utc
 from celery_wheel.status import ShardStatus
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def report(shards: Sequence[ShardStatus], *, as_json: bool) -> tuple[str, int]:
 
 def _print_shard(console: Console, shard: ShardStatus) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     facts = Table(title=f"shard {shard.shard}", show_header=False, title_justify="left")
     heard = "never" if shard.snapshot_age_ms is None else f"{shard.snapshot_age_ms / 1000:.1f} s ago"
@@ -44,8 +45,9 @@ def _print_shard(console: Console, shard: ShardStatus) -> None:
     facts.add_row("next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms))
     facts.add_row("behind", f"{shard.behind_ms / 1000:.1f} s" if shard.behind_ms else "no")
     for lane in shard.lanes:
-        waits = f", waits for {lane['target']}" if lane["target"] else ""
-        facts.add_row(f"hand of lane {lane['lane']}", f"{instant(lane['hand'][0])} (seq {lane['hand'][1]}){waits}")
+        waits = f", waits for {seen(lane['target'])}" if lane["target"] else ""
+        hand = f"{instant(lane['hand'][0])} (seq {lane['hand'][1]}){waits}"
+        facts.add_row(f"hand of lane {lane['lane']}", Text(hand))  # a queue's name may hold rich's markup
     snapshot = shard.snapshot if shard.live else None
     if snapshot:
         facts.add_row("in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes")
@@ -73,4 +75,4 @@ def _levels(snapshot: dict[str, Any]) -> Any:
 
 def instant(at_ms: int) -> str:
     """ISO 8601 in UTC; the position before everything is "the beginning"."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds") if at_ms else "the beginning"
+    return utc(at_ms) if at_ms else "the beginning"

@@ -1,4 +1,4 @@
-"""What checks and commands ask of the store and of the broker, once, with a short patience."""
+"""Opening the store for checks and commands: where its tables are to be made by Django, how."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from typing import Any
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
-from kombu.exceptions import OperationalError
 
-from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.conf import Conf
-from celery_wheel.control import Wheel
-from celery_wheel.errors import BrokerError, StoreUnusable
+from celery_wheel.errors import StoreUnusable
 from celery_wheel.store import open_store as open_url
 from celery_wheel.store import schema
 from celery_wheel.store.sql import SqlStore
 from django_wheel.database import store_alias
-
-CONNECT_S = 3
 
 
 class NotMigrated(StoreUnusable):
@@ -63,54 +58,3 @@ def _remedy(alias: str) -> str:
         forget = f"python manage.py migrate django_wheel zero --fake --database={alias}"
         return f"Run: {forget}; then: {migrate}"
     return f"Run: {migrate}"
-
-
-def waiting_without_holder(app: Any) -> dict[int, int]:
-    """How many messages are in the wheel's queue of each shard that nobody holds; those with none are left out."""
-    wheel = Wheel(app)
-    try:
-        silent = [one.shard for one in wheel.status() if not one.live]
-    finally:
-        wheel.close()
-    if not silent:
-        return {}
-    namespace = Conf(app).namespace
-    with _connected(app) as connection:
-        counts = {shard: _count(connection, namespace, shard) for shard in silent}
-    return {shard: count for shard, count in counts.items() if count}
-
-
-def _count(connection: Any, namespace: str, shard: int) -> int:
-    queue: Any = wheel_queue(namespace, shard)
-    with connection.channel() as channel:
-        try:
-            return int(queue(channel).queue_declare(passive=True).message_count)
-        except connection.channel_errors:  # there is no such queue
-            return 0
-
-
-def eviction_policy(app: Any) -> str | None:
-    """Redis's ``maxmemory-policy``; None where the broker is no Redis."""
-    with _connected(app) as connection:
-        if connection.transport.driver_type != "redis":
-            return None
-        return str(connection.default_channel.client.info("memory").get("maxmemory_policy"))
-
-
-class _connected:  # noqa: N801 - used like a function
-    """A connection to the broker that gives up soon. Raises BrokerError where there is none."""
-
-    def __init__(self, app: Any) -> None:
-        self._connection = app.connection_for_write()
-
-    def __enter__(self) -> Any:
-        self._connection.connect_timeout = CONNECT_S
-        try:
-            self._connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
-        except (OperationalError, OSError, *self._connection.connection_errors) as error:
-            self._connection.release()
-            raise BrokerError(f"the broker at {self._connection.as_uri()} does not answer ({error})") from error
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.release()

@@ -11,52 +11,15 @@ The call's eta is a ``HeldEta``, so that what is due already waits in the wheel 
 from __future__ import annotations
 
 import time
-from base64 import b64encode
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
-
-from kombu.messaging import Producer
-from kombu.utils.json import JSONEncoder
+from dataclasses import dataclass, replace
+from typing import Any
 
 from celery_wheel.broker.envelope import HEADER
 from celery_wheel.broker.queues import ANONYMOUS
+from celery_wheel.broker.raw import raw
 from celery_wheel.bulk.row import Call
 from celery_wheel.ids import uuid7
 from celery_wheel.interception import hold
-
-
-class Preparing(Protocol):
-    """What is used of kombu's Producer: nothing that needs a connection."""
-
-    def _prepare(self, body: Any, serializer: Any, *, compression: Any, headers: Any) -> tuple[bytes, str, str]: ...
-    def _delivery_details(self, exchange: Any, delivery_mode: Any) -> tuple[str, int]: ...
-
-
-#: kombu's serialising, compressing and defaults, without a channel.
-kombu = cast("Preparing", cast(Any, Producer)(None))
-
-#: What kombu's ``publish`` takes that is no property of the message.
-_NO_PROPERTY = frozenset(
-    [
-        "exchange",
-        "routing_key",
-        "declare",
-        "retry",
-        "retry_policy",
-        "timeout",
-        "confirm_timeout",
-        "mandatory",
-        "immediate",
-        "headers",
-        "serializer",
-        "compression",
-        "content_type",
-        "content_encoding",
-        "delivery_mode",
-        "priority",
-        "expiration",
-    ]
-)
 
 
 @dataclass(slots=True)
@@ -89,7 +52,8 @@ class Catcher:
         """The message of a call. Raises what Celery raises, and ValueError for one that would not wait."""
         self._caught = None
         task_id = call.task_id or uuid7()
-        held = hold(call.due, time.time_ns() // 1_000_000, call.asked)
+        asked = replace(call.asked, transactional=False)  # a load has commits of its own
+        held = hold(call.due, time.time_ns() // 1_000_000, asked)
         options = {**call.options, "eta": held, "task_id": task_id, "producer": self, "add_to_parent": False}
         if call.task is None:
             self._app.send_task(call.name, call.args, call.kwargs, **options)
@@ -138,26 +102,5 @@ class Catcher:
 
 
 def _caught(body: Any, publish: dict[str, Any]) -> Caught:
-    headers, compression = publish["headers"], publish.get("compression")
-    encoded, content_type, content_encoding = kombu._prepare(
-        body, publish.get("serializer"), compression=compression, headers=headers
-    )
-    _, mode = kombu._delivery_details(publish["exchange"], publish.get("delivery_mode"))
-    properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
-    message = {
-        "body": base64(encoded),
-        "content-encoding": content_encoding,
-        "content-type": content_type,
-        "headers": headers,
-        "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
-    }
-    return Caught(message, body[2] if isinstance(body, tuple) else None, publish.get("serializer"), compression)
-
-
-def base64(body: Any) -> str:
-    """A body as it stands in a message; serialisers give text or bytes."""
-    return b64encode(body.encode() if isinstance(body, str) else body).decode()
-
-
-def written(caught: Caught) -> bytes:
-    return JSONEncoder().encode(caught.message).encode()
+    embed = body[2] if isinstance(body, tuple) else None
+    return Caught(raw(body, publish), embed, publish.get("serializer"), publish.get("compression"))

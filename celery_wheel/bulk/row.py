@@ -126,8 +126,7 @@ class Reader:
         asked, key = parse(get("wheel")), get("key")
         if key is not None:
             asked = replace(asked, key=parse({"key": key}).key)
-        if asked.native:
-            raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
+        _check_waits(asked)
         name, task = self._task(get("task"))
         at = _due(self._app, get("countdown"), get("eta"))
         return Call(name, task, get("args"), get("kwargs"), options, at, _id(get("task_id")), asked)
@@ -141,8 +140,7 @@ class Reader:
             )
         options = dict(row.options)
         asked = parse(options.pop("wheel", None))
-        if asked.native:
-            raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
+        _check_waits(asked)
         for name in ("connection", "producer", "publisher"):
             if options.pop(name, None) is not None:
                 raise ValueError(f"{name} must not be given: what is loaded goes to the app's own broker")
@@ -169,6 +167,13 @@ class Reader:
             self._memo.clear()
         self._memo[id(given)] = given, name, task
         return name, task
+
+
+def _check_waits(asked: CallOptions) -> None:
+    if asked.native:
+        raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
+    if asked.transactional:
+        raise ValueError("wheel option transactional is not for a load, which commits in groups; use apply_async")
 
 
 def _id(task_id: Any) -> str | None:

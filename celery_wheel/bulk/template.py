@@ -32,7 +32,8 @@ from kombu.utils import json as kombu_json
 
 from celery_wheel import eta as etas
 from celery_wheel.broker.envelope import HEADER
-from celery_wheel.bulk.catching import Caught, base64, kombu
+from celery_wheel.broker.raw import base64, kombu
+from celery_wheel.bulk.catching import Caught
 from celery_wheel.bulk.places import EXPIRES, PLACES, with_places
 from celery_wheel.bulk.row import Call
 from celery_wheel.bulk.shown import shown

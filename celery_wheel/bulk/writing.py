@@ -27,7 +27,8 @@ from kombu.exceptions import OperationalError
 from celery_wheel.app import WheelApp
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.broker.names import shard_of
-from celery_wheel.bulk.catching import Catcher, written
+from celery_wheel.broker.raw import written
+from celery_wheel.bulk.catching import Catcher
 from celery_wheel.bulk.row import Call, Reader
 from celery_wheel.bulk.template import Template, kind_of
 from celery_wheel.ids import uuid7
@@ -71,7 +72,7 @@ class Writing:
 
     def _slowly(self, call: Call, kind: Any, template: Template | None) -> tuple[int, bytes, str]:
         caught = self._catcher.send(call)
-        envelope, message = caught.envelope, written(caught)
+        envelope, message = caught.envelope, written(caught.message)
         if kind is not None and kind not in self._templates:
             if len(self._templates) >= MAX_KINDS:
                 self._templates.clear()

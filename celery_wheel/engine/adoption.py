@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from celery_wheel.engine.gates import ALL, Gates
 from celery_wheel.engine.lane import Lane
@@ -98,20 +99,20 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
-        gates = Gates(limits.rates if limits.ahead_ms == 0 else None, self.monotonic_ms)
+        gates = Gates({} if limits.ahead_ms else limits.rates, self.monotonic_ms)
         term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window, gates)
         term.bury(self.store.tombstones(self.shard))
-        # Where all of it is handed over, nothing is held back.
-        for gate in self.store.gates(self.shard) if limits.ahead_ms == 0 else ():
+        # Who hands over all that waits does so whatever is paused or limited.
+        for gate in [] if limits.ahead_ms else self.store.gates(self.shard):
             term.gates.set(gate, self._backlog(lanes, gate), self.now_ms, self.monotonic_ms)
         return term
 
     def _lane(self, found: LaneState) -> Lane:
-        if self.broker.keeps_hand:
-            return Lane(found.lane, found.hand, found.hand, found.hand, target=found.target, scope=found.scope)
-        lane = Lane(found.lane, found.hand, found.cut, found.cut, target=found.target, scope=found.scope)
-        lane.again = found.again
-        lane.sent, lane.doubt = found.hand, found.cut
+        cut = found.hand if self.broker.keeps_hand else found.cut
+        lane = Lane(found.lane, found.hand, cut, cut, target=found.target, scope=found.scope)
+        lane.again, lane.told = found.again, found.hand
+        if not self.broker.keeps_hand:
+            lane.sent, lane.doubt = found.hand, found.cut
         return lane
 
     def _backlog(self, lanes: list[Lane], gate: Gate) -> int:
@@ -133,7 +134,7 @@ class Adoption:
     def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)
         change = Change(
-            lanes=[LaneState(lane.lane, found.hand, found.hand, lane.target, scope=lane.scope)],
+            lanes=[replace(lane, hand=found.hand, cut=found.hand)],
             tally={key: -n for key, n in done.tally.items()},
         )
         count = done.count - len(found.failed)
@@ -174,9 +175,7 @@ class Adoption:
         )
         yield "rollback seen"
         if start < lane.hand:
-            change = Change(
-                lanes=[LaneState(lane.lane, start, start, lane.target, scope=lane.scope)], tally=again.tally
-            )
+            change = Change(lanes=[replace(lane, hand=start, cut=start)], tally=again.tally)
             self.store.apply(self.shard, self.epoch, change)
             yield "hand moved back in the store"
         self.broker.set_hand(self.shard, self.epoch, lane.lane, start)

@@ -95,7 +95,7 @@ def admit(term: Term, arrivals: Sequence[Message | Unreadable], unique: Claimant
         _join(admission.change, replaced.change)
         admission.change.unwatched += unique.left()
     change = admission.change
-    change.watches = [
+    change.watches += [
         watch
         for new in change.rows
         if (new.message.watch is not None or new.message.unique is not None) and new.lane != REST
@@ -122,6 +122,7 @@ def _join(change: Change, other: Change) -> None:
     change.moves += other.moves
     change.outcomes += other.outcomes
     change.unwatched += other.unwatched
+    change.watches += other.watches
     for key, n in other.tally.items():
         change.tally[key] = change.tally.get(key, 0) + n
 

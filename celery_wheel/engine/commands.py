@@ -1,4 +1,4 @@
-"""Commands: cancel and move, each with a verdict on every task that it names.
+"""Commands: cancel and move, each with a verdict on every task that it names; ``recall`` has the others.
 
 ::
 
@@ -8,6 +8,7 @@
     place       moved rows wait at their new due time
 
     done        it will not leave any more; or it leaves at the new time
+                a cancelled one is announced (see ``announce``)
     too_late    it was handed to the broker, or may have been
     unknown     nobody has heard of it; a cancelled one gets a tombstone, and does not leave if it comes within a day
 
@@ -21,9 +22,10 @@ from collections.abc import Generator
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
+from celery_wheel.engine.recall import recall
 from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.store.model import CANCEL, Answer, Change, Row, Tombstone
+from celery_wheel.store.model import CANCEL, REPLAY, REQUEUE, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
 
@@ -40,6 +42,8 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     Args:
         queue_is_empty: whether all that was in the wheel queue after the command came has been taken in.
     """
+    if command.kind in (REQUEUE, REPLAY):
+        return (yield from recall(ctx, term, command))
     found = ctx.store.find(ctx.shard, command.task_ids)
     known = {task_id for task_id, _ in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]
@@ -67,6 +71,7 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     ctx.wake.set()
     if command.kind == CANCEL:
         ctx.stats.cancelled += len(revision.rows)
+        ctx.untold.set()
     else:
         ctx.stats.moved += len(revision.rows)
     yield "command done"
@@ -94,5 +99,6 @@ def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: in
         change.answers = [Answer(command.answer_to, verdicts, now_ms)]
     if command.kind == CANCEL:
         until_ms = now_ms + TOMBSTONE_MS
-        gone = [task_id for task_id, verdict in verdicts.items() if verdict == UNKNOWN]
+        held_back = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)
+        gone = [task_id for task_id, verdict in verdicts.items() if verdict in held_back]
         change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in gone]

@@ -53,6 +53,8 @@ def complete(ctx: Context, term: Term, command: Completion, queue_is_empty: bool
         revised(term, revision)
         term.asked_ms.pop(command.item_id, None)
     ctx.wake.set()
+    if change.watches:
+        ctx.untold.set()
     ctx.stats.completed += len(revision.rows)
     yield "command done"
     return True

@@ -61,7 +61,7 @@ class Dispatcher:
         if lane.sent < lane.doubt and lane.in_flight is None:
             yield from self._doubt(term, lane)
         with term.active():
-            times = self._horizon_ms(), ctx.clock.monotonic_ms()
+            times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
             chunk = term.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms)
             since = lane.since(chunk) if chunk else None
         yield "taken"

@@ -7,6 +7,7 @@
     load      reach ─ edge moves ─ slice ─ place
     dispatch  reap ─ take ─ guard ─ publish ─ confirm
     settle    what was confirmed is committed
+    announce  what was cancelled is told to whoever keeps the books of tasks
     forget    history beyond its retention
 
 Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a
@@ -28,14 +29,16 @@ import threading
 from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
+from celery_wheel.engine.announce import announce
 from celery_wheel.engine.clock_watch import ClockWatch
-from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.context import Context, OnWithdrawn, Round, RoundSteps, Steps
 from celery_wheel.engine.dispatch import Dispatcher
 from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.load import load
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.settle import settle
+from celery_wheel.engine.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TermEnded
@@ -54,7 +57,16 @@ ANSWERS_KEPT_MS = 600_000
 
 class Engine:
     def __init__(
-        self, shard: int, holder: str, store: Store, broker: Broker, clock: Clock, limits: Limits | None = None
+        self,
+        shard: int,
+        holder: str,
+        store: Store,
+        broker: Broker,
+        clock: Clock,
+        limits: Limits | None = None,
+        *,
+        on_withdrawn: OnWithdrawn | None = None,
+        stamps: RevokedStamps | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -65,7 +77,9 @@ class Engine:
         self.wanted = True
         self._stands_by = False
         self._quiet_until_ms = clock.monotonic_ms()
-        self._ctx = Context(shard, store, broker, clock, limits)
+        self._ctx = Context(shard, store, broker, clock, limits, on_withdrawn=on_withdrawn)
+        if stamps is not None:
+            self._ctx.stamps = stamps
         self._watch = ClockWatch(clock, max_skew_ms=limits.max_clock_skew_ms, max_step_ms=limits.max_clock_step_ms)
         self._dispatcher = Dispatcher(self._ctx, self._watch)
 
@@ -87,6 +101,11 @@ class Engine:
         """Set when ``settle`` has something to do."""
         return self._ctx.unsettled
 
+    @property
+    def untold(self) -> threading.Event:
+        """Set when ``announce`` has something to do."""
+        return self._ctx.untold
+
     def wait_ms(self) -> int:
         return self._dispatcher.wait_ms(self.term)
 
@@ -106,6 +125,9 @@ class Engine:
 
     def settle(self) -> RoundSteps:
         return self._held(lambda term: settle(self._ctx, term))
+
+    def announce(self) -> RoundSteps:
+        return self._held(lambda term: announce(self._ctx, term))
 
     def forget(self) -> RoundSteps:
         return self._held(self._forget)
@@ -242,6 +264,7 @@ class Engine:
             ctx.store.release(ctx.shard, epoch)
             raise
         term = adoption.term()
+        term.stamps = ctx.stamps
         term.lease_until_ms = lease_until_ms
         yield "term made"
         self.stats.adoptions += 1
@@ -250,6 +273,7 @@ class Engine:
         self.held = True
         self._stands_by = False
         ctx.wake.set()
+        ctx.untold.set()
         logger.info(
             "shard %d is held by %s at epoch %d",
             ctx.shard,
@@ -294,7 +318,8 @@ class Engine:
         ctx.store.expire(ctx.shard, term.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
         yield "expired"
         before_ms = now_ms - limits.retention_ms
-        gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
+        with term.history:
+            gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
         ctx.stats.forgotten += gone
         yield "forgotten"
         yield Round.BUSY if gone else Round.IDLE

@@ -4,8 +4,11 @@
 
     kind      payload
     message   one message, in the form in which producers put it into the wheel queue
-    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id
-    move      the same with {"eta_ms": int}; null: now
+    cancel    {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; who wants no answer gives no id;
+              {"for_good": true}: what left already does not leave once more either, as a retry within a day
+    move      the same, but for_good, with {"eta_ms": int}; null: now
+    requeue   as cancel
+    replay    as cancel, with {"rows": [str, …]} in place of the task ids: the numbers of rows, in decimal digits
     complete  {"keys": [str, …], "how": "cancel" or "run", "id": UUID, "actor": str, "reason": str}
     pause     {"gates": ["queue:mail", "task:app.heavy", "all:"], and id, actor, reason as above}
     resume    the same with {"per_ms": int}: what had gathered leaves evenly in that time; null: at once
@@ -17,16 +20,34 @@ unreadable here: inside a commit it would end the term, and since the item stays
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.model import CANCEL, COMPLETE, MOVE, PAUSE, RESUME, InboxItem, Message, Unreadable
+from celery_wheel.store.model import (
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    PAUSE,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    InboxItem,
+    Message,
+    Unreadable,
+)
 
 Decode = Callable[[bytes], Message | Unreadable]
 
 MAX_NAMES = 1_000
+
+#: What a command's list is called, where it is not of task ids.
+LISTS = {REPLAY: "rows"}
+
+#: The database's largest whole number has 19 digits.
+_ROW = re.compile(r"[0-9]{1,18}").fullmatch
 
 #: The end of the year 9998, as for the eta of a message.
 MAX_ETA_MS = 253_370_764_800_000
@@ -38,11 +59,12 @@ class Command:
 
     item_id: int
     kind: str
-    task_ids: list[str]
+    task_ids: list[str]  #: of a replay, numbers of rows
     actor: str
     reason: str
     answer_to: str | None = None  #: under which id the verdicts are to be found
     eta_ms: int | None = None  #: of a move; None: now
+    for_good: bool = False  #: of a cancel: also what left already is held back when it comes once more
     per_ms: int | None = None  #: of a resume; None: at once
 
 
@@ -72,13 +94,16 @@ def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command | C
 def _command(item: InboxItem) -> Command:
     if item.kind in (PAUSE, RESUME):
         return _gate_command(item)
-    if item.kind not in (CANCEL, MOVE):
+    if item.kind not in (CANCEL, MOVE, REQUEUE, REPLAY):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     given = json.loads(item.payload)
-    task_ids, eta_ms = _names(given, "task_ids"), given.get("eta_ms")
+    task_ids, eta_ms = _names(given, LISTS.get(item.kind, "task_ids")), given.get("eta_ms")
+    if item.kind == REPLAY and not all(map(_ROW, task_ids)):
+        raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None and (type(eta_ms) is not int or not 0 <= eta_ms < MAX_ETA_MS):
         raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
-    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms)
+    for_good = given.get("for_good", False) is True
+    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms, for_good=for_good)
 
 
 def _completion(item: InboxItem) -> Completion:

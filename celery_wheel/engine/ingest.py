@@ -10,6 +10,9 @@
     place           into the window, as far as it is near; the reservation closes
     trim            exactly what was peeked goes from the queue: acknowledged only now
 
+Of the inbox, messages come before commands, but for one that a command before it names: what is sent anew after it was
+cancelled is not cancelled.
+
 A crash between any two of them leaves the messages in the queue, or in the store, or in both; never in neither.
 """
 
@@ -37,11 +40,13 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
     arrivals: list[Message | Unreadable] = []
     commands: list[Command | Completion] = []
     taken: list[int] = []
+    named: set[str] = set()  # by commands before
     for item in inbox:
         meaning = parse(item, ctx.broker.decode)
         if isinstance(meaning, Command | Completion):
             commands.append(meaning)
-        else:
+            named.update(meaning.task_ids if isinstance(meaning, Command) else ())
+        elif isinstance(meaning, Unreadable) or meaning.task_id not in named:
             arrivals.append(meaning)
             taken.append(item.id)
     yield from _take_in(ctx, term, [*arrivals, *peeked.arrivals], taken)
@@ -83,6 +88,8 @@ def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inb
     with term.active():
         admitted(term, admission)
     ctx.wake.set()
+    if change.watches:
+        ctx.untold.set()
     _count(ctx, change)
     yield "placed"
 

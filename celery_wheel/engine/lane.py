@@ -104,6 +104,7 @@ class Lane:
     target: str | None = None  #: what leaves from here: tasks of one destination, or of one gate
     scope: str | None = None  #: of a gate: queue or task
     again: bool = False  #: rows that wait in it may be in their queue already
+    told: Position = ORIGIN  #: what the broker remembers of this lane's rows begins here
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
     doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
     retry_at_ms: int = 0  #: monotonic: nothing is tried before
@@ -149,21 +150,21 @@ class Lane:
         """The next chunk, moving the cut to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
-        ``route`` says of each whether it is to leave from another lane. ``now_ms`` is so much ahead of the clock.
+        ``route`` says of each whether it is to leave from another lane. Due is what is due in ``ahead_ms``, too.
         """
         if self._failed():
             return None
         ready, taken, diverted, missed = self.ready, list[Row](), list[tuple[Row, Place]](), list[Row]()
         weight, ids, last = 0, 0, None
         # The clock may have been stepped back since a row was reaped; and what is reserved lies before.
-        end = min((now_ms + 1, 0), self.floor())
+        end = min((now_ms + ahead_ms + 1, 0), self.floor())
         left = max_count
         while ready and left > 0 and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
                 continue
-            late = row.misfire_ms is not None and now_ms - ahead_ms - row.eta_ms > row.misfire_ms
+            late = row.misfire_ms is not None and now_ms - row.eta_ms > row.misfire_ms
             place = None if late or route is None else route(row)
             if place is STAY:
                 self.push(row)
@@ -182,7 +183,7 @@ class Lane:
             return None
         if diverted or missed:
             weight = sum([row.size for row in taken])
-        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms - ahead_ms)
+        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms)
         self.cut = chunk.to
         self.in_flight = chunk
         return chunk
@@ -206,7 +207,14 @@ class Lane:
             if done is not None:
                 rows += done.count + len(done.failed)
                 ids += done.ids
+        self.told = self.hand
         return Since(self.hand, rows, ids)
+
+    @property
+    def closed(self) -> Position:
+        """Nobody asks for the rows up to here any more: they are settled, and in no range that the broker remembers."""
+        open_ = self.in_flight or self.unsettled or self.settling
+        return min(self.hand, self.told) if open_ else self.hand
 
     def _failed(self) -> bool:
         """The broker remembers only what its last chunk failed: the store has to know before the next one."""

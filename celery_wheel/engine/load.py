@@ -12,8 +12,7 @@ def load(ctx: Context, term: Term) -> RoundSteps:
     result, limits = Round.IDLE, ctx.limits
     for lane in list(term.lanes.values()):
         with term.active():
-            now_ms = ctx.clock.now_ms() + limits.ahead_ms
-            after, horizon = lane.edge, term.window.wanted(lane, term.lanes, now_ms)
+            after, horizon = lane.edge, term.window.wanted(lane, term.lanes, ctx.clock.now_ms() + limits.ahead_ms)
         if horizon is None:
             continue
         upto = ctx.store.reach(ctx.shard, lane.number, after, horizon, limits.load_count, limits.load_bytes)

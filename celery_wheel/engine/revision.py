@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import HOUR_MS, REST, Change, Move, Outcome, Position, Row
+from celery_wheel.store.model import HOUR_MS, REST, WITHDRAWN, Change, Move, Outcome, Position, Row, Watch
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +50,8 @@ def withdraw(term: Term, found: Sequence[tuple[str, Row]], kind: str, why: Why) 
     for row in revision.rows:
         term.lay_to_rest(revision.change, row.id, kind, why.of(row), why.actor, why.at_ms)
     revision.change.unwatched = [row.id for row in revision.rows]
+    if kind == "cancelled":
+        revision.change.watches += [Watch(WITHDRAWN, "", row.id) for row in revision.rows]
     revision.change.seq = term.seq
     return revision
 

@@ -7,6 +7,7 @@
     load       again at once while there is more; else after 100 ms
     dispatch   until the next row is due, at most a second; woken by ingest and load
     settle     when dispatch has confirmed something, at most every 50 ms
+    announce   when something was cancelled; who is told may hang, so nothing waits for this thread, not even a stop
     forget     while there is more, for half of the time, or a tenth while tasks leave, which want the store too;
                else after 10 s
 
@@ -50,6 +51,7 @@ class Runner:
             "load": (engine.load, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
+            "announce": (engine.announce, self._await_untold),
             "forget": (engine.forget, self._spare_the_others),
         }
         self._threads = [
@@ -66,9 +68,11 @@ class Runner:
         self._stop.set()
         self.engine.wake.set()
         self.engine.unsettled.set()
-        for thread in self._threads:
+        self.engine.untold.set()
+        own = [thread for thread in self._threads if not thread.name.endswith("announce")]
+        for thread in own:
             thread.join(timeout_s)
-        if not any(thread.is_alive() for thread in self._threads):
+        if not any(thread.is_alive() for thread in own):
             for _ in self.engine.release():
                 pass
 
@@ -109,6 +113,11 @@ class Runner:
         if not self._stop.is_set():
             self.engine.unsettled.wait()
         self.engine.unsettled.clear()
+
+    def _await_untold(self, round_: Round, took_s: float) -> None:
+        if round_ is Round.IDLE and not self._stop.is_set():
+            self.engine.untold.wait()
+        self.engine.untold.clear()
 
     def _await_due(self, round_: Round, took_s: float) -> None:
         if round_ is Round.IDLE and not self._stop.is_set():

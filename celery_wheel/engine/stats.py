@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from celery_wheel import __version__
 from celery_wheel.engine.clock_watch import ClockWatch
 from celery_wheel.engine.term import Term
 from celery_wheel.store.model import Row
@@ -43,6 +44,7 @@ class Stats:
         self.late_ms_max = 0
         return {
             **counts,
+            "version": __version__,
             "at_ms": now_ms,
             "clock_halted": watch.halted,
             "clock_skew_ms": watch.skew_ms,

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from celery_wheel.engine.gates import EVERYTHING, Gates, Place, Router
 from celery_wheel.engine.lane import END, Chunk, Lane, Unsettled
+from celery_wheel.engine.stamps import BY_STAMP, RevokedStamps
 from celery_wheel.engine.window import Window
 from celery_wheel.errors import TermEnded
 from celery_wheel.store.model import (
@@ -36,6 +37,7 @@ from celery_wheel.store.model import (
     ORIGIN,
     REST,
     SHARD_BITS,
+    WITHDRAWN,
     Batch,
     Change,
     LaneState,
@@ -49,6 +51,7 @@ from celery_wheel.store.model import (
     TallyKey,
     Tombstone,
     Unreadable,
+    Watch,
 )
 
 
@@ -92,6 +95,8 @@ class Term:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: later, another holder may have the shard
         self.tombstones: dict[str, Tombstone] = {}  #: by task id; some may be over
+        self.history = threading.Lock()  #: of who forgets rows that are settled or rest, or brings them back
+        self.stamps = RevokedStamps()  #: its engine gives it those that it is told of
         self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
         self._count = seq >> SHARD_BITS
 
@@ -120,21 +125,25 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def lane_for(self, eta_ms: int, now_ms: int) -> Lane:
-        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it."""
+    def lane_for(self, eta_ms: int, now_ms: int, again: bool = False) -> Lane:
+        """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it.
+
+        Rows that may be in their queue already (``again``) have one for themselves.
+        """
         for lane in self.lanes.values():
-            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None:
+            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None and lane.again == again:
                 return lane
-        return self._open_lane(None)
+        return self._open_lane(None, again)
 
     def lane_of(self, place: Place) -> Lane:
         """The lane in which those wait who cannot pass a gate, or whose destination does not take everything."""
         return next((lane for lane in self.lanes.values() if lane.place == place), None) or self._open_lane(place)
 
-    def _open_lane(self, place: Place | None) -> Lane:
+    def _open_lane(self, place: Place | None, again: bool = False) -> Lane:
         scope, target = place or (None, None)
         number = max(self.lanes) + 1
         lane = Lane(number, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target, scope=scope)
+        lane.again = again
         self.lanes[lane.number] = lane
         return lane
 
@@ -155,9 +164,13 @@ class Term:
                 change.rejects.append(NewReject(seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, "rejected", arrival.reason, "wheel", now_ms))
                 continue
-            if (self.tombstones or set_aside) and (why := self._why_not(arrival, now_ms, set_aside or {})) is not None:
+            if (self.tombstones or self.stamps or set_aside) and (
+                why := self._why_not(arrival, now_ms, set_aside or {})
+            ) is not None:
                 change.rows.append(NewRow(seq, REST, now_ms, seq, now_ms, arrival))
                 change.outcomes.append(Outcome(self.next_seq(), seq, *why, now_ms))
+                if why.kind == "cancelled":
+                    change.watches.append(Watch(WITHDRAWN, "", seq))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
             due_ms = max(arrival.eta_ms, lane.cut.due_ms)
@@ -177,13 +190,15 @@ class Term:
     def new_lanes(self) -> list[LaneState]:
         """Lanes that were opened for what came, and that the store does not know yet."""
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        return [LaneState(lane.number, ORIGIN, ORIGIN) for lane in new]
+        return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.again) for lane in new]
 
     def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
         """What keeps an arrival from waiting, if anything does."""
         tombstone = self.tombstone(arrival.task_id, now_ms)
         if tombstone is not None:
             return SetAside("cancelled", tombstone.reason, tombstone.actor)
+        if self.stamps and self.stamps.match(arrival.headers):
+            return SetAside("cancelled", BY_STAMP, "control")
         return set_aside.get(arrival.envelope_id)
 
     def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
@@ -212,7 +227,7 @@ class Term:
     ) -> Chunk | None:
         """The chunk to publish now: the one whose fate is unknown, else the next that is due and may pass the gates.
 
-        ``now_ms`` is so much ahead of the wall clock.
+        Due are rows that are due in ``ahead_ms``, too.
         """
         if lane.in_flight is not None:
             return lane.in_flight
@@ -220,7 +235,9 @@ class Term:
         room = lane.at_once(max_count)
         if gates or len(self.lanes) > 1:
             rows, lanes = self.window.rows, self.lanes.values()
-            busy = {place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms)}
+            busy = {
+                place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms + ahead_ms)
+            }
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
@@ -308,7 +325,7 @@ class Term:
         refused: list[tuple[Row, Place]] = [(row, (None, row.target)) for row in done.refused]
         for _, place in refused:
             self.lane_of(place).proven = 0
-        self._divert(settlement, refused, done.again)
+        self._divert(settlement, refused, done.again or lane.again)
 
     def _set_aside(self, change: Change, announced: Chunk) -> None:
         """What was found later than its misfire option allows."""

@@ -140,5 +140,5 @@ def _settle(holding: Holding, hold: Hold) -> int:
         # First the broker: behind the store it is put right by whoever comes, ahead of it rows would be settled.
         broker.set_hand(shard, hold.epoch, lane, hand)
         state = next(one for one in store.lanes(shard) if one.lane == lane)
-        store.apply(shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand, again=False)]))
+        store.apply(shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand)]))
     return moved

@@ -32,7 +32,7 @@ from celery_wheel.store.handover import (
     set_aside,
     waiting,
 )
-from celery_wheel.store.model import Change
+from celery_wheel.store.model import REST, Change
 
 ROWS_AT_ONCE = 1_000
 
@@ -149,7 +149,7 @@ def _lay(holding: Holding, holds: list[Hold], file: Path, header: Header, done: 
         for lane, hand in hands_to_correct(store, hold.shard, hold.now_ms).items():
             state = next(one for one in store.lanes(hold.shard) if one.lane == lane)
             if not count_waiting(store, hold.shard):
-                store.apply(hold.shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand, again=False)]))
+                store.apply(hold.shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand)]))
 
 
 def _left_since(holding: Holding, file: Path, header: Header) -> Iterator[int]:
@@ -158,5 +158,4 @@ def _left_since(holding: Holding, file: Path, header: Header) -> Iterator[int]:
         next(lines)
         for line in lines:
             found = read(line)
-            rows = holding.store.find(found.shard, [found.task_id])  # in lanes that leave: moved ones rest
-            yield any(row.id == found.row for _, row in rows)
+            yield any(row.lane != REST for row in holding.store.rows(found.shard, [found.row]))  # moved ones rest

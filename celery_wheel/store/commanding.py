@@ -5,8 +5,10 @@
     wheel_inbox      ask, take_back              anybody
     wheel_answer     add, read, forget           the holder; anybody; the holder
     wheel_tombstone  add, read, forget           the holder
-    wheel_watch      add, remove, who watches    the holder
+    wheel_watch      add, remove, who watches,   the holder
+                     who was withdrawn
     wheel_gate       set, open, read             the holder; anybody reads
+    wheel_timer      what rests, rows by number  the holder, who lets them leave once more
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, delete, insert, literal_column, select
 
-from celery_wheel.store.model import REST, WATCH
+from celery_wheel.store.model import REST, WATCH, WITHDRAWN
 from celery_wheel.store.prepared import Prepared
-from celery_wheel.store.schema import answer, gate, inbox, payload, timer, tombstone, watch
+from celery_wheel.store.schema import answer, gate, inbox, outcome, payload, timer, tombstone, watch
 
-#: Keys of one look for those who watch them; see ``statements.FIND_PLACES``.
+#: Keys, task ids or numbers of one look; see ``statements.FIND_PLACES``.
 KEY_PLACES = 50
 
 #: Names of their values.
@@ -45,6 +47,7 @@ class Commanding:
     def _asking(self) -> None:
         asked = insert(inbox).values(_places("shard", "kind", "payload"))
         self.ask = self._prepare(asked.returning(inbox.c.id))
+        self.asked = self._prepare(select(inbox.c.payload).where(inbox.c.id == bindparam("item")))
         self.take_back = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item")))
         self.add_answer = self._prepare(insert(answer).values(_places("id", "shard", "at_ms", "verdicts")))
         self.answer = self._prepare(select(answer.c.verdicts).where(answer.c.id == bindparam("asked")))
@@ -71,6 +74,27 @@ class Commanding:
         rest: ColumnElement[int] = literal_column(str(REST))
         found = select(claim.c.key, timer.c.task_id, *row).select_from(joined).where(timer.c.lane != rest)
         self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+        withdrawn: ColumnElement[str] = literal_column(f"'{WITHDRAWN}'")
+        untold = and_(
+            watch.c.shard == bindparam("shard"), watch.c.kind == withdrawn, watch.c.key == literal_column("''")
+        )
+        behind = and_(untold, watch.c.timer_id > bindparam("after"))
+        joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        told = select(timer.c.task_id, *row).select_from(joined).where(behind).order_by(watch.c.timer_id)
+        self.withdrawn = self._prepare(told.limit(bindparam("limit")))
+
+    def recalling(self, row: Sequence[ColumnElement[Any]]) -> None:
+        """``row``: the columns of a ``Row``."""
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        names: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(KEY_PLACES)]
+        rest: ColumnElement[int] = literal_column(str(REST))
+        here = and_(timer.c.shard == bindparam("shard"), timer.c.task_id.in_(names), timer.c.lane == rest)
+        stopped = joined.join(outcome, outcome.c.timer_id == timer.c.id)
+        found = select(timer.c.task_id, outcome.c.kind, *row).select_from(stopped).where(here)
+        self.set_aside = self._prepare(found.order_by(outcome.c.at_ms, outcome.c.id))
+        ids: list[BindParameter[int]] = [bindparam(f"row_{n}") for n in range(KEY_PLACES)]
+        numbered = and_(timer.c.shard == bindparam("shard"), timer.c.id.in_(ids))
+        self.rows = self._prepare(select(*row).select_from(joined).where(numbered))
 
     def _gates(self) -> None:
         self.set_gate = self._set(gate, ["shard", "scope", "name"], ["state", "per_ms", "reason", "actor", "at_ms"])

@@ -15,7 +15,7 @@ from typing import Any
 from celery_wheel.store import changes
 from celery_wheel.store.commanding import KEY_PLACES, KEYS
 from celery_wheel.store.database import Database
-from celery_wheel.store.model import Gate, Row, Tombstone
+from celery_wheel.store.model import Gate, Row, Tombstone, Withdrawn
 from celery_wheel.store.statements import Statements
 
 
@@ -29,6 +29,11 @@ class Desk:
         with self._database.writing() as connection:
             item: int = self._sql.commanding.ask(connection, shard=shard, kind=kind, payload=payload).scalar_one()
         return item
+
+    def asked(self, item: int) -> bytes | None:
+        with self._database.reading() as connection:
+            found: bytes | None = self._sql.commanding.asked(connection, item=item).scalar()
+        return found
 
     def take_back(self, item: int) -> bool:
         with self._database.writing() as connection:
@@ -51,6 +56,23 @@ class Desk:
             rows = [row for part in found for row in part]
         return [(key, task_id, Row(*row)) for key, task_id, *row in rows]
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self._database.reading() as connection:
+            parts = in_parts(task_ids, KEY_PLACES)
+            found = [one for part in parts for one in self._sql.commanding.set_aside.at(connection, (shard, *part))]
+        last = {one[2]: (one[0], one[1], Row(*one[2:])) for one in found}
+        return sorted(last.values(), key=lambda one: one[2].position)
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self._database.reading() as connection:
+            parts = in_parts(row_ids, KEY_PLACES)
+            return [Row(*row) for part in parts for row in self._sql.commanding.rows.at(connection, (shard, *part))]
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self._database.reading() as connection:
+            found = self._sql.commanding.withdrawn(connection, shard=shard, after=after, limit=limit).all()
+        return [Withdrawn(task_id, Row(*row)) for task_id, *row in found]
+
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:
             return [Gate(*row) for row in self._sql.commanding.gates(connection, shard=shard)]
@@ -62,7 +84,7 @@ class Desk:
             self._sql.commanding.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
 
 
-def in_parts(wanted: Sequence[str], places: int) -> list[tuple[Any, ...]]:
+def in_parts(wanted: Sequence[Any], places: int) -> list[tuple[Any, ...]]:
     """As many at a time as a statement has places; one that is not needed repeats the last."""
     parts = [list(wanted[start : start + places]) for start in range(0, len(wanted), places)]
     return [(*part, *part[-1:] * (places - len(part))) for part in parts]

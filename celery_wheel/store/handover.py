@@ -14,9 +14,9 @@ whatever is done is not found by the next call: so each can be stopped at any po
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -24,10 +24,11 @@ from uuid import UUID
 from sqlalchemy import Connection, and_, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.changes import fence
-from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, LaneState, Message, Position
+from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, UNIQUE, WATCH, LaneState, Message, Position
 from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, timer, watch
 from celery_wheel.store.schema import shard as shards
 from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.statements import IN_PLACES
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
@@ -81,20 +82,20 @@ def _lane(store: SqlStore, shard: int, state: LaneState) -> Iterator[tuple[Posit
         query = select(*columns).select_from(joined).where(own, _place > tuple_(*after))
         with store.database.reading() as connection:
             rows = connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(count)).all()
-            claims = _claims(connection, [row.id for row in rows])
+            claims = _claims(connection, shard, [row.id for row in rows])
         for id_, due_ms, seq, *parts in rows:
             after = Position(due_ms, seq)
-            message = replace(_message(parts), **claims.get(id_, {}))
+            message = _message(parts, claims.get(id_, ()))
             yield after, Kept(id_, shard, due_ms, message, state.again or after <= state.cut)
 
 
-def _claims(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """The keys that rows watch, and the one of which they are the only one."""
-    found: dict[int, dict[str, Any]] = {}
-    wanted = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(watch.c.timer_id.in_(ids)).order_by(watch.c.id)
-    for timer_id, kind, key in connection.execute(wanted):
-        of_row = found.setdefault(timer_id, {})
-        of_row.update({"unique": key} if kind == "unique" else {"watch": [*of_row.get("watch", []), key]})
+def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
+    """By row: the kinds and keys that it watches, or of which it is the only one."""
+    found = defaultdict(list)
+    for start in range(0, len(ids), IN_PLACES):
+        here = and_(watch.c.shard == shard, watch.c.timer_id.in_(ids[start : start + IN_PLACES]))
+        for id_, kind, key in connection.execute(select(watch.c.timer_id, watch.c.kind, watch.c.key).where(here)):
+            found[id_].append((kind, key))
     return found
 
 
@@ -245,8 +246,9 @@ def _lay(
         return count << SHARD_BITS | hold.shard
 
     statements = store.database.statements
-    moves = [(REST, hold.now_ms, next_seq(), row_id, hold.shard) for row_id in ids]
+    moves = [(REST, hold.now_ms, next_seq(), None, row_id, hold.shard) for row_id in ids]
     statements.move.many(connection, moves)
+    statements.commanding.unwatch.many(connection, [(row_id, hold.shard) for row_id in ids])
     outcomes = [(next_seq(), hold.shard, row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *resting)]
     statements.add_outcome.many(connection, outcomes)
     connection.execute(update(shards).where(shards.c.shard == hold.shard).values(seq=count << SHARD_BITS | hold.shard))
@@ -266,9 +268,12 @@ def hands_to_correct(store: SqlStore, shard: int, now_ms: int) -> dict[int, Posi
     return found
 
 
-def _message(parts: Sequence[Any]) -> Message:
+def _message(parts: Sequence[Any], claims: Iterable[tuple[str, str]] = ()) -> Message:
     values = dict(zip((column.name for column in _MESSAGE), parts, strict=True))
     values["envelope_id"] = str(UUID(str(values["envelope_id"])))  # a database that knows UUIDs has dashes, one not
     for name in ("headers", "properties", "body"):
         values[name] = bytes(values[name])
-    return Message(**values)
+    message = Message(**values)
+    message.watch = [key for kind, key in claims if kind == WATCH] or None
+    message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
+    return message

@@ -33,9 +33,13 @@ HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
 CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
+REQUEUE, REPLAY = "requeue", "replay"
 
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
+
+#: A kind of watch, see ``Watch``.
+WITHDRAWN = "withdrawn"
 
 #: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
 #: set aside as rejected.
@@ -251,11 +255,20 @@ class Tombstone:
 
 @dataclass(slots=True)
 class Watch:
-    """A timer's claim on a key, of kind ``watch`` or ``unique``."""
+    """A timer's claim on a key, of kind ``watch`` or ``unique``; or, of kind WITHDRAWN and without a key, that it was
+    cancelled and nobody outside has been told yet."""
 
     kind: str
     key: str
     timer_id: int
+
+
+@dataclass(slots=True)
+class Withdrawn:
+    """A row that was cancelled, for whoever keeps the books of tasks."""
+
+    task_id: str
+    row: Row
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from celery_wheel.store.model import (
     ShardState,
     TallyKey,
     Tombstone,
+    Withdrawn,
 )
 
 
@@ -105,6 +106,13 @@ class Store(Protocol):
     def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         """Those of the task ids that have a row that does not leave, with the kind of its last outcome."""
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        """Rows of those task ids that do not leave, each with its task id and the kind of its last outcome, in the
+        order in which they came to rest."""
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        """Those of the rows that the store has, wherever they are."""
+
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that ends at or
         before ``upto``; None when there is none."""
@@ -128,6 +136,9 @@ class Store(Protocol):
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
         """Put one command into the inbox; returns the item's id."""
 
+    def asked(self, item: int) -> bytes | None:
+        """What an item of the inbox says; None where it was taken in, or was never committed."""
+
     def take_back(self, item: int) -> bool:
         """Take an item out of the inbox before the holder has; False when the holder was first."""
 
@@ -140,6 +151,9 @@ class Store(Protocol):
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
         """Rows in lanes that leave, settled or not, that have a watch of that kind on one of the keys: with the key and
         the task id, in order of position."""
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        """Rows with a watch of kind WITHDRAWN and an id above ``after``, in the order of their ids."""
 
     def gates(self, shard: int) -> list[Gate]:
         """What is paused or leaves slowly, in the order in which it was set."""

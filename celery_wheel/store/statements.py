@@ -137,6 +137,7 @@ class Statements:
         self._writing()
         self.commanding = Commanding(self._prepare, insert_or)
         self.commanding.watches(ROW, self._claims_on)
+        self.commanding.recalling(ROW)
         self._forgetting()
         self._ranges()
         self._lookups()

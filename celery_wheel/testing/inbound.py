@@ -53,6 +53,20 @@ class Inbound:
             self._broker.arrive(raw)
             self._take_in()
 
+    # -- celery_wheel.transaction.Inbox: a test's own transaction never commits, so nothing waits for that -------------
+
+    in_transaction = False
+
+    def check(self) -> None:
+        """Whatever ``wheel_store`` is outside of the test."""
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        with self._lock:
+            store = self._opened()
+            item = store.ask(shard, kind, payload)
+            self._round("ingest")
+        return item
+
     def close(self) -> None:
         self._broker.close()
         if self._store is not None:
@@ -90,23 +104,24 @@ class Inbound:
     def turn(self) -> None:
         """Carry out what was asked of the wheel."""
         with self._lock:
-            if self._engine is None:
-                self._open()
+            self._opened()
             self._round("ingest")
 
     # -- the engine ----------------------------------------------------------------------------------
 
     def _take_in(self) -> None:
         """All that arrived goes to the store."""
-        if self._broker.arrivals and self._engine is None:
-            self._open()
+        if self._broker.arrivals:
+            self._opened()
         while self._broker.arrivals:
             self._round("ingest")
 
-    def _open(self) -> None:
-        self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
-        self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
-        self._round("tend")
+    def _opened(self) -> SqlStore:
+        if self._store is None:
+            self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
+            self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
+            self._round("tend")
+        return self._store
 
     def _round(self, *activities: str) -> None:
         engine = self._engine

@@ -87,6 +87,7 @@ class VirtualWheel:
             stack.enter_context(borrow.attributes(app, now=self._app_now))
             self._worker = Worker(app, self._clock.now)
             self._inbound = Inbound(app, self._clock, store, self._rejected)
+            stack.enter_context(borrow.attributes(app, _wheel_inbox=self._inbound))
             stack.enter_context(borrow.connected(app, connection_to(Post(app, self._inbound, self._worker))))
             stack.callback(self._inbound.close)
             self._wheel = Wheel(app)

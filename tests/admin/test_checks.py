@@ -80,6 +80,20 @@ def test_sqlite_upgrades_its_locks(
     assert ids(check_settings(None)) == found
 
 
+def test_a_locked_file_concerns_what_is_scheduled_in_transactions_most(conf: Callable[..., None]) -> None:
+    conf(wheel_store="django://default", wheel_transactional=True)
+    [found] = check_settings(None)
+    assert (found.id, "scheduling a task is such a write" in found.msg) == ("django_wheel.W005", True)
+
+
+@pytest.mark.parametrize("store", [None, "django://nowhere"])
+def test_a_transaction_cannot_reach_a_store_elsewhere(conf: Callable[..., None], store: str | None) -> None:
+    conf(wheel_transactional=True, **({"wheel_store": store} if store else {}))
+    [found] = check_settings(None)
+    assert (found.id, "wheel_store" in found.msg) == ("django_wheel.E013", True)
+    assert found.hint
+
+
 @pytest.mark.parametrize(("queues", "found"), [(["wheel.0", "celery"], ["W006"]), (["wheel.7"], [])])
 def test_the_wheels_queue_is_in_task_queues(conf: Callable[..., None], queues: list[str], found: list[str]) -> None:
     conf(task_queues=[Queue(name) for name in queues])
@@ -150,7 +164,7 @@ def test_only_what_asks_nobody_runs_always() -> None:
 
 def test_every_id_stands_for_one_thing() -> None:
     source = Path(django_wheel.checks.__file__).read_text()
-    used = re.findall(r'id="django_wheel\.([EW]\d{3})"', source)
+    used = re.findall(r'(?:id="django_wheel\.|, ")([EW]\d{3})"', source)
     assert len(used) == len(set(used))
     in_the_header = set(re.findall(r"([EW]\d{3})  ", source.split('"""')[1]))
     assert set(used) == in_the_header

@@ -21,6 +21,7 @@ from celery_wheel.store.model import (
     REST,
     UNIQUE,
     WATCH,
+    WITHDRAWN,
     Answer,
     Batch,
     Change,
@@ -37,6 +38,7 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
     Watch,
+    Withdrawn,
 )
 
 
@@ -182,7 +184,7 @@ class ModelStore:
                 data.inbox.pop(item_id, None)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE)}
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}
             over |= {(WATCH, id_) for id_ in change.completed}
             data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
@@ -284,6 +286,16 @@ class ModelStore:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
             return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == REST}
 
+    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+        with self.disk.lock:
+            kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
+            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == REST]
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self.disk.lock:
+            stored = self.disk.shard(shard).rows
+            return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
+
     def _of(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         stored = self.disk.shard(shard).rows.values()
         found = [(one.message.task_id, one.row) for one in stored if isinstance(one.message, Message)]
@@ -309,6 +321,10 @@ class ModelStore:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
+    def asked(self, item: int) -> bytes | None:
+        with self.disk.lock:
+            return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
+
     def take_back(self, item: int) -> bool:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
@@ -332,6 +348,15 @@ class ModelStore:
                 if isinstance(one.message, Message) and one.row.lane != REST
             ]
         return sorted(rows, key=lambda one: one[2].position)
+
+    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            ids = sorted(one.timer_id for one in data.watches if one.kind == WITHDRAWN and one.timer_id > after)
+            rows = [data.rows[row_id] for row_id in ids[:limit]]
+            return [
+                Withdrawn(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
+            ]
 
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())

@@ -46,6 +46,8 @@ HAPPENS = [
     "done",
     "too_late",
     "unknown",
+    "told",
+    "told twice",
     "completed",
     "completed by a key",
     "too late for a key",

@@ -25,7 +25,7 @@ from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
+from celery_wheel.store.model import REST, WITHDRAWN, Message, Position, Row, Unreadable, Withdrawn
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
@@ -34,8 +34,8 @@ from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
 START_MS = 1_700_000_000_000
-ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "forget")
-WEIGHTS = (2, 6, 5, 8, 3, 1)
+ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "announce", "forget")
+WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
 #: Steps that say nothing to a reader of the log.
 DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "snapshot taken", "hands compared"}
 DULL |= {"reaped", "peeked", "settlement made"}
@@ -55,7 +55,7 @@ class Scheduler:
         self.clock = ManualClock(world.clock_ms)
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
-        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits)
+        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_withdrawn=world.tell)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.frozen_until_ms = 0
 
@@ -121,12 +121,23 @@ class World:
         self.counts: Counter[str] = Counter()
         self.refused: set[int] = set()
         self.executed: set[int] = set()
+        self.told: Counter[int] = Counter()  #: rows that were announced as cancelled
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.gating = Gating(rng, ModelStore(self.disk), self._violation)
         self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
+
+    def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
+        """Whoever keeps the books of tasks; it does not always answer."""
+        data = self.disk.shard(0)
+        for one in rows:
+            if not any(outcome.timer_id == one.row.id and outcome.kind == "cancelled" for outcome in data.outcomes):
+                raise self._violation(f"row {one.row.id} was announced as cancelled, and was not")
+        seen_to = {one.row.id for one in rows if self.quiet or self.rng.random() < 0.7}
+        self.told.update(seen_to)
+        return seen_to
 
     # -- the broker --------------------------------------------------------------------------------
 
@@ -182,6 +193,8 @@ class World:
             found.update({field.name: getattr(stats, field.name) for field in fields(stats)})
         found["lanes beside the main one"] = len(self.disk.shard(0).lanes) - 1
         found["lost by redis"] = len(self.excused)
+        found["told"] = len(self.told)
+        found["told twice"] = sum(n > 1 for n in self.told.values())
         found.update(self.claiming.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
@@ -398,7 +411,8 @@ class World:
             not self.disk.shard(0).order.get(lane.lane, []) or data.order[lane.lane][-1][:2] <= lane.hand
             for lane in data.lanes.values()
         )
-        return settled and not self.wheel() and not data.inbox
+        untold = any(one.kind == WITHDRAWN for one in data.watches)
+        return settled and not self.wheel() and not data.inbox and not untold
 
     def _missing(self) -> list[str]:
         data = self.disk.shard(0)
@@ -437,8 +451,16 @@ class World:
         outcome = outcomes[0].kind if outcomes else None
         if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
             raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
+        if outcome == "cancelled" and not self.told[row_id] and self._ends_with(row_id):
+            raise self._violation(f"row {row_id} was cancelled, and nobody was told")
         if outcome == "rejected" and outcomes[0].actor == "broker" and row_id not in self.refused:
             raise self._violation(f"row {row_id} rests as rejected, and Redis never refused it")
+
+    def _ends_with(self, row_id: int) -> bool:
+        """Whether it is the last message of its task."""
+        rows = self.disk.shard(0).rows
+        ids = {row: one.message.task_id for row, one in rows.items() if isinstance(one.message, Message)}
+        return row_id in ids and not any(row > row_id and task_id == ids[row_id] for row, task_id in ids.items())
 
     def _violation(self, what: str) -> Violation:
         return Violation(f"seed {self.seed}: {what}\n  " + "\n  ".join(self.log))

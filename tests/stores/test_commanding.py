@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import Answer, Gate, Tombstone, Watch
+from celery_wheel.store.model import REST, WITHDRAWN, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
 
@@ -42,8 +42,10 @@ def test_an_answer_is_there_together_with_the_commands_leaving(holder: Holder) -
 def test_who_takes_a_command_back_knows_whether_it_was_in_time(holder: Holder) -> None:
     store = holder.store
     item = store.ask(0, "cancel", b"{}")
+    assert store.asked(item) == b"{}"
     assert store.take_back(item)
     assert not store.take_back(item)
+    assert store.asked(item) is None
     assert store.read_inbox(0, 10) == []
     taken = store.ask(0, "cancel", b"{}")
     assert taken != item
@@ -152,3 +154,43 @@ def test_all_of_it_is_there_when_the_store_is_opened_again(make_store: Callable[
     again = make_store()
     assert (len(again.tombstones(0)), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
     assert again.answer(id_) == {}
+
+
+# -- what leaves once more ------------------------------------------------------------------------------
+
+
+def test_what_was_set_aside_is_found_by_its_task_with_the_last_word_on_it(holder: Holder) -> None:
+    first, second, third = holder.accept(NOW, NOW + 1, NOW + 2)
+    for row, kind in ((second, "parked"), (first, "rejected")):
+        holder.apply(moves=[holder.rest(row)], outcomes=[holder.outcome(row.id, kind)])
+    holder.apply(outcomes=[holder.outcome(second.id, "rejected", NOW + 1)])
+    names = [one.message.task_id for one in (first, second, third)]
+    found = holder.store.set_aside(0, [*names, "nobody"])
+    assert [(id_, kind, row.id) for id_, kind, row in found] == [
+        (names[1], "rejected", second.id),
+        (names[0], "rejected", first.id),
+    ]
+    assert found[0][2].body == second.message.body
+    assert holder.store.set_aside(1, names) == []
+
+
+def test_rows_are_found_by_number_wherever_they_are(holder: Holder) -> None:
+    first, second = holder.accept(NOW, NOW + 1)
+    holder.apply(moves=[holder.rest(first)])
+    found = {row.id: row.lane for row in holder.store.rows(0, [second.id, first.id, 7 << 30])}
+    assert found == {first.id: REST, second.id: 0}
+    assert holder.store.rows(1, [first.id]) == []
+    assert holder.store.rows(0, []) == []
+
+
+def test_what_was_withdrawn_is_found_until_it_was_told_of(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    for row in rows:
+        holder.apply(moves=[holder.rest(row)], watches=[Watch(WITHDRAWN, "", row.id)])
+    store = holder.store
+    assert [one.row.id for one in store.withdrawn(0, -1, 2)] == [rows[0].id, rows[1].id]
+    [last] = store.withdrawn(0, rows[1].id, 2)
+    assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
+    holder.apply(unwatched=[rows[1].id])
+    assert [one.row.id for one in store.withdrawn(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert store.withdrawn(1, -1, 9) == []

@@ -39,6 +39,10 @@ NEVER = {
     "celery_wheel.engine.runner": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.broker"],
     "celery_wheel.broker.envelope": ["celery", "kombu", "sqlalchemy", "django", "redis"],
     "celery_wheel.broker.redis.edge": ["celery", "sqlalchemy", "django", "celery_wheel.app", "celery_wheel.beat"],
+    "celery_wheel.engine.announce": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.node"],
+    "celery_wheel.node.looking": ["celery", "kombu", "django", "redis", "celery_wheel.engine.engine"],
+    "celery_wheel.node.revoking": ["celery", "django", "redis", "celery_wheel.engine.engine", "celery_wheel.beat"],
+    "celery_wheel.node.node": ["celery_wheel.engine.engine", "celery_wheel.service", "celery_wheel.beat"],
     "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine"],
     "celery_wheel.cli": ["sqlalchemy", "redis", "rich", "celery_wheel.engine.engine"],
 }

@@ -4,6 +4,7 @@
 
     pages     what is pending, what left, what was set aside, the settlements   keyset pages, each a range of an index
     detail    one message with its bytes, and what became of it
+    heads     of many tasks at once: which of these ids wait, and their headers without bodies
     sources   what a page is merged from
     overview  counts by hour, queue and task; who is at work; what is next      from the tally, never by counting rows
 
@@ -12,19 +13,34 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
-from celery_wheel.store.browse.overview import Due, Names, Next, due_by_hour, names, next_due, schedulers, waiting
+from celery_wheel.store.browse.heads import Head, heads, waiting_of
+from celery_wheel.store.browse.overview import (
+    Due,
+    DueBy,
+    Names,
+    Next,
+    due_by_hour,
+    due_by_name,
+    names,
+    next_due,
+    schedulers,
+    waiting,
+)
 from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
-from celery_wheel.store.browse.sources import Page
+from celery_wheel.store.browse.sources import Page, Placed
 
 __all__ = [
     "END",
     "Criteria",
     "Detail",
     "Due",
+    "DueBy",
+    "Head",
     "Names",
     "Next",
     "Page",
+    "Placed",
     "Settled",
     "Stopped",
     "Task",
@@ -32,11 +48,14 @@ __all__ = [
     "detail",
     "dispatched",
     "due_by_hour",
+    "due_by_name",
     "find",
+    "heads",
     "names",
     "next_due",
     "outcomes",
     "pending",
     "schedulers",
     "waiting",
+    "waiting_of",
 ]

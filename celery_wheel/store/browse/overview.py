@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, select, tuple_
+from sqlalchemy import and_, func, literal, select, tuple_
 
+from celery_wheel.store.browse.pages import Criteria
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.schema import scheduler, tally, timer
 from celery_wheel.store.sql import SqlStore
@@ -54,6 +55,33 @@ def due_by_hour(store: SqlStore) -> list[Due]:
     with store.database.reading() as connection:
         found = connection.execute(grouped.order_by(tally.c.shard, tally.c.hour)).all()
     return [Due(shard, hour * HOUR_MS, int(pending)) for shard, hour, pending in found]
+
+
+@dataclass(frozen=True, slots=True)
+class DueBy:
+    """How many messages are due in the hour that begins at ``from_ms``; of the queue or the task ``name``."""
+
+    from_ms: int
+    name: str
+    pending: int
+
+
+def due_by_name(store: SqlStore, criteria: Criteria, by: str | None = None) -> list[DueBy]:
+    """What is pending by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
+
+    Of the criteria the hours count that begin from ``from_ms`` on, or are under way then, and before ``to_ms``.
+    """
+    name = literal("") if by is None else {"queue": tally.c.queue, "task": tally.c.task}[by]
+    wanted = [tally.c.pending > 0, tally.c.shard.in_(list(criteria.shards(store)))]
+    wanted += [] if criteria.task is None else [tally.c.task == criteria.task]
+    wanted += [] if criteria.queue is None else [tally.c.queue == criteria.queue]
+    wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
+    wanted += [] if criteria.to_ms is None else [tally.c.hour * HOUR_MS < criteria.to_ms]
+    grouped = select(tally.c.hour, name, func.sum(tally.c.pending)).where(*wanted)
+    groups = (tally.c.hour,) if by is None else (tally.c.hour, name)
+    with store.database.reading() as connection:
+        found = connection.execute(grouped.group_by(*groups).order_by(*groups)).all()
+    return [DueBy(hour * HOUR_MS, str(one), int(pending)) for hour, one, pending in found]
 
 
 def waiting(store: SqlStore, shard: int) -> int:

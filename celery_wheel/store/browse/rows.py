@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func
 
-from celery_wheel.store.model import Position
+from celery_wheel.store.model import REST, Position
 from celery_wheel.store.schema import batch, outcome, timer
 
 #: Where a task goes, as ``Row.target`` and the tally have it.
@@ -80,6 +80,12 @@ class Stopped:
     task: str
     target: str
     size: int
+    lane: int
+
+    @property
+    def rests(self) -> bool:
+        """It is set aside still; else it was asked to leave after all."""
+        return self.lane == REST
 
     @property
     def position(self) -> Position:
@@ -99,6 +105,7 @@ STOPPED_COLUMNS: tuple[ColumnElement[Any], ...] = (
     timer.c.task,
     TARGET.label("target"),
     timer.c.size,
+    timer.c.lane,
 )
 
 

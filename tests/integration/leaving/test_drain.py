@@ -133,15 +133,15 @@ def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: 
     assert "lost writes" not in stack.said("beat")
 
 
-@pytest.mark.parametrize("point", ["hands_to_correct", "LaneState"])
+@pytest.mark.parametrize("point", ["hands_to_correct", "Change"])
 def test_one_that_ends_while_it_puts_the_hand_back_leaves_nothing_twice(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Rows are laid to rest by then; with ``LaneState`` the broker's hand is back and the store's is not."""
+    """Rows are laid to rest by then; with ``Change`` the broker's hand is back and the store's is not."""
     ids = filled(stack, 5, in_s=100_000)
     ids.append(send(stack, "overdue", 0.01))
 
-    def end(*_: object) -> None:
+    def end(*_: object, **__: object) -> None:
         raise RuntimeError("the end")
 
     with monkeypatch.context() as patched:

@@ -37,6 +37,13 @@ class Process:
     def signal(self, how: signal.Signals) -> None:
         self._popen.send_signal(how)
 
+    def suspend(self) -> None:
+        """It is there and does nothing, as on a machine that stands still."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
     def kill(self) -> None:
         self._popen.kill()
         self._popen.wait(PATIENCE_S)

@@ -48,11 +48,13 @@ DEFAULTS = {
     "max_clock_step_ms": 60_000,
     "lease_ms": 2000,
     "poll_interval_ms": 50,
+    "control": True,
     "on_broker_rollback": "replay",
     "rollback_window_ms": 300_000,
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
     "keep_eta": False,
+    "transactional": False,
     "rescue": False,
     "rescue_after_ms": 1_000,
 }
@@ -79,6 +81,7 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
     ("wheel_keep_eta", True, "keep_eta", True),
+    ("wheel_control", False, "control", False),
 ]
 
 BAD: list[tuple[str, Any, str]] = [

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import REST, Watch
+from celery_wheel.store.model import REST, WITHDRAWN, Watch
 from tests.unit.engine.conftest import Rig, finish
 from tests.unit.engine.test_unique import states
 
@@ -35,7 +35,7 @@ def answer(rig: Rig, number: str) -> dict[str, tuple[int, int]]:
 
 
 def watches(rig: Rig) -> list[str]:
-    return [one.key for one in rig.disk.shard(0).watches]
+    return [one.key for one in rig.disk.shard(0).watches if one.kind != WITHDRAWN]
 
 
 def test_watches_are_in_the_store_with_the_message(rig: Rig) -> None:

@@ -257,6 +257,23 @@ class TestCancel:
         assert rig.disk.shard(0).outcomes == []
         assert rig.disk.shard(0).inbox == {}
 
+    def test_what_is_sent_anew_behind_a_cancellation_of_its_id_is_not_cancelled(self, rig: Rig) -> None:
+        rig.send("order", 100)
+        rig.run(rounds=2)
+        sent = {name: rig.send(name, 100) for name in ("early", "order", "other")}
+        rig.server.keys.wheel.clear()
+        rig.broker.decode = lambda raw: sent[raw.decode()]  # type: ignore[method-assign]
+        rig.store.put_inbox(0, [("message", b"early")])
+        self.cancel(rig, "order")
+        rig.store.put_inbox(0, [("message", b"order"), ("message", b"other")])
+        self.cancel(rig, "early")
+        rig.run("ingest")
+        assert [item.payload for item in rig.disk.shard(0).inbox.values()] == [b"order"]
+        rig.run("ingest")
+        rig.pass_time(100)
+        rig.run(rounds=2)
+        assert sorted(rig.pushed) == ["order", "other"]
+
     def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
         rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
         rig.run()

@@ -1,0 +1,42 @@
+"""This host's clock against those of Redis and PostgreSQL. Due times are instants of the wall clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from celery_wheel.doctor.finding import Finding, error, ok, warning
+from celery_wheel.doctor.site import Site
+from celery_wheel.present import duration
+
+#: By so much tasks are early or late without anybody minding.
+NOTICED_MS = 1_000
+#: An answer that was under way for longer says nothing.
+MAX_ROUND_TRIP_MS = 1_000
+
+
+def check(site: Site) -> Iterator[Finding]:
+    clocks: list[tuple[str, Callable[[], int | None]]] = []
+    if site.server is not None:
+        clocks.append((site.server.name, site.server.now_ms))
+    if site.store is not None:
+        clocks.append((site.store.database.name, site.store.now_ms))
+    found = [one for name, clock in clocks if (one := _compared(name, clock, site.conf.max_clock_skew_ms)) is not None]
+    yield from found or [ok("clock", "neither broker nor store has a clock of its own: a wrong one here is not found")]
+
+
+def _compared(name: str, clock: Callable[[], int | None], max_skew_ms: int) -> Finding | None:
+    clock()  # the first call may have to connect
+    asked_ms, asked = time.time() * 1_000, time.monotonic()
+    theirs_ms = clock()
+    took_ms = (time.monotonic() - asked) * 1_000
+    if theirs_ms is None:
+        return None
+    skew_ms = round(asked_ms + took_ms / 2 - theirs_ms)
+    if took_ms > MAX_ROUND_TRIP_MS:
+        return warning("clock", f"{name} took {duration(round(took_ms))} to tell its time", "Look at the network.")
+    text = f"this host's clock is {duration(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'} that of {name}"
+    remedy = "Check the time service (NTP) of both hosts."
+    if abs(skew_ms) > max_skew_ms:
+        return error("clock", f"{text}: a scheduler here would hold no shard (wheel_max_clock_skew)", remedy)
+    return warning("clock", text, remedy) if abs(skew_ms) > NOTICED_MS else ok("clock", text)

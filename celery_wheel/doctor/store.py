@@ -1,0 +1,43 @@
+"""The store: can it be read, is it the one that the settings mean, and is there room."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from celery_wheel.doctor.finding import Finding, error, ok, warning
+from celery_wheel.doctor.site import Site
+from celery_wheel.store.place import place_of
+from celery_wheel.store.schema import SCHEMA_VERSION
+from celery_wheel.store.sql import SqlStore
+
+#: Bytes that are free on the disk. A full one stops what comes in; what is in stays.
+LOW, NEARLY_FULL = 2**30, 100 * 2**20
+
+
+def check(site: Site) -> Iterator[Finding]:
+    store = site.store
+    if store is None:
+        yield error("store", site.store_trouble, "Beat and this host need the same store: see wheel_store.")
+        return
+    yield ok("store", f"{store.database.name} answers; its tables have version {SCHEMA_VERSION}, as they should")
+    if store.shards != site.conf.shards:
+        yield error(
+            "shards",
+            f"the store has {store.shards} shards, and wheel_shards is {site.conf.shards}: producers send to queues "
+            "that no scheduler reads, or schedulers refuse to start",
+            f"Set wheel_shards = {store.shards} everywhere, or: celery -A <project> wheel reshard {site.conf.shards}",
+        )
+    if place_of(site.conf.store).url.drivername.startswith("sqlite"):
+        yield _room(store)
+
+
+def _room(store: SqlStore) -> Finding:
+    path = Path(store.database.name)
+    free = shutil.disk_usage(path.parent).free
+    text = f"{free / 2**30:,.1f} GiB are free on the disk of {path}, which has {path.stat().st_size / 2**20:,.1f} MiB"
+    if free >= LOW:
+        return ok("disk", text)
+    remedy = "Make room, or lower wheel_history_max_bytes; on a full disk nothing is accepted, and nothing is lost."
+    return (error if free < NEARLY_FULL else warning)("disk", text, remedy)

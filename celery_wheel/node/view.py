@@ -1,0 +1,19 @@
+"""What the node knows of the scheduler that it speaks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.store.sql import SqlStore
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``held``: the shards that this scheduler holds at the moment; the others speak for theirs."""
+
+    name: str  #: the node's, as wheel@host
+    store: SqlStore
+    held: Callable[[], list[int]]
+    stamps: RevokedStamps

@@ -1,0 +1,74 @@
+"""``wheel_transactional`` in Django: the wheel's inbox, written on the caller's own connection.
+
+::
+
+    with transaction.atomic():            one transaction of DATABASES[alias], alias as in wheel_store = "django://alias"
+        order.save()
+        remind.apply_async(countdown=60)  INSERT INTO wheel_inbox: commits and rolls back with the order
+
+In autocommit mode the row is there at once. Where the only open transaction is on another alias, a rollback there would
+not take the row along: that is refused. Where several are open, the store's alias governs.
+"""
+
+from __future__ import annotations
+
+from django.apps import apps
+from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
+from django.db import connections
+
+from celery_wheel.errors import SettingError
+
+
+class DjangoInbox:
+    """Implements ``celery_wheel.transaction.Inbox``."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias or "default"
+
+    def check(self) -> None:
+        try:
+            apps.check_models_ready()
+            found = connections.settings
+        except (AppRegistryNotReady, ImproperlyConfigured) as error:
+            raise SettingError(
+                f"wheel_transactional needs Django, which is not set up in this process ({error}); set "
+                "DJANGO_SETTINGS_MODULE and call django.setup(), or schedule with wheel={'transactional': False}"
+            ) from error
+        if self._alias not in found:
+            raise SettingError(
+                f"wheel_store must name an entry of DATABASES, got django://{self._alias}; there are: "
+                f"{', '.join(sorted(found))}"
+            )
+        if not apps.is_installed("django_wheel"):
+            raise SettingError('wheel_transactional needs INSTALLED_APPS += ["django_wheel"], got none of that name')
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(connections[self._alias].in_atomic_block or not connections[self._alias].get_autocommit())
+
+    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+        from django_wheel.models import Inbox  # when the apps are ready
+
+        self._check_alias()
+        self._revive()
+        item: int = Inbox.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
+        return item
+
+    def _check_alias(self) -> None:
+        if connections[self._alias].in_atomic_block:
+            return
+        others = sorted(one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block)
+        if others:
+            raise SettingError(
+                f"wheel_transactional needs a transaction on {self._alias!r}, where the wheel's tables are, got one on "
+                f"{', '.join(map(repr, others))} only, whose rollback would not reach them; nothing was scheduled; "
+                f"open transaction.atomic(using={self._alias!r}), or schedule with wheel={{'transactional': False}}"
+            )
+
+    def _revive(self) -> None:
+        """A process without requests keeps its connection for ever, also one that the server has ended."""
+        connection = connections[self._alias]
+        if connection.in_atomic_block or connection.connection is None or not connection.errors_occurred:
+            return
+        if not connection.is_usable():
+            connection.close()

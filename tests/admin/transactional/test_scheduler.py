@@ -1,0 +1,243 @@
+"""A real scheduler beside real transactions: how soon it sees a commit, commands, killed processes, a locked file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from celery_wheel import NotCommitted, Pending, Verdict, WheelUnavailable
+from celery_wheel.errors import SettingError
+from tests.admin.transactional.conftest import ALIAS, ROOT, Shop, configured
+from tests.admin.transactional.test_scheduling import failing, send
+from tests.servers import RedisServer, wait_until
+from tests.site import celery_app
+
+DONE, TOO_LATE, UNKNOWN = Verdict.DONE, Verdict.TOO_LATE, Verdict.UNKNOWN
+
+
+@pytest.fixture
+def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """The producer and the schedulers to be started have one broker."""
+    shop.redis = redis
+    configured(monkeypatch, broker_url=redis.url)
+    yield shop
+    celery_app.wheel.close()
+    celery_app.pool.force_close_all()
+
+
+@pytest.fixture
+def live(connected: Shop) -> Shop:
+    """With a scheduler that holds the shard."""
+    process = connected.beat()
+    wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
+    return connected
+
+
+def _holder(shop: Shop) -> int:
+    holder = shop.store.state(0).holder
+    return int(holder.rpartition("/")[2]) if holder else 0
+
+
+def left(shop: Shop) -> list[str]:
+    """Task ids in the workers' queue, in the order in which they came there."""
+    assert shop.redis is not None
+    return [json.loads(raw)["headers"]["id"] for raw in reversed(shop.redis.client().lrange("celery", 0, -1))]
+
+
+def accepted(shop: Shop, *task_ids: str) -> bool:
+    return {task_id for task_id, _ in shop.store.find(0, task_ids)} == set(task_ids)
+
+
+# -- scheduling ----------------------------------------------------------------------------------------
+
+
+def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
+    """In the middle within 150 ms on a machine that is quiet; here others may be at work."""
+    took_s = []
+    for number in range(20):
+        with transaction.atomic(using=ALIAS):
+            send(f"task {number}")
+            send(f"another {number}")
+        began_s = time.monotonic()
+        wait_for(lambda n=number: accepted(live, f"task {n}", f"another {n}"))  # type: ignore[misc]
+        took_s.append(time.monotonic() - began_s)
+    print(f"{live.vendor}: median {statistics.median(took_s) * 1e3:.0f} ms, at most {max(took_s) * 1e3:.0f} ms")
+    assert statistics.median(took_s) < 1
+
+
+def wait_for(reached: Any) -> None:
+    """As ``wait_until``, looking more often."""
+    until_s = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def test_it_leaves_when_it_is_due_and_what_was_rolled_back_never(live: Shop) -> None:
+    with failing():
+        send("rolled back", countdown=0.1)
+    with transaction.atomic(using=ALIAS):
+        send("past", eta="2020-01-01T00:00:00+00:00", countdown=None)
+        send("without a delay", countdown=None, wheel={"transactional": True})
+        send("last", countdown=0.5)
+    wait_until(lambda: len(left(live)) == 3, "three leave")
+    assert left(live)[2] == "last"
+    assert live.items() == []
+
+
+def test_the_broker_need_not_be_there(live: Shop) -> None:
+    assert live.redis is not None
+    live.redis.kill()
+    with transaction.atomic(using=ALIAS):
+        ids = [send(countdown=0.1) for _ in range(3)]
+    live.redis.start()
+    wait_until(lambda: left(live) == ids, "they leave")
+
+
+PROGRAM = """
+import sys, django
+django.setup()
+from django.db import transaction
+from tests.site import celery_app
+celery_app.conf.wheel_transactional = True
+with transaction.atomic():
+    celery_app.send_task("site.nothing", task_id="killed", countdown=60)
+    if sys.argv[1] == "before":
+        print("ready", flush=True)
+        sys.stdin.read()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("when", "found"), [("before", []), ("after", ["killed"])])
+def test_a_process_that_is_killed(connected: Shop, when: str, found: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, when],
+        env=connected.environment,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    assert connected.waiting() == found
+
+
+def test_without_a_scheduler_it_waits_in_the_inbox(connected: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        send("a", countdown=0.1)
+    connected.beat()
+    wait_until(lambda: left(connected) == ["a"], "it leaves")
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+def test_a_cancellation_is_part_of_the_transaction(live: Shop) -> None:
+    wheel = celery_app.wheel
+    send("kept", countdown=3_600)
+    send("gone", countdown=3_600)
+    wait_until(lambda: accepted(live, "kept", "gone"), "they wait")
+    with failing():
+        kept = wheel.cancel("kept", transactional=True)
+    with transaction.atomic(using=ALIAS):
+        gone = wheel.cancel("gone", transactional=True, reason="paid")
+        assert isinstance(gone, Pending)
+        with pytest.raises(NotCommitted, match="still open, or was rolled back"):
+            gone.result()
+    assert gone.result() is DONE
+    assert gone.result() is DONE
+    with pytest.raises(NotCommitted):
+        kept.result()
+    assert [one.task_id for one in wheel.pending().items] == ["kept"]
+    [found] = wheel.outcomes("cancelled").items
+    assert (found.reason, found.kind) == ("paid", "cancelled")
+
+
+def test_several_are_moved_and_run_at_once(live: Shop) -> None:
+    wheel = celery_app.wheel
+    with transaction.atomic(using=ALIAS):
+        ids = [send(countdown=3_600) for _ in range(3)]
+        moved = wheel.reschedule(ids[0], countdown=7_200, transactional=True)
+        run = wheel.run_now([*ids[1:], "nobody"], transactional=True)
+    assert moved.result() is DONE
+    assert run.result() == {ids[1]: DONE, ids[2]: DONE, "nobody": UNKNOWN}
+    wait_until(lambda: sorted(left(live)) == sorted(ids[1:]), "two leave")
+
+
+def test_the_setting_concerns_what_is_inside_a_block_only(live: Shop) -> None:
+    wheel = celery_app.wheel
+    send("a", countdown=3_600)
+    send("b", countdown=3_600)
+    with transaction.atomic(using=ALIAS):
+        pending: Any = wheel.cancel("a")
+        assert isinstance(pending, Pending)
+    assert pending.result() is DONE
+    assert wheel.cancel("b") is DONE
+    assert wheel.cancel("b", transactional=False) is DONE
+
+
+def test_what_is_sent_anew_after_it_was_cancelled_is_not_cancelled(live: Shop) -> None:
+    send("order", countdown=3_600)
+    wait_until(lambda: accepted(live, "order"), "it waits")
+    with transaction.atomic(using=ALIAS):
+        cancelled = celery_app.wheel.cancel("order", transactional=True)
+        send("order", countdown=1_800)
+        send("other", countdown=1_800)
+        send("never", countdown=1_800)
+        celery_app.wheel.cancel("never", transactional=True)
+    assert cancelled.result() is DONE
+    wait_until(lambda: live.items() == [], "all is taken in")
+    assert sorted(one.task_id for one in celery_app.wheel.pending().items) == ["order", "other"]
+
+
+def test_nobody_answers(connected: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        pending = celery_app.wheel.cancel("a", transactional=True)
+    with pytest.raises(WheelUnavailable, match="taken back"):
+        pending.result(timeout=0.1)
+    assert connected.items() == []
+
+
+def test_a_gate_is_no_part_of_a_transaction(connected: Shop) -> None:
+    with pytest.raises(TypeError, match="without the option transactional"):
+        celery_app.wheel.pause(queue="mail", transactional=True)  # type: ignore[call-arg]
+
+
+def test_a_command_needs_the_store_in_the_transactions_database(
+    connected: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/wheel.sqlite3")
+    with pytest.raises(SettingError, match="needs wheel_store = django://"):
+        celery_app.wheel.cancel("a", transactional=True)
+
+
+# -- a file has one writer -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_transaction_that_stays_open_holds_up_the_wheel_but_loses_nothing(live: Shop) -> None:
+    """Three seconds of a slow request, which has written: tasks that were in memory leave all the same."""
+    holder = live.store.state(0).epoch
+    due = [send(f"due {n}", countdown=1 + n / 10) for n in range(10)]
+    wait_until(lambda: accepted(live, *due), "they wait")
+    with transaction.atomic(using=ALIAS):
+        began_s = time.monotonic()
+        send("in it", countdown=0.1)
+        wait_until(lambda: left(live) == due, "they leave while the file is locked")
+        wait_until(lambda: time.monotonic() - began_s > 3, "three seconds")
+    wait_until(lambda: left(live) == [*due, "in it"], "it leaves")
+    assert live.store.state(0).epoch == holder
+    assert len(left(live)) == 11

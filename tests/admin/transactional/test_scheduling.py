@@ -1,0 +1,440 @@
+"""Scheduled if and only if the caller's transaction commits."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from celery import chain, signals
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, connections, transaction
+from django.db.utils import IntegrityError, OperationalError
+from kombu import Connection, Exchange, Queue
+from kombu.transport.memory import Channel
+
+from celery_wheel.broker.names import shard_of
+from celery_wheel.errors import SettingError
+from celery_wheel.store.model import Message
+from tests.admin.transactional.conftest import ALIAS, Shop
+from tests.site import celery_app
+from tests.unit.app.landed import Broker
+from tests.unit.bulk.test_same_message import AT, CALLS, NOW
+
+
+def send(task_id: str = "", **options: Any) -> str:
+    """A task with a delay, where no other time is said."""
+    options = {"countdown": 60, **options}
+    found: str = celery_app.send_task("site.nothing", (1,), task_id=task_id or None, **options).id
+    return found
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """A block that ends by an exception."""
+    with suppress(ZeroDivisionError), transaction.atomic(using=ALIAS):
+        yield
+        raise ZeroDivisionError
+
+
+def groups() -> list[str]:
+    return list(Group.objects.using(ALIAS).values_list("name", flat=True))
+
+
+def sent(queue: str = "celery") -> int:
+    """What went to the broker."""
+    waiting = Channel.queues.get(queue)
+    return waiting.qsize() if waiting is not None else 0
+
+
+def test_a_commit_schedules_and_nobody_sees_it_before(shop: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        Group.objects.using(ALIAS).create(name="order")
+        send("a")
+        assert shop.waiting() == []
+    assert shop.waiting() == ["a"]
+    assert sent("wheel.0") == 0
+
+
+def test_a_rollback_does_not(shop: Shop) -> None:
+    with failing():
+        Group.objects.using(ALIAS).create(name="order")
+        send("a")
+    with transaction.atomic(using=ALIAS):
+        send("b")
+        transaction.set_rollback(True, using=ALIAS)
+    assert (shop.waiting(), groups()) == ([], [])
+
+
+def test_a_savepoint_that_is_rolled_back_takes_along_what_was_scheduled_in_it_alone(shop: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        send("outer before")
+        with failing():
+            send("inner")
+        with transaction.atomic(using=ALIAS):
+            send("inner, kept")
+        point = transaction.savepoint(using=ALIAS)
+        send("by hand")
+        transaction.savepoint_rollback(point, using=ALIAS)
+        send("outer after")
+    assert shop.waiting() == ["outer before", "inner, kept", "outer after"]
+
+
+def test_an_inner_block_that_ends_well_in_one_that_does_not_schedules_nothing(shop: Shop) -> None:
+    with failing(), transaction.atomic(using=ALIAS):
+        send()
+    assert shop.waiting() == []
+
+
+def test_without_a_transaction_it_is_there_at_once(shop: Shop) -> None:
+    send("a")
+    assert shop.waiting() == ["a"]
+
+
+def test_with_autocommit_off_it_waits_for_the_commit(shop: Shop) -> None:
+    transaction.set_autocommit(False, using=ALIAS)
+    try:
+        send("a")
+        assert shop.waiting() == []
+        transaction.rollback(using=ALIAS)
+        send("b")
+        transaction.commit(using=ALIAS)
+    finally:
+        transaction.set_autocommit(True, using=ALIAS)
+    assert shop.waiting() == ["b"]
+
+
+def test_what_runs_on_commit_comes_after(shop: Shop) -> None:
+    seen: list[list[str]] = []
+    with transaction.atomic(using=ALIAS):
+        transaction.on_commit(lambda: send("on commit"), using=ALIAS)
+        transaction.on_commit(lambda: seen.append(shop.waiting()), using=ALIAS)
+        send("in it")
+    assert seen == [["in it", "on commit"]]
+    assert shop.waiting() == ["in it", "on commit"]
+
+
+def test_a_thousand_in_one_transaction(shop: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        ids = [send() for _ in range(1_000)]
+        assert shop.waiting() == []
+    assert shop.waiting() == ids
+
+
+def test_each_thread_has_its_own_transaction(shop: Shop) -> None:
+    """On SQLite one after the other, since a file has one writer."""
+    both, errors = threading.Barrier(2), []
+
+    def run(name: str, fails: bool) -> None:
+        try:
+            both.wait(10)
+            with transaction.atomic(using=ALIAS):
+                send(name)
+                transaction.set_rollback(fails, using=ALIAS)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections[ALIAS].close()
+
+    threads = [threading.Thread(target=run, args=(name, name == "b")) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (errors, shop.waiting()) == ([], ["a"])
+
+
+def test_an_error_of_the_database_is_its_own_and_breaks_the_transaction_as_any_other(shop: Shop) -> None:
+    Group.objects.using(ALIAS).create(name="one")
+    with suppress(IntegrityError), transaction.atomic(using=ALIAS):
+        send("before")
+        Group.objects.using(ALIAS).create(name="one")
+    assert shop.waiting() == []
+    with transaction.atomic(using=ALIAS):
+        with pytest.raises(DatabaseError) as broken, connections[ALIAS].execute_wrapper(_fails):
+            send()
+        assert str(broken.value) == "disk full"
+        with pytest.raises(transaction.TransactionManagementError):
+            send()
+        transaction.set_rollback(True, using=ALIAS)
+    assert shop.waiting() == []
+
+
+def _fails(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    if "wheel_inbox" in sql:
+        raise DatabaseError("disk full")
+    return execute(sql, params, many, context)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_deferred_transaction_of_sqlite_that_has_read_may_be_refused(shop: Shop) -> None:
+    """What the check W005 is about; the error is the database's, and everything is rolled back."""
+    with suppress(OperationalError), transaction.atomic(using=ALIAS):
+        assert groups() == []
+        shop.store.put_inbox(0, [("message", b"the wheel writes")])
+        send("a")
+        pytest.fail("it was not refused")
+    assert [item.payload for item in shop.items()] == [b"the wheel writes"]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_connection_that_the_server_ended_is_replaced_after_one_error(shop: Shop) -> None:
+    """A process without requests has nobody else to do it."""
+    send("before")
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        pid = cursor.fetchone()[0]
+    with shop.store.database.reading() as other:
+        other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
+    with pytest.raises(DatabaseError):
+        send("lost")
+    send("after")
+    assert shop.waiting() == ["before", "after"]
+
+
+def test_a_message_and_a_command_go_to_their_shards(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_shards", 3)
+    keys = {shard: next(key for key in "abcdefgh" if shard_of(key, "", 3) == shard) for shard in range(3)}
+    with transaction.atomic(using=ALIAS):
+        for shard, key in keys.items():
+            send(f"in {shard}", wheel={"key": key})
+        celery_app.wheel.cancel("in 1", transactional=True)
+    for shard in keys:
+        message, command = shop.store.read_inbox(shard, 10)
+        assert shop.message(message).task_id == f"in {shard}"
+        assert (command.kind, b'"in 1"' in command.payload) == ("cancel", True)
+
+
+# -- what is scheduled, and what is not -------------------------------------------------------------------
+
+
+def test_the_options_of_a_call_are_kept(shop: Shop) -> None:
+    wheel = {"unique": "order:1", "on_conflict": "replace", "watch": ["x", "y"], "misfire": 5}
+    with transaction.atomic(using=ALIAS):
+        send("a", wheel=wheel, priority=3, queue="mail", headers={"tenant": "t"})
+        send("b", wheel={"key": "k"})
+    first, second = (shop.message(item) for item in shop.items())
+    assert (first.unique, first.on_conflict, first.watch, first.misfire_ms) == ("order:1", "replace", ["x", "y"], 5_000)
+    assert (first.priority, first.queue, second.key) == (3, "mail", "k")
+    assert b'"tenant": "t"' in first.headers
+
+
+def test_a_call_that_says_false_goes_to_the_broker_at_once(shop: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        send("a", wheel={"transactional": False})
+        assert sent("wheel.0") == 1
+        transaction.set_rollback(True, using=ALIAS)
+
+
+def test_a_call_that_says_true_need_not_the_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_transactional", False)
+    with transaction.atomic(using=ALIAS):
+        send("plain")
+        send("a", wheel={"transactional": True})
+        transaction.set_rollback(True, using=ALIAS)
+    assert (shop.waiting(), sent("wheel.0")) == ([], 1)
+    send("b", wheel={"transactional": True})
+    assert shop.waiting() == ["b"]
+
+
+def test_what_has_no_delay_waits_for_the_commit_where_the_call_says_so(shop: Shop) -> None:
+    with transaction.atomic(using=ALIAS):
+        send("a", countdown=None)
+        assert sent() == 1
+        send("b", countdown=None, wheel={"transactional": True})
+        assert sent() == 1
+    assert shop.waiting() == ["b"]
+
+
+def test_what_is_due_by_now_does_not_leave_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_min_delay", 10)
+    with transaction.atomic(using=ALIAS):
+        send("past", countdown=None, eta=datetime.now(UTC) - timedelta(hours=1))
+        send("soon", countdown=1)
+        assert sent() == 0
+    assert shop.waiting() == ["past", "soon"]
+
+
+def test_signals_are_sent_once_and_tell_the_true_destination(shop: Shop) -> None:
+    told: list[tuple[str, str]] = []
+
+    def before(routing_key: str, **_: Any) -> None:
+        told.append(("before", routing_key))
+
+    def after(routing_key: str, headers: dict[str, Any], **_: Any) -> None:
+        told.append(("after", routing_key))
+        assert "wheel" not in headers
+
+    signals.before_task_publish.connect(before)
+    signals.after_task_publish.connect(after)
+    try:
+        with transaction.atomic(using=ALIAS):
+            send(queue="mail")
+    finally:
+        signals.before_task_publish.disconnect(before)
+        signals.after_task_publish.disconnect(after)
+    assert told == [("before", "mail"), ("after", "mail")]
+
+
+def test_the_event_task_sent_is_sent_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "task_send_sent_event", True)
+    celery_app.__dict__.pop("amqp", None)
+    with Connection("memory://") as connection:
+        Queue("events", Exchange("celeryev", "topic"), "#")(connection.default_channel).declare()
+        with transaction.atomic(using=ALIAS):
+            send("a", queue="mail")
+    [event] = Broker().sent("events")
+    said = json.loads(base64.b64decode(event["body"]))
+    assert (said["type"], said["uuid"], said["queue"]) == ("task-sent", "a", "mail")
+    assert shop.waiting() == ["a"]
+
+
+def test_it_is_the_message_that_would_be_in_the_wheel_queue(shop: Shop) -> None:
+    """Every kind of call that the tests of bulk loads know."""
+    for kind, options in CALLS.items():
+        options = {"eta": AT, "task_id": "same", "args": (1, "é"), "kwargs": {"x": None}, **options}
+        args, kwargs = options.pop("args"), options.pop("kwargs")
+        for transactional in (True, False):
+            wheel = {**options.get("wheel", {}), "transactional": transactional}
+            with time_machine.travel(NOW, tick=False):
+                celery_app.send_task("site.nothing", args, kwargs, **{**options, "wheel": wheel})
+        [item], [queued] = shop.items(), Broker().waiting()
+        assert same(shop.message(item)) == same(queued), kind
+        assert shop.store.take_back(item.id)
+
+
+def same(message: Message) -> dict[str, Any]:
+    return {**asdict(message), "envelope_id": None}
+
+
+def test_a_chain_with_delays(shop: Shop) -> None:
+    step = celery_app.signature("site.nothing")
+    with transaction.atomic(using=ALIAS):
+        chain(step.clone().set(countdown=5), step.clone().set(countdown=9)).apply_async(
+            link=step.clone().set(countdown=3)
+        )
+        assert shop.waiting() == []
+    [item] = shop.items()
+    assert b'"countdown": 9' in shop.message(item).body
+
+
+def test_a_route_cannot_say_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "task_routes", {"site.nothing": {"wheel": {"transactional": True}}})
+    celery_app.__dict__.pop("amqp", None)
+    with pytest.raises(TypeError, match="must be a call's"):
+        send()
+
+
+# -- a task that runs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(shop: Shop) -> Any:
+    """Run a task of the site as a worker does, its body a function of the test's."""
+
+    def run(body: Callable[[Any], None]) -> Any:
+        from celery.app.trace import build_tracer
+
+        @celery_app.task(name="site.body", bind=True, shared=False)
+        def task(self: Any) -> None:
+            body(self)
+
+        try:
+            request = {"is_eager": False, "delivery_info": {}, "id": "running", "retries": 0, "args": [], "kwargs": {}}
+            return build_tracer("site.body", task, app=celery_app)("running", (), {}, request)
+        finally:
+            celery_app.tasks.pop("site.body")
+
+    return run
+
+
+def test_a_retry_is_not_lost_with_the_transaction_that_it_ends(shop: Shop, running: Any) -> None:
+    def body(task: Any) -> None:
+        with transaction.atomic(using=ALIAS):
+            Group.objects.using(ALIAS).create(name="half")
+            send("another")
+            raise task.retry(countdown=60)
+
+    running(body)
+    assert (groups(), shop.waiting(), sent("wheel.0")) == ([], [], 1)
+
+
+def test_a_retry_that_asks_for_it_is_part_of_the_transaction(shop: Shop, running: Any) -> None:
+    def body(task: Any) -> None:
+        with transaction.atomic(using=ALIAS):
+            task.retry(countdown=60, throw=False, wheel={"transactional": True})
+            Group.objects.using(ALIAS).create(name="half")
+
+    running(body)
+    assert (groups(), shop.waiting(), sent("wheel.0")) == (["half"], ["running"], 0)
+
+
+def test_another_task_that_a_task_schedules_is_part_of_its_transaction(shop: Shop, running: Any) -> None:
+    def body(task: Any) -> None:
+        with transaction.atomic(using=ALIAS):
+            send("a")
+            transaction.set_rollback(True, using=ALIAS)
+        with transaction.atomic(using=ALIAS):
+            send("b")
+
+    running(body)
+    assert (shop.waiting(), sent("wheel.0")) == (["b"], 0)
+
+
+# -- where it cannot be ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("sqlite:////tmp/elsewhere.sqlite3", r"needs wheel_store = django://default .*, got sqlite://…"),
+        ("postgresql://user:secret@host/db", r"got postgresql://…"),
+        ("django://nowhere", r"must name an entry of DATABASES, got django://nowhere"),
+    ],
+)
+def test_a_store_elsewhere_is_refused_at_the_call(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, store: str, says: str
+) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_store", store)
+    with pytest.raises(SettingError, match=says) as refused:
+        send()
+    assert "secret" not in str(refused.value)
+    assert (sent(), sent("wheel.0")) == (0, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_of_another_database_alone_is_refused(shop: Shop) -> None:
+    with (
+        transaction.atomic(),
+        pytest.raises(SettingError, match=r"needs a transaction on 'shop'.*one on 'default' only"),
+    ):
+        send("a")
+    with transaction.atomic(), transaction.atomic(using=ALIAS):
+        send("b")
+        transaction.set_rollback(True)
+    assert shop.waiting() == ["b"]  # the store's own governs
+
+
+@pytest.mark.parametrize("change", [{"wheel_enabled": False}, {"broker_url": "filesystem://"}])
+def test_where_the_wheel_takes_nothing_a_call_that_says_true_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    for name, value in change.items():
+        monkeypatch.setitem(celery_app.conf, name, value)
+    for cached in ("amqp", "_pool"):
+        celery_app.__dict__.pop(cached, None)
+    with pytest.raises(SettingError, match="needs wheel_enabled = True, a transport"):
+        send(wheel={"transactional": True})
+
+
+def test_with_the_wheel_switched_off_the_setting_is_off_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_enabled", False)
+    send()
+    assert sent() == 1

@@ -1,0 +1,72 @@
+"""The commands, called in this process, on a real scheduler, Redis and SQLite; one of each for a module."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_wheel import Celery
+from celery_wheel.cli import wheel
+from tests.integration.scheduler.conftest import Bench, Process
+from tests.servers import RedisServer, wait_until
+
+
+@dataclass
+class Commands:
+    app: Celery
+    beat: Process
+    runner: CliRunner = field(default_factory=CliRunner)
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
+        """What it printed and its exit code; an error that no person could have caused is raised."""
+        context = CLIContext(app=self.app, no_color=True, workdir=None, quiet=False)
+        found = self.runner.invoke(wheel, arguments, input=stdin, obj=context)
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        return found
+
+    def stop(self) -> None:
+        """The scheduler, as an operator would."""
+        self.beat.signal(signal.SIGTERM)
+        self.beat.end()
+
+    def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Any:
+        found = self(*arguments, "--json", stdin=stdin)
+        assert found.exit_code == code, found.output
+        return json.loads(found.stdout)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("cli")
+    with RedisServer(folder / "redis") as server:
+        found = Bench(folder, server)
+        found.app.conf.wheel_store = found.store
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def command(bench: Bench) -> Iterator[Commands]:
+    """With a scheduler that holds the shard."""
+    found = Commands(bench.app, bench.beat())
+    wait_until(lambda: found("status").exit_code == 0, "a scheduler holds the shard")
+    yield found
+    bench.app.wheel.close()
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Iterator[Path]:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield tmp_path
+    os.chdir(before)

@@ -1,0 +1,85 @@
+"""docs/cli.md: its examples run, print what they say, and end with the exit code that they name; nothing is left out.
+
+::
+
+    $ celery -A proj wheel show nobody  # 3      exit code 3; 0 where there is none
+    the store does not know task nobody…         lines that it prints, in this order; … stands for anything
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from celery_wheel.cli import wheel
+from tests.integration.cli.conftest import Commands
+from tests.integration.scheduler.conftest import Bench
+from tests.servers import wait_until
+
+DOC = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+PROGRAM = "celery -A proj wheel "
+
+
+def examples(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each call with the lines that it prints."""
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for call in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, *said = call.splitlines()
+            yield line, said
+
+
+def run(command: Commands, line: str, said: list[str]) -> None:
+    line, _, code = line.partition("  # ")
+    before, _, arguments = line.rpartition(PROGRAM)
+    stdin = None
+    if before:
+        program = shlex.split(before.rstrip(" |"))
+        stdin = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    found = command(*shlex.split(arguments), stdin=stdin)
+    assert found.exit_code == int(code or 0), f"{line}: {found.output}"
+    printed = iter(found.output.splitlines())
+    for one in said:
+        pattern = re.escape(one).replace("…", ".*").replace(r"\ ", r"\s+")
+        assert any(re.match(pattern, each) for each in printed), f"{line} printed\n{found.output}\nand not {one}"
+
+
+def test_the_examples_run(bench: Bench, command: Commands, in_folder: Path) -> None:
+    running, stopped = DOC.split("\n# While no scheduler runs\n")
+    [setup] = re.findall(r"```python\n(.*?)```", running, re.DOTALL)
+    exec(setup, {"app": bench.app})  # noqa: S102 - the manual's own
+    bench.app.send_task("app.remind", countdown=1, task_id="bad-1", queue="broken")
+    bench.redis.hset("broken", "a", "b")  # no list, which a queue would be
+    wait_until(lambda: [one.task_id for one in bench.app.wheel.outcomes().items] == ["bad-1"], "one is rejected")
+    wait_until(lambda: [one.task_id for one in bench.app.wheel.history().items] == ["remind-9"], "one has left")
+    for line, said in examples(running):
+        if "requeue bad-1" in line:
+            bench.redis.delete("broken")
+        run(command, line, said)
+    command.stop()
+    for line, said in examples(stopped):
+        run(command, line, said)
+
+
+@pytest.mark.parametrize("name", sorted(wheel.commands))
+def test_every_command_is_there_with_every_option_and_an_example(name: str) -> None:
+    [section] = re.findall(rf"^## {name}\n(.*?)(?=^##? |\Z)", DOC, re.DOTALL | re.MULTILINE)
+    options = {opt for one in wheel.commands[name].params if isinstance(one, click.Option) for opt in one.opts}
+    assert {one for one in options if f"`{one}" not in section} == set()
+    assert any(line.rpartition(PROGRAM)[2].split()[0] == name for line, _ in examples(section))
+
+
+def test_no_command_is_there_that_there_is_not() -> None:
+    assert set(re.findall(r"^## (.*)$", DOC, re.MULTILINE)) == set(wheel.commands)
+
+
+def test_it_is_a_command_of_celery(bench: Bench) -> None:
+    found = subprocess.run([sys.executable, "-m", "celery", "wheel", "--help"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "Exit codes: 0 done" in found.stdout

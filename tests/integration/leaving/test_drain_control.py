@@ -1,0 +1,53 @@
+"""What is paused, limited, watched or may be found too late, leaves as well, as what it is."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from celery_wheel.leaving import drain, import_, open_for_leaving
+from celery_wheel.store import open_store
+from tests.integration.leaving.conftest import Stack
+from tests.integration.leaving.test_drain import drained, pending, queued, send
+from tests.servers import wait_until
+
+OPTIONS = {"wheel": {"watch": ["order:42"], "unique": "one", "misfire": 60}}
+
+
+def accepted(stack: Stack) -> str:
+    """A task that is paused, and one of which a minute late is too late; their scheduler was stopped."""
+    task_id = send(stack, "claims", 3_600, **OPTIONS)
+    send(stack, "plain", 0.01)
+    stack.beat(wheel_rate_limits={"note": "1/m"})
+    wheel = stack.app.wheel
+    wait_until(lambda: pending(stack) >= 0, "there is a store")
+    wheel.pause(queue="celery")
+    wait_until(lambda: wheel.get(task_id) is not None, "it is in the store")
+    stack.stop("beat")
+    wheel.close()
+    return task_id
+
+
+def test_gates_keep_nothing_from_its_queue_and_what_is_early_was_not_found_late(redis_stack: Stack) -> None:
+    accepted(redis_stack)
+    done = drained(redis_stack, to_broker=True)
+    assert (done.moved + done.due, done.rejected, done.left) == (2, 0, 0)
+    assert len(queued(redis_stack)) == 2
+
+
+def test_claims_and_options_come_along_in_a_file(redis_stack: Stack, tmp_path: Path) -> None:
+    stack = redis_stack
+    task_id = accepted(stack)
+    file = tmp_path / "tasks.jsonl"
+    with closing(open_for_leaving(stack.app)) as store:
+        assert drain(stack.app, store, file=file).left == 0
+        assert store.watchers(0, "unique", ["one"]) == []
+    stack.app.conf.wheel_store = stack.settings["wheel_store"] = f"sqlite:///{tmp_path}/other.sqlite3"
+    import_(stack.app, file)
+    stack.beat()
+    with closing(open_store(stack.app.conf.wheel_store, create=True)) as other:
+        wait_until(lambda: other.find(0, [task_id]), "it is taken in")
+        [(_, row)] = other.find(0, [task_id])
+        assert row.misfire_ms == 60_000
+        for kind, key in (("watch", "order:42"), ("unique", "one")):
+            assert [id_ for _, id_, _ in other.watchers(0, kind, [key])] == [task_id]

@@ -1,0 +1,186 @@
+"""Whoever keeps the books of tasks is told of what was cancelled: all of it, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from celery_wheel.engine.context import Round
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.store.model import Withdrawn
+from tests.unit.engine.conftest import Rig
+
+
+@dataclass
+class Books:
+    told: list[str] = field(default_factory=list)
+    refuses: set[str] = field(default_factory=set)
+    broken: bool = False
+
+    def __call__(self, rows: Sequence[Withdrawn]) -> set[int]:
+        if self.broken:
+            raise RuntimeError("no books today")
+        seen = [one for one in rows if one.task_id not in self.refuses]
+        self.told += [one.task_id for one in seen]
+        return {one.row.id for one in seen}
+
+
+@dataclass
+class Keeping(Rig):
+    books: Books = field(default_factory=Books)
+    stamps: RevokedStamps = field(default_factory=RevokedStamps)
+
+    def new_engine(self, name: str = "one") -> Engine:
+        plain = super().new_engine(name)
+        limits, clock = self.limits, self.clock
+        return Engine(
+            0, plain.holder, self.store, self.broker, clock, limits, on_withdrawn=self.books, stamps=self.stamps
+        )
+
+    def cancel(self, *task_ids: str, for_good: bool = False) -> None:
+        command = {"task_ids": list(task_ids), "reason": "", "actor": "", "for_good": for_good}
+        self.store.put_inbox(0, [("cancel", json.dumps(command).encode())])
+        self.run()
+
+
+@pytest.fixture
+def rig() -> Keeping:
+    rig = Keeping()
+    rig.run("tend")
+    return rig
+
+
+def test_what_was_cancelled_is_told_once(rig: Keeping) -> None:
+    for n in range(120):
+        rig.send(f"t{n:03}", 60_000)
+    rig.send("stays", 60_000)
+    rig.run()
+    rig.cancel(*(f"t{n:03}" for n in range(120)))
+    assert rig.run("announce") is Round.IDLE
+    assert rig.books.told == [f"t{n:03}" for n in range(120)]
+    rig.cancel("t000", "nobody")  # once more
+    rig.run("announce")
+    assert len(rig.books.told) == 120
+
+
+def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
+    """The pattern of a debounce: the same task id, and the last one counts."""
+    for n in range(3):
+        rig.send("again", 60_000 + n, unique="k", on_conflict="replace")
+        rig.run()
+    rig.send("other", 60_000, unique="k", on_conflict="replace")
+    rig.run()
+    assert rig.run("announce") is Round.IDLE
+    assert rig.books.told == ["again"]
+    assert rig.store.withdrawn(0, -1, 10) == []
+
+
+def test_a_completed_task_is_told_of(rig: Keeping) -> None:
+    rig.send("a", 60_000, watch=["order:42"])
+    rig.run()
+    rig.engine.untold.clear()
+    rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
+    rig.run()
+    assert rig.engine.untold.is_set()
+    rig.run("announce")
+    assert rig.books.told == ["a"]
+
+
+def test_moving_tells_nobody(rig: Keeping) -> None:
+    rig.send("a", 60_000)
+    rig.run()
+    rig.store.put_inbox(0, [("move", json.dumps({"task_ids": ["a"], "eta_ms": None}).encode())])
+    rig.run()
+    assert rig.pushed == ["a"]
+    rig.run("announce")
+    assert rig.books.told == []
+
+
+def test_one_that_comes_after_it_was_cancelled_is_told_of_when_it_comes(rig: Keeping) -> None:
+    rig.cancel("early")
+    rig.run("announce")
+    assert rig.books.told == []
+    rig.send("early", 0)
+    rig.run()
+    rig.run("announce")
+    assert (rig.books.told, rig.pushed) == (["early"], [])
+
+
+def test_who_could_not_be_told_is_told_later_and_holds_up_no_other(rig: Keeping) -> None:
+    for task_id in ("a", "b", "c"):
+        rig.send(task_id, 60_000)
+    rig.run()
+    rig.books.refuses = {"a"}
+    rig.cancel("a", "b", "c")
+    assert rig.run("announce") is Round.FAILED
+    assert rig.books.told == ["b", "c"]
+    rig.books.refuses = set()
+    assert rig.run("announce") is Round.IDLE
+    assert rig.books.told == ["b", "c", "a"]
+
+
+def test_books_that_raise_end_no_term_and_are_tried_again(rig: Keeping, caplog: pytest.LogCaptureFixture) -> None:
+    rig.send("a", 60_000)
+    rig.run()
+    rig.books.broken = True
+    rig.cancel("a")
+    term = rig.engine.term
+    assert rig.run("announce") is Round.FAILED
+    assert rig.engine.term is term
+    assert "could not be announced" in caplog.text
+    rig.books.broken = False
+    rig.run("announce")
+    assert rig.books.told == ["a"]
+
+
+def test_after_a_crash_between_the_cancel_and_the_books_the_next_holder_keeps_them(rig: Keeping) -> None:
+    rig.send("a", 60_000)
+    rig.run()
+    rig.cancel("a")
+    rig.pass_time(10_000)
+    rig.engine = rig.new_engine("two")
+    rig.run("tend")
+    assert rig.engine.untold.is_set()
+    rig.run("announce")
+    assert rig.books.told == ["a"]
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_what_left_comes_back_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
+    rig.send("a", 0)
+    rig.run()
+    rig.cancel("a", for_good=for_good)
+    rig.send("a", 0)
+    rig.run()
+    rig.run("announce")
+    assert rig.pushed == ["a"] * (1 if for_good else 2)
+    assert rig.books.told == ["a"] * for_good
+
+
+def test_what_has_a_revoked_stamp_does_not_leave(rig: Keeping) -> None:
+    rig.stamps.add({"campaign": ["spring", 7], "tenant": "x"})
+    for task_id, stamps in [("a", {"campaign": ["spring"]}), ("b", {"campaign": 7}), ("c", {"tenant": ["x"]})]:
+        rig.send(task_id, 0, headers=json.dumps({"stamps": stamps}).encode())
+    for task_id, stamps in [("d", {"campaign": ["7"]}), ("e", {"tenant": ["spring"]}), ("f", None), ("g", {})]:
+        rig.send(task_id, 0, headers=json.dumps({"stamps": stamps}).encode())
+    rig.run()
+    rig.run("announce")
+    assert rig.pushed == ["d", "e", "f", "g"]
+    assert rig.books.told == ["a", "b", "c"]
+
+
+def test_of_too_many_stamps_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheel.engine.stamps.MOST", 2)
+    stamps = RevokedStamps()
+    assert not stamps
+    stamps.add({"a": [1, 2]})
+    stamps.add({"a": [1]})
+    stamps.add({"b": [3]})
+    found = [
+        stamps.match(json.dumps({"stamps": {name: [one]}}).encode()) for name, one in [("a", 1), ("a", 2), ("b", 3)]
+    ]
+    assert found == [True, False, True]

@@ -1,0 +1,167 @@
+"""What was rejected leaves once more, and so does what left; each with a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from celery_wheel.engine.limits import Limits
+from celery_wheel.store.model import REST
+from tests.unit.engine.conftest import Rig, finish
+
+NUMBER = "00000000-0000-4000-8000-000000000001"
+HOUR = 3_600_000
+
+
+def ask(rig: Rig, kind: str, names: Sequence[str], number: str = NUMBER) -> dict[str, str] | None:
+    listed = "rows" if kind == "replay" else "task_ids"
+    asked = {listed: list(names), "id": number, "reason": "why", "actor": "ann"}
+    rig.store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+    rig.run("ingest")
+    return rig.store.answer(number)
+
+
+def row_of(rig: Rig, task_id: str) -> str:
+    return next(str(row_id) for row_id in rig.disk.shard(0).rows if rig.task_id(row_id) == task_id)
+
+
+def pending(rig: Rig) -> int:
+    return sum(rig.store.pending(0).values())
+
+
+class TestRequeue:
+    def rejected(self, rig: Rig) -> None:
+        rig.server.wrong_types.add("celery")
+        rig.send("bad", 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        assert rig.store.resting(0, ["bad"]) == {"bad": "rejected"}
+        rig.server.wrong_types.clear()
+
+    def test_a_rejected_task_leaves_again_now(self, rig: Rig) -> None:
+        self.rejected(rig)
+        rig.pass_time(100)
+        assert ask(rig, "requeue", ["bad"]) == {"bad": "done"}
+        assert pending(rig) == 1
+        rig.run("dispatch", "settle")
+        assert rig.pushed == ["bad"]
+        assert pending(rig) == 0
+        last = rig.disk.shard(0).outcomes[-1]
+        assert (last.kind, last.reason, last.actor) == ("moved", "why", "ann")
+
+    def test_what_waits_what_left_and_what_is_not_known_stays_as_it_is(self, rig: Rig) -> None:
+        rig.send("left", 10)
+        rig.send("waits", HOUR)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        asked = ["left", "waits", "nobody"]
+        assert ask(rig, "requeue", asked) == {"left": "too_late", "waits": "too_late", "nobody": "unknown"}
+        rig.run()
+        assert rig.pushed == ["left"]
+
+    def test_a_cancelled_task_is_not_for_requeue(self, rig: Rig) -> None:
+        rig.send("one", HOUR)
+        rig.run()
+        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["one"]}')])
+        rig.run()
+        assert ask(rig, "requeue", ["one"]) == {"one": "too_late"}
+        assert rig.store.resting(0, ["one"]) == {"one": "cancelled"}
+
+    def test_after_a_crash_it_waits_where_it_was_brought(self, rig: Rig) -> None:
+        self.rejected(rig)
+        assert ask(rig, "requeue", ["bad"]) == {"bad": "done"}
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["bad"]
+
+
+class TestReplay:
+    def left(self, rig: Rig, *task_ids: str) -> None:
+        for task_id in task_ids:
+            rig.send(task_id, 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        assert rig.pushed == list(task_ids)
+
+    def test_what_left_leaves_once_more_in_the_order_in_which_it_is_named(self, rig: Rig) -> None:
+        self.left(rig, "a", "b", "c")
+        names = [row_of(rig, "c"), row_of(rig, "a")]
+        assert ask(rig, "replay", names) == dict.fromkeys(names, "done")
+        assert pending(rig) == 2
+        rig.run("dispatch", "settle")
+        assert rig.pushed == ["a", "b", "c", "c", "a"]
+        assert pending(rig) == 0
+
+    def test_it_stands_in_nobodys_way_in_a_lane_of_its_own(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        ask(rig, "replay", [row_of(rig, "a")])
+        rig.send("new", 0)
+        rig.run()
+        lanes = {lane.lane: lane.again for lane in rig.store.lanes(0)}
+        assert lanes == {0: False, 1: True}
+        assert rig.disk.shard(0).rows[int(row_of(rig, "new"))].row.lane == 0
+        ask(rig, "replay", [row_of(rig, "a")], "00000000-0000-4000-8000-000000000002")
+        assert len(rig.store.lanes(0)) == 2
+
+    def test_what_waits_or_rests_is_not_replayed(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        rig.send("waits", HOUR)
+        rig.send("rests", HOUR)
+        rig.run()
+        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["rests"]}')])
+        rig.run()
+        waits, rests = row_of(rig, "waits"), row_of(rig, "rests")
+        assert ask(rig, "replay", [waits, rests, "7"]) == {waits: "too_late", rests: "too_late", "7": "unknown"}
+        assert rig.disk.shard(0).rows[int(rests)].row.lane == REST
+
+    def test_a_replayed_task_cannot_be_cancelled_any_more(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        ask(rig, "replay", [row_of(rig, "a")])
+        assert ask(rig, "cancel", ["a"], "00000000-0000-4000-8000-000000000002") == {"a": "too_late"}
+
+    def test_a_row_that_the_broker_may_yet_be_asked_about_stays(self, rig: Rig) -> None:
+        """Else the next adoption finds a range with fewer rows than went there, and takes that for a loss."""
+        rig.send("a", 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run("dispatch")
+        settling = rig.engine.settle()
+        next(settling)  # on its way to the store: what the broker is told of b begins before a
+        rig.send("b", 0)
+        rig.run("ingest", "dispatch")
+        finish(settling)
+        row = row_of(rig, "a")
+        assert ask(rig, "replay", [row]) == {row: "too_late"}
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b"]
+        assert ask(rig, "replay", [row], "00000000-0000-4000-8000-000000000002") == {row: "done"}
+
+    def test_after_a_crash_it_leaves_from_its_lane(self, rig: Rig) -> None:
+        self.left(rig, "a", "b")
+        ask(rig, "replay", [row_of(rig, "a")])
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b", "a"]
+        assert pending(rig) == 0
+
+
+def test_names_that_are_no_rows_are_kept_as_unreadable(rig: Rig) -> None:
+    rig.run()
+    assert ask(rig, "replay", ["a"]) is None
+    assert [one.kind for one in rig.disk.shard(0).outcomes] == ["rejected"]
+
+
+def test_history_that_is_forgotten_is_unknown() -> None:
+    rig = Rig(limits=Limits(retention_ms=HOUR))
+    TestReplay().left(rig, "a")
+    row = row_of(rig, "a")
+    rig.pass_time(2 * HOUR)
+    rig.run("forget")
+    assert ask(rig, "replay", [row]) == {row: "unknown"}
