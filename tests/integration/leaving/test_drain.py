@@ -320,7 +320,7 @@ def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
 
 def test_what_a_scheduler_sent_between_two_drains_to_one_file_is_told(redis_stack: Stack, tmp_path: Path) -> None:
     stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 2_000, in_s=8)
+    filled(stack, 2_000, in_s=25)
     process = stack.python("drain", str(HERE / "drain_project.py"), str(file), "laid to rest", "1000")
     wait_until(lambda: "stopped" in stack.said("drain") or process.poll() is not None, "the drain is in the middle")
     stack.kill("drain")
