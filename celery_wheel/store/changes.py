@@ -57,8 +57,8 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
     statements.commanding.add_tombstone.many(connection, tombstones)
-    statements.commanding.complete.many(connection, [(one, shard) for one in change.completed])
-    statements.commanding.unwatch.many(connection, [(one, shard) for one in change.unwatched])
+    statements.commanding.complete.many(connection, [(one,) for one in change.completed])
+    statements.commanding.unwatch.many(connection, [(one,) for one in change.unwatched])
     statements.commanding.add_watch.many(
         connection, [(shard, one.kind, one.key, one.timer_id) for one in change.watches]
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, insert, literal_column, select
+from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, delete, insert, literal_column, select
 
 from celery_wheel.store.model import REST, WATCH, WITHDRAWN
 from celery_wheel.store.prepared import Prepared
@@ -24,6 +24,12 @@ from celery_wheel.store.schema import answer, gate, inbox, outcome, payload, tim
 
 #: Keys, task ids or numbers of one look; see ``statements.FIND_PLACES``.
 KEY_PLACES = 50
+
+#: Names of their values.
+KEYS = tuple(f"key_{n}" for n in range(KEY_PLACES))
+
+#: The watches of ``shard`` and ``kind`` on some keys.
+ClaimsOn = Callable[[list[BindParameter[str]]], Subquery]
 
 _GATE = (gate.c.scope, gate.c.name, gate.c.state, gate.c.per_ms, gate.c.reason, gate.c.actor, gate.c.at_ms)
 
@@ -55,24 +61,25 @@ class Commanding:
         over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
         self.forget_tombstones = self._prepare(delete(tombstone).where(over))
 
-    def watches(self, row: Sequence[ColumnElement[Any]]) -> None:
+    def watches(self, row: Sequence[ColumnElement[Any]], claims_on: ClaimsOn) -> None:
         """``row``: the columns of a ``Row``."""
         self.add_watch = self._prepare(insert(watch).inline().values(_places("shard", "kind", "key", "timer_id")))
-        of_timer = and_(watch.c.timer_id == bindparam("gone"), watch.c.shard == bindparam("at_shard"))
+        # By the timer alone, whose id says the shard: asked for the shard too, SQLite took the index of the keys, and
+        # read every watch of the shard for each.
+        of_timer = watch.c.timer_id == bindparam("gone")
         self.unwatch = self._prepare(delete(watch).where(of_timer))
         self.complete = self._prepare(delete(watch).where(of_timer, watch.c.kind == literal_column(f"'{WATCH}'")))
-        self.forget_watch = self._prepare(delete(watch).where(watch.c.timer_id == bindparam("gone")))
-        keys: list[BindParameter[str]] = [bindparam(f"key_{n}") for n in range(KEY_PLACES)]
-        joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
-        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
-        rest: ColumnElement[int] = literal_column(str(REST))  # called with the values of places alone
-        found = select(watch.c.key, timer.c.task_id, *row).select_from(joined).where(here, timer.c.lane != rest)
+        claim = claims_on([bindparam(name) for name in KEYS])
+        joined = claim.join(timer, timer.c.id == claim.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        rest: ColumnElement[int] = literal_column(str(REST))
+        found = select(claim.c.key, timer.c.task_id, *row).select_from(joined).where(timer.c.lane != rest)
         self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
         withdrawn: ColumnElement[str] = literal_column(f"'{WITHDRAWN}'")
         untold = and_(
             watch.c.shard == bindparam("shard"), watch.c.kind == withdrawn, watch.c.key == literal_column("''")
         )
         behind = and_(untold, watch.c.timer_id > bindparam("after"))
+        joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
         told = select(timer.c.task_id, *row).select_from(joined).where(behind).order_by(watch.c.timer_id)
         self.withdrawn = self._prepare(told.limit(bindparam("limit")))
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_wheel.store import changes
-from celery_wheel.store.commanding import KEY_PLACES
+from celery_wheel.store.commanding import KEY_PLACES, KEYS
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import Gate, Row, Tombstone, Withdrawn
 from celery_wheel.store.statements import Statements
@@ -51,7 +51,9 @@ class Desk:
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
         with self._database.reading() as connection:
             parts = in_parts(keys, KEY_PLACES)
-            rows = [row for part in parts for row in self._sql.commanding.watchers.at(connection, (shard, kind, *part))]
+            values = [dict(zip(KEYS, part, strict=True)) for part in parts]
+            found = [self._sql.commanding.watchers(connection, shard=shard, kind=kind, **one) for one in values]
+            rows = [row for part in found for row in part]
         return [(key, task_id, Row(*row)) for key, task_id, *row in rows]
 
     def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:

@@ -99,7 +99,7 @@ class Forgetting:
         connection, statements = self._connection, self._statements
         gone = [(row_id,) for row_id in sorted(self._ids)]
         of_timer = (statements.forget_timer, statements.forget_payload, statements.forget_outcome)
-        for statement in (*of_timer, statements.commanding.forget_watch):
+        for statement in (*of_timer, statements.commanding.unwatch):
             statement.many(connection, gone)
         statements.forget_batch.many(connection, self._batches)
         if not self.more:

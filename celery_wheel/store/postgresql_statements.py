@@ -5,12 +5,25 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, BindParameter, Text, and_, cast, column, literal_column, select, true, values
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Subquery,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    column,
+    literal_column,
+    select,
+    true,
+    values,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from celery_wheel.store.copying import Copied
-from celery_wheel.store.schema import timer
+from celery_wheel.store.schema import timer, watch
 from celery_wheel.store.statements import Statements
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -29,6 +42,15 @@ class PostgresqlStatements(Statements):
         here = select(timer.c.envelope_id).where(and_(timer.c.shard == shard, timer.c.envelope_id == id_))
         found = here.limit(literal_column("1")).lateral("found")
         return select(found.c.envelope_id).select_from(wanted.join(found, true()))
+
+    def _claims_on(self, keys: list[BindParameter[str]]) -> Subquery:
+        """The same here: it read every watch of the shard, 10 ms at 40,000 of them, for each 50 keys."""
+        given = values(column("key", Text), name="given").data([(one,) for one in keys])
+        wanted = select(given.c.key).distinct().subquery("wanted")
+        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
+        # The planner leaves a subquery with an OFFSET as it is.
+        found = select(watch.c.key, watch.c.timer_id).where(here).offset(literal_column("0")).lateral("found")
+        return select(found.c.key, found.c.timer_id).select_from(wanted.join(found, true())).subquery("claim")
 
 
 @cache

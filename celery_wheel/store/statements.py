@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Dialect,
+    Subquery,
     Table,
     and_,
     bindparam,
@@ -32,7 +33,7 @@ from sqlalchemy import (
 from celery_wheel.store.commanding import Commanding
 from celery_wheel.store.model import REST, Position
 from celery_wheel.store.prepared import Prepared
-from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer
+from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer, watch
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; what is not needed
 #: repeats the last value. SQLite before 3.32 allows 999.
@@ -135,7 +136,7 @@ class Statements:
         self._holding()
         self._writing()
         self.commanding = Commanding(self._prepare, insert_or)
-        self.commanding.watches(ROW)
+        self.commanding.watches(ROW, self._claims_on)
         self.commanding.recalling(ROW)
         self._forgetting()
         self._ranges()
@@ -270,3 +271,7 @@ class Statements:
 
     def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
         return select(timer.c.envelope_id).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))
+
+    def _claims_on(self, keys: list[BindParameter[str]]) -> Subquery:
+        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
+        return select(watch.c.key, watch.c.timer_id).where(here).subquery("claim")

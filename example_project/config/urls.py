@@ -2,6 +2,11 @@
 
 from django.contrib import admin
 from django.urls import path
-from flights.views import board
+from flights.views import board, pay_order, place_order
 
-urlpatterns = [path("", board), path("admin/", admin.site.urls)]
+urlpatterns = [
+    path("", board, name="board"),
+    path("orders/", place_order, name="order"),
+    path("orders/<int:pk>/pay/", pay_order, name="pay"),
+    path("admin/", admin.site.urls),
+]

@@ -40,3 +40,18 @@ class Execution(models.Model):
 
     def __str__(self) -> str:
         return self.task_id
+
+
+class Order(models.Model):
+    """A ticket for a flight, to be paid within its time."""
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        PAID = "paid"
+        CANCELLED = "cancelled"
+
+    flight = models.CharField(max_length=24)
+    state = models.CharField(max_length=9, choices=State, default=State.OPEN)
+
+    def __str__(self) -> str:
+        return f"{self.flight}, {self.state}"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from celery_wheel import Celery
@@ -33,12 +32,12 @@ PATIENCE_S = 120
 
 
 def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
-    with ExitStack() as servers:
-        broker = servers.enter_context(RedisServer(folder / "redis"))
+    with RedisServer(folder / "redis-1") as broker:  # one each: a broker is one store's
         yield from _measured("SQLite", f"sqlite:///{folder / 'wheel.sqlite3'}", broker, rows, show)
-        if postgres_binaries() is not None:
-            postgres = servers.enter_context(PostgresServer(fsync="on", full_page_writes="on"))
-            yield from _measured("PostgreSQL", postgres.new_database(), broker, rows, show)
+    if postgres_binaries() is None:
+        return
+    with RedisServer(folder / "redis-2") as broker, PostgresServer(fsync="on", full_page_writes="on") as postgres:
+        yield from _measured("PostgreSQL", postgres.new_database(), broker, rows, show)
 
 
 def _measured(name: str, store: str, broker: RedisServer, rows: int, show: Show) -> Iterator[Figure]:

@@ -1,0 +1,25 @@
+"""Tickets: an order is cancelled unless it is paid within its time, and of the two exactly one happens."""
+
+from django_wheel.project import project_wheel
+from flights.models import Order
+from flights.tasks import cancel_unless_paid
+
+PAY_WITHIN_S = 20.0
+
+
+def order(flight: str, within_s: float = PAY_WITHIN_S) -> Order:
+    placed = Order.objects.create(flight=flight)
+    cancel_unless_paid.apply_async([placed.pk], countdown=within_s, wheel={"watch": [_key(placed)]})
+    return placed
+
+
+def pay(placed: Order) -> bool:
+    """Whether it was in time. Raises WheelUnavailable when no scheduler answers: then nothing has happened."""
+    if not project_wheel().complete(_key(placed), reason="paid"):
+        return False
+    Order.objects.filter(pk=placed.pk).update(state=Order.State.PAID)
+    return True
+
+
+def _key(placed: Order) -> str:
+    return f"order:{placed.pk}"
