@@ -234,10 +234,8 @@ class Term:
         gates, route = self.gates, None
         room = lane.at_once(max_count)
         if gates or len(self.lanes) > 1:
-            rows, lanes = self.window.rows, self.lanes.values()
-            busy = {
-                place for one in lanes if one is not lane and (place := one.place) and one.busy(rows, now_ms + ahead_ms)
-            }
+            beside = [one for one in self.lanes.values() if one is not lane]
+            busy = {place for one in beside if (place := one.place) and self._has_more(one, now_ms + ahead_ms)}
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
                 route = Router(gates, lane.place, busy, monotonic_ms)
@@ -250,6 +248,10 @@ class Term:
         elif route is not None and route.again_ms > monotonic_ms:
             lane.retry_at_ms = route.again_ms
         return chunk
+
+    def _has_more(self, lane: Lane, now_ms: int) -> bool:
+        """Whether anything waits in a lane beside the main one, due or not."""
+        return self.window.has(lane) or lane.busy(self.window.rows, now_ms)
 
     def _room(self, lane: Lane, monotonic_ms: int, max_count: int) -> int:
         """How many of a lane may leave now; if none, it is not asked again before some may."""
@@ -340,7 +342,7 @@ class Term:
         tally, lowest = settlement.change.tally, dict[int, Position]()
         for row, place in rows:
             lane = self.lane_of(place)
-            if lane.number not in lowest and not lane.busy(self.window.rows, row.due_ms):
+            if lane.number not in lowest and not self._has_more(lane, row.due_ms):
                 lane.again = False
             lane.again |= again
             move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())

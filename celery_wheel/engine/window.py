@@ -98,6 +98,10 @@ class Window:
     def unwatch(self, watch: set[int]) -> None:
         self._watches = [one for one in self._watches if one is not watch]
 
+    def has(self, lane: Lane) -> bool:
+        """Whether a row of the lane is in memory."""
+        return self._in_lane[lane.number] > 0
+
     def left(self, lane: int, count: int, weight: int) -> None:
         """Account for rows of a lane that are here no more."""
         self.bytes -= weight

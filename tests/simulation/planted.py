@@ -121,20 +121,6 @@ def key_without_a_look() -> Iterator[type[World]]:
 
 
 @contextmanager
-def unwatched_on_its_way() -> Iterator[type[World]]:
-    """What was handed over watches nothing any more, and waits again after a crash."""
-
-    def hasty(ctx: Context, term: Term, kind: str, keys: Sequence[str]) -> claims.Claimants:
-        found = claimants(ctx, term, kind, keys)
-        found.hands = {number: lane.cut for number, lane in term.lanes.items()}
-        return found
-
-    claimants = claims.claimants
-    with mock.patch.object(completion, "claimants", hasty):
-        yield World
-
-
-@contextmanager
 def each_alone_is_unique() -> Iterator[type[World]]:
     """Of several that come at once, each is compared with the store alone."""
 
@@ -277,7 +263,6 @@ PLANTED: list[Callable[[], object]] = [
     closed_too_late,
     completed_though_handed_over,
     key_without_a_look,
-    unwatched_on_its_way,
     each_alone_is_unique,
     what_left_is_unique,
     no_epoch_check,

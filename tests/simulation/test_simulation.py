@@ -95,11 +95,23 @@ def test_a_seed_replays_exactly(world: type[World]) -> None:
         assert list(world(seed).run().log) == list(world(seed).run().log)
 
 
+#: Seeds that showed a rare one, to be tried first. After a change of the simulation others may.
+SHOWN_BY = {
+    "outcome_after_the_chunk": (977,),
+    "moved_without_a_reservation": (488,),
+    "five_ms_early": (446,),
+    "refused_rows_are_overtaken": (206,),
+    "no_tombstone": (193, 33),
+    "unknown_without_a_look": (125,),
+}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("plant", [*planted.PLANTED, *planted_rabbit.PLANTED], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[World]]]) -> None:
     with plant() as broken:
-        found = next(filter(None, (_violation(broken, seed) for seed in range(1_500))), None)
+        seeds = [*SHOWN_BY.get(plant.__name__, ()), *range(1_500)]
+        found = next(filter(None, (_violation(broken, seed) for seed in seeds)), None)
         assert found is not None, "1,500 seeds did not find the planted bug"
         seed, violation = found
         assert f"seed {seed}:" in str(violation)
