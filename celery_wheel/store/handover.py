@@ -248,7 +248,7 @@ def _lay(
     statements = store.database.statements
     moves = [(REST, hold.now_ms, next_seq(), None, row_id, hold.shard) for row_id in ids]
     statements.move.many(connection, moves)
-    statements.commanding.unwatch.many(connection, [(row_id, hold.shard) for row_id in ids])
+    statements.commanding.unwatch.many(connection, [(row_id,) for row_id in ids])
     outcomes = [(next_seq(), hold.shard, row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *resting)]
     statements.add_outcome.many(connection, outcomes)
     connection.execute(update(shards).where(shards.c.shard == hold.shard).values(seq=count << SHARD_BITS | hold.shard))

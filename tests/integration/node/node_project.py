@@ -32,17 +32,17 @@ def on_revoked(sender: Any = None, request: Any = None, **given: Any) -> None:
     note("signals", json.dumps([sender.name, request.id, given["terminated"], given["signum"], given["expired"]]))
 
 
-@app.task(name="mark", bind=True)
+@app.task(name="mark", bind=True, shared=False)
 def mark(self: Any, *args: object) -> str:
     note("marks", self.request.id)
     return "ran"
 
 
-@app.task(name="silent", ignore_result=True)
+@app.task(name="silent", ignore_result=True, shared=False)
 def silent() -> None: ...
 
 
-@app.task(name="finish")
+@app.task(name="finish", shared=False)
 def finish(results: list[str]) -> list[str]:
     note("finished", json.dumps(results))
     return results
