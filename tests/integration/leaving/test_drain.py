@@ -325,7 +325,7 @@ def test_what_a_scheduler_sent_between_two_drains_to_one_file_is_told(redis_stac
     wait_until(lambda: "stopped" in stack.said("drain") or process.poll() is not None, "the drain is in the middle")
     stack.kill("drain")
     stack.beat()
-    wait_until(lambda: pending(stack) == 0, "the scheduler has sent the rest")
+    wait_until(lambda: pending(stack) == 0, "the scheduler has sent the rest", 90)
     stack.stop("beat")
     done = drained(stack, file=file)
     assert (done.resumed, done.moved, done.gone, done.left) == (True, 0, 1_000, 0)
