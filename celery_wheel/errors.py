@@ -23,6 +23,14 @@ class StoreUnusable(StoreError):
     """The store cannot be used at all: unreachable folder, newer schema, not a store."""
 
 
+class StoreOutdated(StoreUnusable):
+    """The tables are not those that this version needs, or not there, and are not this process's to make."""
+
+
+class StoreUnused(StoreUnusable):
+    """The tables are there; no scheduler has used them yet."""
+
+
 class Fenced(WheelError, PermissionError):
     """A newer epoch holds the shard; this holder may change nothing any more."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
@@ -12,7 +14,7 @@ from kombu.exceptions import OperationalError
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.control import Wheel
-from celery_wheel.errors import BrokerError, StoreUnusable
+from celery_wheel.errors import BrokerError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store import open_store as open_url
 from celery_wheel.store import schema
 from celery_wheel.store.sql import SqlStore
@@ -22,29 +24,26 @@ CONNECT_S = 3
 
 
 class NotMigrated(StoreUnusable):
-    """The database is there, but its tables are not those that this version needs."""
+    """The database is there, but its tables are not those that this version needs; ``hint``: what to run."""
 
-    hint = ""
-
-
-class NotBegun(StoreUnusable):
-    """The tables are those that this version needs; no scheduler has used them yet."""
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def open_store(app: Any) -> SqlStore:
-    """Open the app's store to read. Raises NotMigrated with the command to run, NotBegun, or StoreUnusable."""
-    conf = Conf(app)
+    """Open the app's store to read. Raises NotMigrated, StoreUnused or another StoreUnusable."""
+    conf, alias = Conf(app), store_alias()
     try:
         return open_url(conf.store, durability=conf.durability, shards=None, create=False)
-    except StoreUnusable as error:
-        alias, unused = store_alias(), "never used" in str(error)
-        if alias is None or not (unused or "migrate" in str(error)):
+    except StoreOutdated as error:
+        if alias is None:
             raise
-        if unused and not _unapplied(alias):
-            raise NotBegun(str(error)) from error
-        refused = NotMigrated(str(error))
-        refused.hint = _remedy(alias)
-        raise refused from error
+        raise NotMigrated(str(error), _remedy(alias)) from error
+    except StoreUnused as error:
+        if alias is None or not _unapplied(alias):
+            raise
+        raise NotMigrated(str(error), _remedy(alias)) from error
 
 
 def _unapplied(alias: str) -> bool:
@@ -97,20 +96,16 @@ def eviction_policy(app: Any) -> str | None:
         return str(connection.default_channel.client.info("memory").get("maxmemory_policy"))
 
 
-class _connected:  # noqa: N801 - used like a function
+@contextmanager
+def _connected(app: Any) -> Iterator[Any]:
     """A connection to the broker that gives up soon. Raises BrokerError where there is none."""
-
-    def __init__(self, app: Any) -> None:
-        self._connection = app.connection_for_write()
-
-    def __enter__(self) -> Any:
-        self._connection.connect_timeout = CONNECT_S
+    connection = app.connection_for_write()
+    connection.connect_timeout = CONNECT_S
+    try:
         try:
-            self._connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
-        except (OperationalError, OSError, *self._connection.connection_errors) as error:
-            self._connection.release()
-            raise BrokerError(f"the broker at {self._connection.as_uri()} does not answer ({error})") from error
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.release()
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+        except (OperationalError, OSError, *connection.connection_errors) as error:
+            raise BrokerError(f"the broker at {connection.as_uri()} does not answer ({error})") from error
+        yield connection
+    finally:
+        connection.release()

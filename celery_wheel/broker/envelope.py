@@ -36,6 +36,9 @@ from uuid import UUID
 from celery_wheel.store.model import Message, Unreadable
 
 HEADER = "wheel"
+
+#: Header of a message that may be in its queue already.
+AGAIN = "wheel_again"
 VERSION = 1
 
 #: The first instant that no eta may reach: 1 January 9999. A later one overflows a date in some time zone.

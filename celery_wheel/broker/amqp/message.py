@@ -19,10 +19,8 @@ import amqp
 from kombu.utils import json
 
 from celery_wheel.broker.amqp.link import UNREADABLE
-from celery_wheel.broker.envelope import message_of, readable
+from celery_wheel.broker.envelope import AGAIN, message_of, readable
 from celery_wheel.store.model import Message, Row, Unreadable
-
-AGAIN = "wheel_again"
 
 dumps: Any = json.dumps
 loads: Any = json.loads

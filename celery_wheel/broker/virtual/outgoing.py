@@ -19,6 +19,7 @@ from kombu.entity import Exchange
 from kombu.messaging import Producer
 from kombu.utils import json
 
+from celery_wheel.broker.envelope import AGAIN
 from celery_wheel.broker.virtual.ingress import CONNECT_S
 from celery_wheel.broker.virtual.trouble import later, lost, told
 from celery_wheel.engine.port import Published, Verdict
@@ -26,8 +27,6 @@ from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store.model import Row
 
 logger = logging.getLogger(__name__)
-
-AGAIN = "wheel_again"
 
 #: So often a message is refused before it is rejected: about a second, and on a new connection each time, because some
 #: transports keep what they once knew of a queue.

@@ -12,7 +12,7 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
-from celery_wheel.store.browse.overview import Due, Names, Next, due_by_hour, names, next_due, schedulers, waiting
+from celery_wheel.store.browse.overview import Due, Names, due_by_hour, names, next_due, schedulers, waiting
 from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
 from celery_wheel.store.browse.rows import Settled, Stopped, Task
 from celery_wheel.store.browse.sources import Page
@@ -23,7 +23,6 @@ __all__ = [
     "Detail",
     "Due",
     "Names",
-    "Next",
     "Page",
     "Settled",
     "Stopped",
