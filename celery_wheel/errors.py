@@ -26,6 +26,14 @@ class StoreUnusable(StoreError):
     """The store cannot be used at all: unreachable folder, newer schema, not a store."""
 
 
+class StoreOutdated(StoreUnusable):
+    """The tables are not those that this version needs, or not there, and are not this process's to make."""
+
+
+class StoreUnused(StoreUnusable):
+    """The tables are there; no scheduler has used them yet."""
+
+
 class FileUnusable(WheelError, ValueError):
     """A file is not what it is to be: not one that a drain made, not whole, or in the way of one."""
 

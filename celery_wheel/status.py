@@ -48,7 +48,9 @@ def status_of(store: SqlStore, now_ms: int, pending: Mapping[int, int] | None = 
 def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None = None) -> ShardStatus:
     state = store.state(shard)
     age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
-    next_due_ms = min((one.due_ms for one in browse.next_due(store, shard)), default=None)
+    with store.database.snapshot() as connection:
+        lanes = store.lanes_seen_by(connection, shard)
+        next_due_ms = min(browse.next_due(connection, shard, lanes).values(), default=None)
     return ShardStatus(
         shard=shard,
         holder=state.holder,
@@ -59,9 +61,6 @@ def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None =
         pending=browse.waiting(store, shard) if pending is None else pending,
         next_due_ms=next_due_ms,
         behind_ms=0 if next_due_ms is None else max(0, now_ms - next_due_ms),
-        lanes=[
-            {"lane": one.lane, "hand": list(one.hand), "cut": list(one.cut), "target": one.target}
-            for one in store.lanes(shard)
-        ],
+        lanes=[{"lane": one.lane, "hand": list(one.hand), "cut": list(one.cut), "target": one.target} for one in lanes],
         snapshot=state.snapshot,
     )

@@ -54,9 +54,7 @@ class PageAdmin(ModelAdmin):
     """A page of the wheel in the place of a model's list."""
 
     template: ClassVar[str]
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        raise NotImplementedError
+    show: Show  #: what the template needs
 
     # -- who may -------------------------------------------------------------------------------------
 
@@ -119,16 +117,10 @@ class PageAdmin(ModelAdmin):
 @admin.register(models.Wheel)
 class WheelAdmin(PageAdmin):
     template = "django_wheel/wheel.html"
+    show = staticmethod(live)
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [path("live/", self.guarded(self.live), name=f"{name}_live")]
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        wanted = asked.criteria.shard
-        shown = live(wheel, wanted or 0)
-        if wanted is not None and wanted != shown["chosen"].shard:
-            asked.problems.append(f"shard must be one that the store has, got {wanted}")
-        return shown
 
     def live(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request, "django_wheel/live.html", self.show)
@@ -137,15 +129,13 @@ class WheelAdmin(PageAdmin):
 @admin.register(models.Pending)
 class PendingAdmin(PageAdmin):
     template = "django_wheel/pending.html"
+    show = staticmethod(lists.pending)
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
             path("<int:timer_id>/", self.guarded(self.one), name=f"{name}_one"),
             path("<int:timer_id>/body/", self.guarded(self.body), name=f"{name}_body"),
         ]
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return lists.pending(wheel, asked)
 
     def one(self, request: HttpRequest, timer_id: int) -> HttpResponse:
         def show(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -175,30 +165,22 @@ def _detail(wheel: Wheel, timer_id: int) -> browse.Detail:
 @admin.register(models.History)
 class HistoryAdmin(PageAdmin):
     template = "django_wheel/history.html"
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return lists.history(wheel, asked)
+    show = staticmethod(lists.history)
 
 
 @admin.register(models.Rejected)
 class RejectedAdmin(PageAdmin):
     template = "django_wheel/rejected.html"
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return lists.rejected(wheel, asked)
+    show = staticmethod(lists.rejected)
 
 
 @admin.register(models.Batch)
 class BatchAdmin(PageAdmin):
     template = "django_wheel/batches.html"
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return lists.batches(wheel, asked)
+    show = staticmethod(lists.batches)
 
 
 @admin.register(models.Shard)
 class ShardAdmin(PageAdmin):
     template = "django_wheel/shards.html"
-
-    def show(self, wheel: Wheel, asked: Asked) -> dict[str, Any]:
-        return lists.shards(wheel, asked)
+    show = staticmethod(lists.shards)

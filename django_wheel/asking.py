@@ -9,7 +9,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from celery_wheel.conf import Conf
-from celery_wheel.errors import StoreUnusable
+from celery_wheel.errors import StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store import open_store as open_url
 from celery_wheel.store import schema
 from celery_wheel.store.sql import SqlStore
@@ -17,29 +17,26 @@ from django_wheel.database import store_alias
 
 
 class NotMigrated(StoreUnusable):
-    """The database is there, but its tables are not those that this version needs."""
+    """The database is there, but its tables are not those that this version needs; ``hint``: what to run."""
 
-    hint = ""
-
-
-class NotBegun(StoreUnusable):
-    """The tables are those that this version needs; no scheduler has used them yet."""
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def open_store(app: Any) -> SqlStore:
-    """Open the app's store to read. Raises NotMigrated with the command to run, NotBegun, or StoreUnusable."""
-    conf = Conf(app)
+    """Open the app's store to read. Raises NotMigrated, StoreUnused or another StoreUnusable."""
+    conf, alias = Conf(app), store_alias()
     try:
         return open_url(conf.store, durability=conf.durability, shards=None, create=False)
-    except StoreUnusable as error:
-        alias, unused = store_alias(), "never used" in str(error)
-        if alias is None or not (unused or "migrate" in str(error)):
+    except StoreOutdated as error:
+        if alias is None:
             raise
-        if unused and not _unapplied(alias):
-            raise NotBegun(str(error)) from error
-        refused = NotMigrated(str(error))
-        refused.hint = _remedy(alias)
-        raise refused from error
+        raise NotMigrated(str(error), _remedy(alias)) from error
+    except StoreUnused as error:
+        if alias is None or not _unapplied(alias):
+            raise
+        raise NotMigrated(str(error), _remedy(alias)) from error
 
 
 def _unapplied(alias: str) -> bool:

@@ -27,7 +27,7 @@ from django.db import connections
 from celery_wheel.conf import Conf
 from celery_wheel.doctor import Finding, Site, broker, queues
 from celery_wheel.doctor import settings as asked
-from celery_wheel.errors import BrokerError, SettingError, WheelError
+from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
 from celery_wheel.transaction import inbox_of
 from django_wheel import asking
 from django_wheel.database import store_alias
@@ -123,7 +123,7 @@ def _store(app: Any) -> Checked:
         asking.open_store(app).close()
     except asking.NotMigrated as error:
         yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
-    except asking.NotBegun as error:
+    except StoreUnused as error:
         yield Warning(f"{error}.", hint="Start one: celery -A <project> beat", id="django_wheel.W012")
     except WheelError as error:
         yield Error(f"{error}.", hint="Web processes and beat need the same store.", id="django_wheel.E003")

@@ -46,7 +46,7 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_every_setting_in_the_text_exists() -> None:
-    from celery_wheel.broker.amqp.message import AGAIN
+    from celery_wheel.broker.envelope import AGAIN
     from celery_wheel.conf import settings
 
     known = {AGAIN, *(name for name, _, _ in settings())}

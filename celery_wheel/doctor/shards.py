@@ -73,8 +73,11 @@ def _said(one: ShardStatus) -> Iterator[Finding]:
 
 def _refused(site: Site, one: ShardStatus) -> Iterator[Finding]:
     targets = {lane["lane"]: lane["target"] for lane in one.lanes if lane["target"]}
-    waiting = {due.lane for due in browse.next_due(site.store, one.shard)} if targets and site.store else set()
-    for lane in sorted(waiting & set(targets)):
+    if not targets or site.store is None:
+        return
+    with site.store.database.snapshot() as connection:
+        waiting = browse.next_due(connection, one.shard, site.store.lanes_seen_by(connection, one.shard))
+    for lane in sorted(waiting.keys() & targets):
         yield warning(
             f"shard {one.shard}",
             f"tasks for {targets[lane]} wait: that queue takes none for now, and is tried again",

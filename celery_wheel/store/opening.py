@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, inspect, select
 
-from celery_wheel.errors import SettingError, StoreError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.database import Database
 from celery_wheel.store.migrate import migrate
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
@@ -105,10 +105,13 @@ def _open(database: Database, shards: int | None, create: bool, place: Place) ->
         tables = found is not None or inspect(connection).has_table(meta.name)
     if found is None:
         if not tables and not (create and place.own):
-            maker = f"a scheduler makes them when it starts: {BEAT}" if place.own else f"run: {place.made_by}"
-            raise StoreUnusable(f"{database.name} has no tables of a store; {maker}")
+            if place.own:
+                raise StoreUnusable(
+                    f"{database.name} has no tables of a store; a scheduler makes them when it starts: {BEAT}"
+                )
+            raise StoreOutdated(f"{database.name} has no tables of a store; run: {place.made_by}")
         if not create:
-            raise StoreUnusable(f"the store {database.name} was never used; a scheduler begins it: {BEAT}")
+            raise StoreUnused(f"the store {database.name} was never used; a scheduler begins it: {BEAT}")
         with database.making() as connection:
             # Another process may have made them since.
             found = _read(connection) or _make(connection, shards or 1)
@@ -142,7 +145,7 @@ def _check(name: str, found: Any, shards: int | None, place: Place) -> None:
         )
     if found.schema_version < SCHEMA_VERSION:
         remedy = f"stop every scheduler, then run: {MIGRATE}"
-        raise StoreUnusable(
+        raise StoreOutdated(
             f"the store {name} was made by an older celery-wheel (its tables have version {found.schema_version}, this "
             f"one needs {SCHEMA_VERSION}); nothing was touched; {remedy if place.own else f'run: {place.made_by}'}"
         )

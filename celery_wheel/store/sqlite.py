@@ -75,8 +75,7 @@ class SqliteDatabase:
         self.statements = _statements()
         self._lease = FileLease(path)
         self._turn = Turns()
-        self._file: tuple[int, int] | None = None  #: device and inode, from the first write on
-        self._read: tuple[int, int] | None = None  #: the same, from the first look on
+        self._file: tuple[int, int] | None = None  #: device and inode, from its first use on
         self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
@@ -86,8 +85,8 @@ class SqliteDatabase:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         self._check_usable()
-        if self._read is None:
-            self._read = self._identity()
+        if self._file is None:
+            self._file = self._identity()
         with self._in_words(), self._reader.connect() as connection:
             yield connection
             if self._closed:
@@ -187,7 +186,7 @@ class SqliteDatabase:
             yield connection
 
     def replaced(self) -> bool:
-        return self._read is not None and self._identity() != self._read
+        return self._file is not None and self._identity() != self._file
 
     def now_ms(self) -> int | None:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable
 from celery_wheel.store.place import Place
 from celery_wheel.store.sqlite import SqliteDatabase
 
@@ -39,7 +39,7 @@ def _check_place(path: Path, create: bool, place: Place) -> None:
             )
         return
     if not place.own:
-        raise StoreUnusable(f"there is no store at {path}; run: {place.made_by}")
+        raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
         raise StoreUnusable(
             f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}. If one runs, it "

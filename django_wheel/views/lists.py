@@ -5,11 +5,11 @@ Each is a page by key: the store reads as many lines as are shown, wherever in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
-from celery_wheel.control import Wheel, now_ms
+from celery_wheel.control import END, Wheel, now_ms
 from celery_wheel.store.browse import Detail, Names, Page
 from celery_wheel.store.model import ORIGIN
 from django_wheel.present import seen
@@ -37,13 +37,12 @@ def pending(wheel: Wheel, asked: Asked) -> dict[str, Any]:
     if asked.task_id:
         found = wheel.find(asked.task_id, with_bytes=False)
         return {"found": found, "searched": asked.task_id, "page": Page([], None)}
-    page = wheel.pending(asked.place or ORIGIN, LINES, **_criteria(asked))
+    page = wheel.pending(asked.place or ORIGIN, LINES, **asdict(asked.criteria))
     return {"names": _offered_names(wheel), "page": page, "now_ms": now_ms()}
 
 
 def history(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    before = {} if asked.place is None else {"before": asked.place}
-    return {"page": wheel.history(limit=LINES, **before, **_criteria(asked))}
+    return {"page": wheel.history(asked.place or END, LINES, **asdict(asked.criteria))}
 
 
 def rejected(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -51,14 +50,13 @@ def rejected(wheel: Wheel, asked: Asked) -> dict[str, Any]:
     if kind not in KINDS:
         asked.problems.append(f"kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r}")
         kind = KINDS[0]
-    before = {} if asked.place is None else {"before": asked.place}
     links = [(one, asked.link(kind=one, after=None), one == kind) for one in KINDS]
-    return {"page": wheel.outcomes(kind, limit=LINES, **before, **_criteria(asked)), "kinds": links, "kind": kind}
+    page = wheel.outcomes(kind, before=asked.place or END, limit=LINES, **asdict(asked.criteria))
+    return {"page": page, "kinds": links, "kind": kind}
 
 
 def batches(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    before = {} if asked.place is None else {"before": asked.place}
-    return {"page": wheel.batches(limit=LINES, **before, shard=asked.criteria.shard)}
+    return {"page": wheel.batches(asked.place or END, LINES, shard=asked.criteria.shard)}
 
 
 def shards(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -67,17 +65,6 @@ def shards(wheel: Wheel, asked: Asked) -> dict[str, Any]:
 
 def one_task(detail: Detail) -> dict[str, Any]:
     return {"detail": detail, "task": detail.task, "now_ms": now_ms()}
-
-
-def _criteria(asked: Asked) -> dict[str, Any]:
-    wanted = asked.criteria
-    return {
-        "shard": wanted.shard,
-        "task": wanted.task,
-        "queue": wanted.queue,
-        "from_ms": wanted.from_ms,
-        "to_ms": wanted.to_ms,
-    }
 
 
 def _offered_names(wheel: Wheel) -> Offers:

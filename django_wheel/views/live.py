@@ -18,6 +18,7 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.status import SILENT_MS, ShardStatus, status_of
 from celery_wheel.store import browse
 from django_wheel import picture
+from django_wheel.views.request import Asked
 
 #: Lateness is shown of so many tasks that left last.
 LATENESS_OF = 200
@@ -31,14 +32,17 @@ class Lateness:
     max_ms: int
 
 
-def live(wheel: Wheel, shard: int) -> dict[str, Any]:
-    """What ``live.html`` needs. ``shard``: whose levels are shown, if the store has it; else the first's."""
+def live(wheel: Wheel, asked: Asked) -> dict[str, Any]:
+    """What ``live.html`` needs: the levels of the shard that is asked for; of the first, if the store has no such."""
     now, due = now_ms(), browse.due_by_hour(wheel.store)
     pending = Counter[int]()  # of the same pass over the tally: every viewer asks every second
     for one in due:
         pending[one.shard] += one.pending
     shards = status_of(wheel.store, now, pending)
-    chosen = shards[shard] if shard < len(shards) else shards[0]
+    wanted = asked.criteria.shard or 0
+    if wanted >= len(shards):
+        asked.problems.append(f"shard must be one that the store has, got {wanted}")
+    chosen = shards[wanted] if wanted < len(shards) else shards[0]
     return {
         "now_ms": now,
         "shards": shards,

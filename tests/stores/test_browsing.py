@@ -157,7 +157,9 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     assert [(one.shard, one.from_ms, one.pending) for one in due] == [(0, NOW, 5), (0, NOW + HOUR_MS, 2), (1, NOW, 1)]
     names = browse.names(sql_store)
     assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
-    assert [(one.lane, one.due_ms) for one in browse.next_due(sql_store, 0)] == [(0, NOW)]
+    with sql_store.database.snapshot() as connection:
+        assert browse.next_due(connection, 0, sql_store.lanes_seen_by(connection, 0)) == {0: NOW}
+        assert browse.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) is None
     sql_store.attend("a", NOW, 1)
     assert browse.schedulers(sql_store) == {"a": NOW}
 

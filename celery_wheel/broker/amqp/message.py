@@ -19,8 +19,7 @@ import amqp
 from kombu.utils import json
 
 from celery_wheel.broker.amqp.link import UNREADABLE
-from celery_wheel.broker.envelope import AGAIN as AGAIN
-from celery_wheel.broker.envelope import message_of, readable
+from celery_wheel.broker.envelope import AGAIN, message_of, readable
 from celery_wheel.store.model import Message, Row, Unreadable
 
 dumps: Any = json.dumps

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, literal, select, tuple_
+from sqlalchemy import Connection, and_, func, literal, select, tuple_
 
 from celery_wheel.store.browse.pages import Criteria
-from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.model import HOUR_MS, LaneState
 from celery_wheel.store.schema import scheduler, tally, timer
 from celery_wheel.store.sql import SqlStore
 
@@ -35,15 +36,6 @@ class Names:
 
     queues: dict[str, int]
     tasks: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """The next of a shard's lane to leave."""
-
-    shard: int
-    lane: int
-    due_ms: int
 
 
 def due_by_hour(store: SqlStore) -> list[Due]:
@@ -104,18 +96,14 @@ def names(store: SqlStore) -> Names:
     return Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))
 
 
-def next_due(store: SqlStore, shard: int) -> list[Next]:
-    """The first row behind each lane's hand; a lane with nothing in it is left out."""
-    found, lanes = [], store.lanes(shard)
-    with store.database.reading() as connection:
-        for lane in lanes:
-            place = tuple_(timer.c.due_ms, timer.c.seq)
-            behind = and_(timer.c.shard == shard, timer.c.lane == lane.lane, place > tuple_(*lane.hand))
-            first = select(timer.c.due_ms).where(behind).order_by(timer.c.due_ms, timer.c.seq).limit(1)
-            due_ms = connection.scalar(first)
-            if due_ms is not None:
-                found.append(Next(shard, lane.lane, due_ms))
-    return found
+def next_due(connection: Connection, shard: int, lanes: Iterable[LaneState]) -> dict[int, int]:
+    """When the first row behind each lane's hand is due, at the moment that the connection sees; idle lanes are out."""
+    place, firsts = tuple_(timer.c.due_ms, timer.c.seq), dict[int, int | None]()
+    for lane in lanes:
+        behind = and_(timer.c.shard == shard, timer.c.lane == lane.lane, place > tuple_(*lane.hand))
+        first = select(timer.c.due_ms).where(behind).order_by(timer.c.due_ms, timer.c.seq).limit(1)
+        firsts[lane.lane] = connection.scalar(first)
+    return {lane: due_ms for lane, due_ms in firsts.items() if due_ms is not None}
 
 
 def schedulers(store: SqlStore) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from celery_wheel.errors import WheelError
+from celery_wheel.errors import StoreUnused, WheelError
 from celery_wheel.store.schema import SCHEMA_VERSION
 from django_wheel import asking
 from django_wheel.project import project_wheel
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         try:
             store = asking.open_store(project_wheel().conf.app)
-        except asking.NotBegun as unused:  # as before the first start of a scheduler, which a deployment has yet to do
+        except StoreUnused as unused:  # as before the first start of a scheduler, which a deployment has yet to do
             self.stdout.write(f"the tables are those of version {SCHEMA_VERSION}; {unused}")
             return
         except asking.NotMigrated as error:
