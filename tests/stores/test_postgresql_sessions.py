@@ -65,8 +65,8 @@ def shown_to_others(postgres: PostgresServer, url: str, name: str) -> str:
     [
         "client_encoding = latin1",
         "default_transaction_isolation = serializable",
-        "idle_in_transaction_session_timeout = 1",
-        "idle_session_timeout = 1",
+        "idle_in_transaction_session_timeout = 700",
+        "idle_session_timeout = 700",
         "lock_timeout = 1",
         "plan_cache_mode = force_generic_plan",
         "statement_timeout = 1000",
