@@ -10,7 +10,7 @@ from celery_wheel.cli.group import said, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site takes.")
 @click.option("--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="How many.")
 @click.option("--bytes", "body", type=click.IntRange(0, 10**6), default=200, show_default=True, help="Of an argument.")
 @options.as_json
