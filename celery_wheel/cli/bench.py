@@ -8,6 +8,7 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options
 from celery_wheel.cli.group import said, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
+from celery_wheel.cli.starting import start_project
 
 
 @wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site takes.")
@@ -24,6 +25,7 @@ def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
     with said():
         from celery_wheel.measure import Figure, measure
 
+        start_project()
         with progress("measuring", 4 * tasks) as bar:
             found = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
     if as_json:

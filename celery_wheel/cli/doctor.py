@@ -8,6 +8,7 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options
 from celery_wheel.cli.group import TO_ACT_UPON, said, wheel
 from celery_wheel.cli.output import progress, put_json
+from celery_wheel.cli.starting import start_project
 from celery_wheel.present import many
 
 SHOWN = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
@@ -25,6 +26,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     found = []
     with said(), progress("examining", len(CHECKS)) as done:
+        start_project()
         for findings in examine(ctx.obj.app):
             found += findings
             done(1)

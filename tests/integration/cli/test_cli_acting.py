@@ -170,6 +170,15 @@ def test_the_bench_leaves_nothing_behind(bench: Bench, command: Commands) -> Non
     assert bench.app.conf.wheel_store == bench.store
 
 
+def test_the_bench_measures_the_wheel_whatever_the_app_leaves_to_celery(bench: Bench, command: Commands) -> None:
+    bench.app.conf.update(wheel_enabled=False, wheel_min_delay=60)
+    try:
+        assert command("bench", "--tasks", "100", "--bytes", "10").exit_code == 0
+        assert (bench.app.conf.wheel_enabled, bench.app.conf.wheel_min_delay) == (False, 60)
+    finally:
+        bench.app.conf.update(wheel_enabled=True, wheel_min_delay=0)
+
+
 def test_while_a_scheduler_runs_nothing_is_drained_and_a_file_must_be_one(
     bench: Bench, command: Commands, in_folder: Path
 ) -> None:
