@@ -46,6 +46,7 @@ HAPPENS = [
     "done",
     "too_late",
     "unknown",
+    "taken back",
     "told",
     "told twice",
     "completed",

@@ -195,6 +195,7 @@ class World:
         found["lost by redis"] = len(self.excused)
         found["told"] = len(self.told)
         found["told twice"] = sum(n > 1 for n in self.told.values())
+        found["taken back"] = len(self.asking.taken_back)
         found.update(self.claiming.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
@@ -208,7 +209,9 @@ class World:
         if dice < 0.10 and self.to_send:
             self._send()
         elif dice < 0.16:
-            if self.gates and rng.random() < 0.2:
+            if self.asking.questions and rng.random() < 0.15:
+                self.log.append(f"user: {self.asking.repent()}")
+            elif self.gates and rng.random() < 0.2:
                 self.log.append(f"user: {self.gating.turn()}")
             else:
                 self._ask()
