@@ -346,10 +346,11 @@ class Term:
         tally, lowest = settlement.change.tally, dict[int, Position]()
         for row, place in rows:
             lane = self.lane_of(place)
-            if lane.number not in lowest and not self._has_more(lane, row.due_ms):
+            if lane.number not in lowest and not self._has_more(lane, max(row.due_ms, lane.top_ms)):
                 lane.again = False
             lane.again |= again
             move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())
+            lane.top_ms = max(lane.top_ms, move.due_ms)
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
             lowest[lane.number] = min(lowest.get(lane.number, END), Position(move.due_ms, move.seq))
