@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, ove
 
 from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForVerdicts, Pending, Verdict
+from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForGates, ForVerdicts, Pending, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
@@ -315,7 +315,8 @@ class Wheel:
         if queue is not None and task is not None:
             raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
         name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
-        return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
+        request = ForGates(lambda: self.store, kind, {**options, **_who(how)}, "gates", self.turn)
+        return request.ask([name], _timeout(how))[name]
 
     def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
         return ForVerdicts(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)

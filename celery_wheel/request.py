@@ -191,6 +191,13 @@ class ForVerdicts(Request[Verdict]):
         return {name: said for name, said in found.items() if name not in in_doubt}
 
 
+class ForGates(ForVerdicts):
+    """A gate is one in every shard: it is closed, or open, once it is so in all of them."""
+
+    def _in_doubt(self, found: Mapping[str, Verdict], unanswered: set[str]) -> set[str]:
+        return unanswered
+
+
 class ForCounts(Request[Completed]):
     """Tasks that watch a key may be in several shards: they are added up."""
 
