@@ -34,7 +34,6 @@ from celery_wheel.store.model import (
     MOVE,
     ORIGIN,
     PAUSE,
-    PAUSED,
     REPLAY,
     REQUEUE,
     RESUME,
@@ -299,6 +298,8 @@ class Wheel:
         Args:
             over: seconds in which what had gathered leaves evenly; at once if there are none.
         """
+        if over is not None and (isinstance(over, bool) or not isinstance(over, (int, float))):
+            raise TypeError(f"resume must be over a number of seconds, got {over!r:.60}")
         if over is not None and not 0 <= over < MAX_OVER_S:
             raise ValueError(f"resume must be over a time of 0 s to a year, got {over!r}")
         verdict = self._gate(RESUME, {"per_ms": round(over * 1_000) if over else None}, queue, task, how)
@@ -307,7 +308,7 @@ class Wheel:
     def gates(self) -> list[Gate]:
         """What is paused, or was resumed over a time that is not over."""
         found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
-        return [one for one in found.values() if one.state == PAUSED or one.at_ms + one.per_ms > now_ms()]
+        return [one for one in found.values() if one.in_force(now_ms())]
 
     def _gate(self, kind: str, options: dict[str, Any], queue: str | None, task: str | None, how: How) -> Verdict:
         _check_at_once(kind, how)
@@ -322,6 +323,8 @@ class Wheel:
 
     def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
+        if not one and not isinstance(tasks, Iterable):
+            raise TypeError(f"a task must be given by its id or its AsyncResult, got {tasks!r:.60}")
         wanted: Any = [tasks] if one else tasks
         task_ids = [_id_of(task) for task in wanted]
         request = self._request(kind, options, how)

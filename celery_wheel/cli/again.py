@@ -26,7 +26,7 @@ REPLAYED = {
 }
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let tasks that were set aside leave now.")
 @chosen.ids
 @options.names
 @options.shard
@@ -72,7 +72,7 @@ def requeue(
     verdicts.show(ctx, said, REQUEUED, as_json, not found.by_filter, "task id")
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Send again what left: after a broker has lost it.")
 @options.names
 @options.shard
 @click.option("--from", "from_ms", type=options.Instant(), required=True, help="Due from this instant on.")

@@ -10,7 +10,7 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options, verdicts
 from celery_wheel.cli.group import TO_ACT_UPON, answered, asking, wheel
 from celery_wheel.cli.output import Column, Lines, put_json
-from celery_wheel.present import duration, utc
+from celery_wheel.present import duration, seen, utc
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
@@ -22,7 +22,7 @@ _names = options.all_of(
 )
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let nothing leave for a queue, of a task, or at all.")
 @_names
 @click.option("--all", "everything", is_flag=True, help="Everything.")
 @options.asking
@@ -46,10 +46,12 @@ def pause(
         if queue is not None or task is not None or everything:
             _one_of(queue, task, everything)
             wheel.pause(queue=queue, task=task, reason=reason, timeout=timeout, actor=verdicts.whoever())
+            if not everything and not wheel.forecast(queue=queue, task=task):
+                click.echo(f"nothing waits for {seen(queue or task)} at present: is that its name?", err=True)
         _show(wheel, as_json)
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Undo a pause.")
 @_names
 @click.option("--all", "everything", is_flag=True, help="What was paused with --all.")
 @click.option("--over", type=options.Length(), help="Let what has gathered leave evenly in this time: 600, 10m, 1h.")
@@ -97,12 +99,12 @@ def _show(wheel: Wheel, as_json: bool) -> None:
         put_json({"gates": [_as_dict(one) for one in found]})
         return
     columns: list[Column[Gate]] = [
-        Column("what", lambda one: one.scope if one.scope == "all" else f"{one.scope} {one.name}"),
+        Column("what", lambda one: one.what),
         Column("state", lambda one: one.state),
         Column("for", lambda one: duration(max(0, at_ms - one.at_ms)), "right"),
-        Column("since", lambda one: utc(one.at_ms)),
+        Column("since", lambda one: utc(one.at_ms), whole=True),
         Column("evenly in", lambda one: duration(one.per_ms) if one.per_ms else ""),
-        Column("by", lambda one: one.actor),
+        Column("by", lambda one: one.actor, spare=True),
         Column("reason", lambda one: one.reason, cut=200),
     ]
     if found:
