@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.errors import WheelUnavailable
+from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.request import ForGates, ForVerdicts, Verdict
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
@@ -51,3 +51,32 @@ def test_a_gate_is_one_in_every_shard(store: SqlStore, kind: str) -> None:
 def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
     request = ForVerdicts(lambda: store, "cancel", {}, "task_ids", answering(store, 0, "done"))
     assert request.ask(["a"], 0.05) == {"a": Verdict.DONE}
+
+
+def test_who_is_interrupted_while_it_waits_has_taken_it_back(store: SqlStore) -> None:
+    def turn() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ForVerdicts(lambda: store, "cancel", {}, "task_ids", turn).ask(["a"], 5)
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_what_came_into_one_shard_only_is_taken_back(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = SqlStore.ask
+
+    def failing(self: SqlStore, shard: int, kind: str, payload: bytes) -> int:
+        if shard == 1:
+            raise StoreError("the disk is full")
+        return ask(self, shard, kind, payload)
+
+    monkeypatch.setattr(SqlStore, "ask", failing)
+    with pytest.raises(StoreError, match="the disk is full"):
+        ForVerdicts(lambda: store, "cancel", {}).ask(["a"], 5)
+    assert store.read_inbox(0, 10) == []
+    monkeypatch.setattr(SqlStore, "take_back", lambda self, item: failing(self, 1, "", b""))
+    with pytest.raises(StoreError) as raised:
+        ForVerdicts(lambda: store, "cancel", {}).ask(["a"], 5)
+    assert raised.value.__notes__ == [
+        "the request (cancel) could not be taken back, and may be carried out: the disk is full"
+    ]
