@@ -46,12 +46,11 @@ def act(request: HttpRequest, render: Render) -> HttpResponse:
     if action is None:
         return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")
     back = _back(request, action)
-    sure = "sure" in request.POST
-    form = action.form(request.POST if sure else None)
+    form = action.form(request.POST if "sure" in request.POST else None)  # without data it is never valid
     try:
         wheel = project_wheel()
         chosen = chosen_of(wheel, action, request.POST.getlist("row"))
-        if not sure or not form.is_valid():
+        if not form.is_valid():
             return render(f"{action.label} {many(len(chosen.task_ids), 'task')}?", _asking(action, chosen, form, back))
         _carry_out(request, wheel, action, chosen, form.cleaned_data)
     except Refused as error:
