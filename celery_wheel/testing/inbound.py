@@ -77,7 +77,7 @@ class Inbound:
     # -- what waits ----------------------------------------------------------------------------------
 
     def next(self) -> tuple[browse.Task, int] | None:
-        """The next task to leave, due or not, and when it is to be tried; what is paused is not, until it is resumed."""
+        """The next task to leave, and when; what is paused does not, until it is resumed."""
         store = self._store
         if store is None:
             return None
