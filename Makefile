@@ -42,7 +42,7 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the tests that need a browser are skipped, or fail where CI is set." >&2
 
 test: venv services lint  ## everything that has to pass
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadfile
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadfile
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin tests/browser
 
 test-browser: venv services  ## only the admin in a real browser
