@@ -49,8 +49,14 @@ PATIENCE_S = 30.0
 Progress = Callable[[str, int], None]
 
 
-#: Whatever the app is set to, these tasks take the way through the wheel queue.
-BY_THE_QUEUE = {"wheel_enabled": True, "wheel_min_delay": 0, "wheel_transactional": False}
+#: Whatever the app is set to, these tasks take the way through one wheel queue, and nothing holds them up.
+BY_THE_QUEUE = {
+    "wheel_enabled": True,
+    "wheel_min_delay": 0,
+    "wheel_transactional": False,
+    "wheel_shards": 1,
+    "wheel_rate_limits": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,7 @@ def measure(app: Any, count: int, body_bytes: int, progress: Progress) -> list[F
     conf.check()
     name = f"wheel-bench-{secrets.token_hex(4)}"
     with _store_beside(conf.store, name) as url:
-        changed = {
-            "wheel_store": url,
-            "wheel_namespace": name,
-            "wheel_shards": 1,
-            "wheel_rate_limits": {},
-        } | BY_THE_QUEUE
+        changed = {**BY_THE_QUEUE, "wheel_store": url, "wheel_namespace": name}
         with (
             _settings(app, changed),
             closing(open_store_of(conf)) as store,

@@ -50,9 +50,7 @@ def status_of(store: SqlStore, now_ms: int, pending: Mapping[int, int] | None = 
 def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None = None) -> ShardStatus:
     state = store.state(shard)
     age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
-    with store.database.snapshot() as connection:
-        lanes = store.lanes_seen_by(connection, shard)
-        due_ms = browse.next_due(connection, shard, lanes)
+    lanes, due_ms = browse.standing(store, shard)
     gates = [gate for gate in store.gates(shard) if gate.in_force(now_ms)]
     # What stands behind a gate is to wait; nobody is behind with it.
     gated = {one.lane for one in lanes if one.scope is not None}

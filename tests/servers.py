@@ -39,12 +39,12 @@ _POLL_S = 0.02
 EMPTY = '""'
 
 
-def wait_until(reached: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
+def wait_until(reached: Callable[[], object], what: str, seconds: float = PATIENCE_S, every_s: float = _POLL_S) -> None:
     """Poll until true: only for what another process does. A failure says what did not happen."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(_POLL_S)
+        time.sleep(every_s)
 
 
 def absent(what: str) -> NoReturn:

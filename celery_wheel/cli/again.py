@@ -9,12 +9,12 @@ from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli import chosen, options, verdicts
 from celery_wheel.cli.group import asking, wheel
+from celery_wheel.store.model import SET_ASIDE
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.given import How
 
-KINDS = ("rejected", "expired", "parked")
 REQUEUED = {
     "done": "leaves now",
     "too_late": "is not set aside (any more): see `celery wheel show`",
@@ -32,7 +32,9 @@ REPLAYED = {
 @options.names
 @options.shard
 @options.span
-@click.option("--kind", type=click.Choice(KINDS), default="rejected", show_default=True, help="Of a filter: what is.")
+@click.option(
+    "--kind", type=click.Choice(SET_ASIDE), default="rejected", show_default=True, help="Of a filter: what is."
+)
 @options.yes
 @options.asking
 @click.pass_context

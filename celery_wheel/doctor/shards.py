@@ -91,8 +91,7 @@ def _refused(site: Site, one: ShardStatus) -> Iterator[Finding]:
     targets = {lane["lane"]: lane["target"] for lane in one.lanes if lane["target"] and lane["scope"] is None}
     if not targets or site.store is None:
         return
-    with site.store.database.snapshot() as connection:
-        waiting = browse.next_due(connection, one.shard, site.store.lanes_seen_by(connection, one.shard))
+    _, waiting = browse.standing(site.store, one.shard)
     for lane in sorted(waiting.keys() & targets):
         yield warning(
             f"shard {one.shard}",

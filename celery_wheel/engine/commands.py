@@ -27,9 +27,8 @@ from collections.abc import Collection, Generator
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.recall import recall
-from celery_wheel.engine.revision import Revision, Why, handed_over, relocate, revised, undone, withdraw
+from celery_wheel.engine.revision import Revision, Why, commit, handed_over, relocate, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import CANCEL, REPLAY, REQUEUE, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
@@ -71,22 +70,8 @@ def carry_out(
     if command.kind == CANCEL:  # once more
         verdicts |= {task_id: DONE for task_id in missing if resting.get(task_id) == "cancelled"}
     _note(revision.change, command, verdicts, now_ms, anew)
-    try:
-        ctx.store.apply(ctx.shard, term.epoch, revision.change)
-    except TakenBack:
-        yield "command taken back"
-        with term.active():
-            undone(term, revision)
-            term.asked_ms.pop(command.item_id, None)
-        ctx.wake.set()
+    if not (yield from commit(ctx, term, revision, command.item_id)):
         return True
-    yield "command committed"
-    with term.active():
-        revised(term, revision)
-        term.asked_ms.pop(command.item_id, None)
-        if command.kind == CANCEL:
-            term.bury(revision.change.tombstones)
-    ctx.wake.set()
     if command.kind == CANCEL:
         ctx.stats.cancelled += len(revision.rows)
         ctx.untold.set()

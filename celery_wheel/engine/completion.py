@@ -23,9 +23,8 @@ from celery_wheel.engine.claims import Claimants, claimants
 from celery_wheel.engine.commands import DONE, TOO_LATE, has_waited
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Completion
-from celery_wheel.engine.revision import Revision, Why, relocate, revised, undone, withdraw
+from celery_wheel.engine.revision import Revision, Why, commit, relocate, withdraw
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import WATCH, Answer, Row
 
 
@@ -48,20 +47,8 @@ def complete(ctx: Context, term: Term, command: Completion, queue_is_empty: bool
     change.inbox = [command.item_id]
     if command.answer_to is not None:
         change.answers = [Answer(command.answer_to, _counts(command, watching, revision), now_ms)]
-    try:
-        ctx.store.apply(ctx.shard, term.epoch, change)
-    except TakenBack:
-        yield "command taken back"
-        with term.active():
-            undone(term, revision)
-            term.asked_ms.pop(command.item_id, None)
-        ctx.wake.set()
+    if not (yield from commit(ctx, term, revision, command.item_id)):
         return True
-    yield "command committed"
-    with term.active():
-        revised(term, revision)
-        term.asked_ms.pop(command.item_id, None)
-    ctx.wake.set()
     if change.watches:
         ctx.untold.set()
     ctx.stats.completed += len(revision.rows)

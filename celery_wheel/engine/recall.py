@@ -28,10 +28,7 @@ from celery_wheel.engine.lane import Lane
 from celery_wheel.engine.revision import Revision, give_back, revised
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import TakenBack
-from celery_wheel.store.model import HOUR_MS, REPLAY, Answer, Change, Move, Outcome, Position, Row
-
-#: Kinds of outcomes after which a row can leave again.
-SET_ASIDE = ("rejected", "expired", "parked")
+from celery_wheel.store.model import HOUR_MS, REPLAY, SET_ASIDE, Answer, Change, Move, Outcome, Position, Row
 
 
 def recall(ctx: Context, term: Term, command: Command) -> Generator[str, None, bool]:

@@ -14,11 +14,12 @@ its outcome in the store before the chunk leaves. All is done under the term's l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.context import Context
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import HOUR_MS, REST, WITHDRAWN, Change, Move, Outcome, Position, Row, Watch
 
 
@@ -95,6 +96,24 @@ def _take_out(term: Term, found: Sequence[tuple[str, Row]]) -> Revision:
         revision.task_ids.add(task_id)
         change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
     return revision
+
+
+def commit(ctx: Context, term: Term, revision: Revision, item_id: int) -> Generator[str, None, bool]:
+    """Write what a command has revised. Returns False where who asked has taken it back: all is as before then."""
+    try:
+        ctx.store.apply(ctx.shard, term.epoch, revision.change)
+    except TakenBack:
+        committed, step, take_effect = False, "command taken back", undone
+    else:
+        committed, step, take_effect = True, "command committed", revised
+    yield step
+    with term.active():
+        take_effect(term, revision)
+        term.asked_ms.pop(item_id, None)
+        if committed:
+            term.bury(revision.change.tombstones)
+    ctx.wake.set()
+    return committed
 
 
 def revised(term: Term, revision: Revision) -> None:

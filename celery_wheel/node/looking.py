@@ -86,9 +86,8 @@ def _shard(view: View, shard: int) -> dict[str, Any]:
     said = state.snapshot or {}
     counts = {name: said.get(name, 0) for name in ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")}
     # Not the holder's own: that knows of its window only, and most of what waits is further away.
-    with view.store.database.snapshot() as connection:
-        lanes = view.store.lanes_seen_by(connection, shard)
-        next_due_ms = min(browse.next_due(connection, shard, lanes).values(), default=None)
+    _, due_ms = browse.standing(view.store, shard)
+    next_due_ms = min(due_ms.values(), default=None)
     return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": next_due_ms, **counts}
 
 

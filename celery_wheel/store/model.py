@@ -38,6 +38,9 @@ REQUEUE, REPLAY = "requeue", "replay"
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
 
+#: Kinds of outcomes after which a row rests, and can leave again.
+SET_ASIDE = ("rejected", "expired", "parked")
+
 #: A kind of watch, see ``Watch``.
 WITHDRAWN = "withdrawn"
 

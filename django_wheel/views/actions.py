@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_wheel.request import Verdict
+from celery_wheel.store.model import SET_ASIDE
 from django_wheel.forms import When, Why
 
 #: For one, and for several.
@@ -89,9 +90,6 @@ REQUEUE = Action(
 OF_WAITING = (CANCEL, RUN_NOW, RESCHEDULE)
 OF_SET_ASIDE = (REQUEUE,)
 ACTIONS = {one.verb: one for one in (*OF_WAITING, *OF_SET_ASIDE)}
-
-#: What was set aside for one of these reasons can leave again.
-SET_ASIDE = ("rejected", "expired", "parked")
 
 
 def of_state(state: str) -> tuple[Action, ...]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from celery_wheel.control import END, Wheel, now_ms
 from celery_wheel.store.browse import Detail, Names, Page
-from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.model import ORIGIN, SET_ASIDE
 from django_wheel.present import seen
-from django_wheel.views.actions import OF_SET_ASIDE, OF_WAITING, SET_ASIDE, of_state
+from django_wheel.views.actions import OF_SET_ASIDE, OF_WAITING, of_state
 from django_wheel.views.request import LINES, Asked
 
 

@@ -131,6 +131,13 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+def log_in(page: Page, name: str = OPERATOR) -> None:
+    page.goto("/admin/")
+    page.fill("input[name=username]", name)
+    page.fill("input[name=password]", PASSWORD)
+    page.click("input[type=submit]")
+
+
 @pytest.fixture
 def page(browser: Browser, site: Site) -> Iterator[Page]:
     """Logged in as an operator; a page that logs an error to its console fails the test."""
@@ -138,10 +145,7 @@ def page(browser: Browser, site: Site) -> Iterator[Page]:
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto("/admin/")
-    page.fill("input[name=username]", OPERATOR)
-    page.fill("input[name=password]", PASSWORD)
-    page.click("input[type=submit]")
+    log_in(page)
     yield page
     context.close()
     assert errors == []

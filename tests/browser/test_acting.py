@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from celery_wheel.store import browse
 from celery_wheel.store.sql import SqlStore
-from tests.browser.conftest import OPERATOR, PASSWORD, Site
+from tests.browser.conftest import OPERATOR, Site, log_in
 from tests.servers import wait_until
 
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
@@ -20,10 +20,7 @@ PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
 def page(browser: Browser, site: Site) -> Iterator[Page]:
     context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
-    page.goto("/admin/")
-    page.fill("input[name=username]", OPERATOR)
-    page.fill("input[name=password]", PASSWORD)
-    page.click("input[type=submit]")
+    log_in(page)
     yield page
     context.close()
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from celery_wheel.store.sql import SqlStore
-from tests.browser.conftest import PASSWORD, VIEWER, Site
+from tests.browser.conftest import VIEWER, Site, log_in
 from tests.servers import wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
@@ -87,10 +87,7 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: Site) ->
     for scheme in ("light", "dark"):
         context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
-        page.goto("/admin/")
-        page.fill("input[name=username]", VIEWER)
-        page.fill("input[name=password]", PASSWORD)
-        page.click("input[type=submit]")
+        log_in(page, VIEWER)
         page.goto(WHEEL)
         strip = page.locator(".wheel-strip").first
         colours.add(strip.evaluate("one => getComputedStyle(one).backgroundColor"))
@@ -101,10 +98,7 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: Site) ->
 def test_without_a_script_the_page_is_whole(browser: Browser, site: Site) -> None:
     context = browser.new_context(base_url=site.url, java_script_enabled=False)
     page = context.new_page()
-    page.goto("/admin/")
-    page.fill("input[name=username]", VIEWER)
-    page.fill("input[name=password]", PASSWORD)
-    page.click("input[type=submit]")
+    log_in(page, VIEWER)
     page.goto(WHEEL)
     expect(page.locator("#wheel-pending-count")).to_contain_text("40")
     context.close()

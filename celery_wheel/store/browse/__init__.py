@@ -23,6 +23,7 @@ from celery_wheel.store.browse.overview import (
     names,
     next_due,
     schedulers,
+    standing,
     waiting,
 )
 from celery_wheel.store.browse.pages import END, Criteria, batches, dispatched, outcomes, pending
@@ -54,6 +55,7 @@ __all__ = [
     "outcomes",
     "pending",
     "schedulers",
+    "standing",
     "tasks",
     "waiting",
     "waiting_of",

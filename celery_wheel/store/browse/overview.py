@@ -106,6 +106,13 @@ def next_due(connection: Connection, shard: int, lanes: Iterable[LaneState]) -> 
     return {lane: due_ms for lane, due_ms in firsts.items() if due_ms is not None}
 
 
+def standing(store: SqlStore, shard: int) -> tuple[list[LaneState], dict[int, int]]:
+    """A shard's lanes, and ``next_due`` of them at the same moment."""
+    with store.database.snapshot() as connection:
+        lanes = store.lanes_seen_by(connection, shard)
+        return lanes, next_due(connection, shard, lanes)
+
+
 def schedulers(store: SqlStore) -> dict[str, int]:
     """The schedulers of the last day, with when each was last heard of."""
     with store.database.reading() as connection:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,11 @@ def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
             send(f"task {number}")
             send(f"another {number}")
         began_s = time.monotonic()
-        wait_for(lambda n=number: accepted(live, f"task {n}", f"another {n}"))  # type: ignore[misc]
+        seen = partial(accepted, live, f"task {number}", f"another {number}")
+        wait_until(seen, "both are accepted", every_s=0.005)
         took_s.append(time.monotonic() - began_s)
     print(f"{live.vendor}: median {statistics.median(took_s) * 1e3:.0f} ms, at most {max(took_s) * 1e3:.0f} ms")
     assert statistics.median(took_s) < 1
-
-
-def wait_for(reached: Any) -> None:
-    """As ``wait_until``, looking more often."""
-    until_s = time.monotonic() + 10
-    while not reached():
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
 
 
 def test_it_leaves_when_it_is_due_and_what_was_rolled_back_never(live: Shop) -> None:
