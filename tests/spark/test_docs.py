@@ -34,5 +34,16 @@ def test_the_page_has_all_columns_and_options() -> None:
     for schema in (PENDING_SCHEMA, HISTORY_SCHEMA):
         assert f"`{' '.join(schema.names)}`" in PAGE
     named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))))
-    assert named == {"queue", "task", "dueFrom", "dueTo", "partitions", "schema", "startingAt", "maxRows", "failOnLoss"}
+    assert named == {
+        "queue",
+        "task",
+        "dueFrom",
+        "dueTo",
+        "partitions",
+        "schema",
+        "pushdown",
+        "startingAt",
+        "maxRows",
+        "failOnLoss",
+    }
     read_options({"url": "x", **dict.fromkeys(named & {"dueFrom", "dueTo", "partitions", "maxRows"}, "1")})
