@@ -159,7 +159,7 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
     with sql_store.database.snapshot() as connection:
         assert browse.next_due(connection, 0, sql_store.lanes_seen_by(connection, 0)) == {0: NOW}
-        assert browse.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) is None
+        assert browse.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) == {}
     sql_store.attend("a", NOW, 1)
     assert browse.schedulers(sql_store) == {"a": NOW}
 

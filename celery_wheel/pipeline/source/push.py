@@ -10,7 +10,7 @@ planned with the DataFrame and not with the query: ``frame.where(a).count()`` an
 rows of ``a`` both times, and both sides of ``frame.where(a).union(frame)`` were those rows. The options ``queue``,
 ``task`` and of due times belong to the DataFrame and have no such trap.
 
-Where ``spark.sql.python.filterPushdown.enabled`` is not true, Spark refuses every read of a source that takes conditions.
+Where ``spark.sql.python.filterPushdown.enabled`` is not true, Spark refuses every read of a source that takes them.
 
 Spark checks each of them once more on what comes, so that one which is left out, or is too wide, costs only time.
 """

@@ -17,12 +17,12 @@ OPTIONS = {"wheel": {"watch": ["order:42"], "unique": "one", "misfire": 60}}
 def accepted(stack: Stack) -> str:
     """A task that is paused, and one of which a minute late is too late; their scheduler was stopped."""
     task_id = send(stack, "claims", 3_600, **OPTIONS)
-    send(stack, "plain", 0.01)
     stack.beat(wheel_rate_limits={"note": "1/m"})
     wheel = stack.app.wheel
     wait_until(lambda: pending(stack) >= 0, "there is a store")
     wheel.pause(queue="celery")
-    wait_until(lambda: wheel.get(task_id) is not None, "it is in the store")
+    plain = send(stack, "plain", 0.01)
+    wait_until(lambda: wheel.get(task_id) and wheel.get(plain), "both are in the store")
     stack.stop("beat")
     wheel.close()
     return task_id

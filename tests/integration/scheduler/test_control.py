@@ -70,6 +70,7 @@ def test_a_task_is_moved_and_run_at_once(bench: Bench, wheel: Wheel) -> None:
     assert wheel.run_now([now]) == {now: DONE}
     wait_until(lambda: len(bench.dispatched()) == 2, "two leave")
     assert bench.dispatched() == [now, sooner]
+    wait_until(lambda: len(wheel.pending().items) == 1, "what left is settled")
     [waiting] = wheel.pending().items
     assert waiting.task_id == later
     assert abs(waiting.due_ms - eta.timestamp() * 1_000) < 1
