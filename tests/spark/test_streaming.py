@@ -36,7 +36,7 @@ def test_each_row_of_history_is_written_once(spark: SparkSession, make_url: Make
     with site(make_url()) as one:
         fill(one)
         for round_ in range(3):
-            tail(spark, one.url, target, checkpoint, maxRows=3).awaitTermination()
+            tail(spark, one.url, target, checkpoint, maxRows=6).awaitTermination()
             written = spark.read.parquet(target)
             kept = written.drop("day").collect()
             assert Counter(kept) == Counter(read(spark, "history", one.url).select(*HISTORY_SCHEMA.names).collect())
@@ -98,9 +98,12 @@ def test_available_now_ends_with_what_there_was(make_url: MakeUrl) -> None:
         of = reader(one)
         of.prepareForTriggerAvailableNow()
         start = of.initialOffset()
+        few = reader(one, maxRows="4")
+        few.prepareForTriggerAvailableNow()
         before = of.latestOffset(start, ReadAllAvailable())
         one.leave(one.holder.accept(NOW + 1_001), NOW + 1_001)
         assert of.latestOffset(start, ReadAllAvailable()) == before
+        assert few.latestOffset(start, ReadAllAvailable()) != before, "maxRows holds, too"
         assert of.latestOffset(before, ReadAllAvailable()) == before
 
 
