@@ -119,8 +119,6 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_store(store, offset)
             upto = numbers(connection)
             if self._target is not None:
-                # Spark asks for all at once then, and takes less: it goes on until nothing comes.
-                limit = self.getDefaultReadLimit()
                 upto = {shard: min(number, self._target.get(shard, 0)) for shard, number in upto.items()}
             ends = {}
             for shard, number in upto.items():
