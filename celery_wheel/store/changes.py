@@ -2,7 +2,8 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox, loads
+      │                                                                          answers, watches, gates ◄─┘
       └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
 """
 
@@ -53,6 +54,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+    statements.loading.take_in.many(connection, [(chunk, shard) for chunk in change.loaded])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
