@@ -118,7 +118,7 @@ def test_a_load_is_what_apply_async_would_have_left(spark: SparkSession, site: S
     assert b'"argsrepr": "(7,)"' in one.headers
     assert listed(site) == [("monday", COMMITTED, ROWS)]
 
-    save(reminders(spark), site)  # the same batch again
+    save(reminders(spark), site, key="order")  # the same batch again
     assert listed(site) == [("monday", COMMITTED, ROWS)]
     save(reminders(spark).limit(100), site, batch="tuesday", key="order")  # some of it under another name
     again = [one for one in waiting(site.store) if one.eta_ms < START_MS + 100]
@@ -187,15 +187,15 @@ def test_other_columns_and_an_app_of_ones_own(spark: SparkSession, site: Site) -
         ({"url": "mysql://db/wheel"}, "wheel_store must be a database URL like"),
         ({"batch": ""}, "option batch must be given"),
         ({"key": "customer"}, "option key must name a column, got 'customer'; there are task, args,"),
-        ({}, "columns must be among task, args, .*; got order; leave the others out"),
-        ({"key": "order", "app": "tests.nowhere:app"}, "option app must be importable where Spark runs"),
-        ({"key": "order", "chunk": "0"}, "option chunk must be a whole number from 1"),
+        ({"key": "task"}, "columns must be among task, args, .*; got order; leave the others out"),
+        ({"app": "tests.nowhere:app"}, "option app must be importable where Spark runs"),
+        ({"chunk": "0"}, "option chunk must be a whole number from 1"),
     ],
 )
 def test_what_is_asked_wrongly_is_said_before_anything_runs(
     spark: SparkSession, site: Site, options: dict[str, str], words: str
 ) -> None:
-    given = {"url": site.url, "batch": "monday", **options}
+    given = {"url": site.url, "batch": "monday", "key": "order", **options}
     with pytest.raises(PySparkException, match=words):
         reminders(spark, 10).write.format("wheel").options(**given).mode("append").save()
     assert listed(site) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -157,7 +158,7 @@ def write_until_over(store: SqlStore, load: Load, part: int, start: threading.Ba
     start.wait()
     try:
         claim, _ = loads.claim(store, load.id, load.run, part)
-        for number in range(200):
+        for number in itertools.count():
             loads.put(store, claim, slice_of(number, 0, 1))
     except LoadOver as error:
         over.append(error)
