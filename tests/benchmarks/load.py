@@ -64,7 +64,7 @@ def _figures(
     try:
         for store in stores.values():
             open_store(store).close()
-            _save(frame.limit(WARM), store, "warm")
+            _save(frame.limit(WARM).drop("trial"), store, "warm", key=None)
         yield Figure("load", "Spark started, and its first loads", time.perf_counter() - began, "s")
         paces: dict[str, list[float]] = {name: [] for name in stores}
         loops: list[Pace] = []
@@ -109,8 +109,9 @@ def _frame(spark: Any, count: int, folder: Path) -> Any:
     return spark.read.parquet(str(folder / "reminders"))
 
 
-def _save(frame: Any, store: str, batch: str) -> None:
-    frame.write.format("wheel").options(url=store, batch=batch, key="trial").mode("append").save()
+def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None:
+    named = {} if key is None else {"key": key}
+    frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
 
 
 def _intake(broker: str, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
@@ -118,14 +119,12 @@ def _intake(broker: str, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
     for number, (name, url) in enumerate(stores.items()):
         bar.tell(f"intake, {name}")
         store = open_store(url, create=False)
-        found = [one for one in loads.listed(store) if one.chunks]
-        waiting = sum(one.rows for one in found)
+        oldest = min(one.rows for one in loads.listed(store) if one.rows > WARM)
         store.close()
-        began = time.perf_counter()
         with Child({"broker": broker, "store": url, "ahead_ms": 0}) as child:
             child.until("held", 1)
             before, began = child.status().accepted, time.perf_counter()
-            count = min(waiting, 200_000) + before
+            count = min(oldest, 200_000) + before
             child.until("accepted", count)
             took = time.perf_counter() - began
             child.stop()
