@@ -28,6 +28,7 @@ from kombu.entity import Queue
 from sqlalchemy import URL, create_engine, text
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.answering import answering
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import ANONYMOUS
 from celery_wheel.conf import Conf
@@ -48,6 +49,10 @@ PATIENCE_S = 30.0
 Progress = Callable[[str, int], None]
 
 
+#: Whatever the app is set to, these tasks take the way through the wheel queue.
+BY_THE_QUEUE = {"wheel_enabled": True, "wheel_min_delay": 0, "wheel_transactional": False}
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     what: str
@@ -65,18 +70,24 @@ def measure(app: Any, count: int, body_bytes: int, progress: Progress) -> list[F
     conf.check()
     name = f"wheel-bench-{secrets.token_hex(4)}"
     with _store_beside(conf.store, name) as url:
-        changed = {"wheel_store": url, "wheel_namespace": name, "wheel_shards": 1, "wheel_rate_limits": {}}
-        with _settings(app, changed), closing(open_store_of(conf)) as store:
-            broker = broker_for(app, conf, store.uuid)
+        changed = {
+            "wheel_store": url,
+            "wheel_namespace": name,
+            "wheel_shards": 1,
+            "wheel_rate_limits": {},
+        } | BY_THE_QUEUE
+        with (
+            _settings(app, changed),
+            closing(open_store_of(conf)) as store,
+            _queues(app, name),
+            closing(broker_for(app, conf, store.uuid)) as broker,
+        ):
+            engine = Engine(0, name, store, broker, SystemClock(), limits_of(conf))
             try:
-                _make_queue(app, name)
-                engine = Engine(0, name, store, broker, SystemClock(), limits_of(conf))
                 return list(_Run(app, engine, store, name, progress).figures(count, "x" * body_bytes))
             finally:
                 with suppress(WheelError):
                     _run(engine.release())
-                broker.close()
-                _remove_queues(app, name)
 
 
 @contextmanager
@@ -193,15 +204,20 @@ def _schema(url: URL, name: str) -> Iterator[URL]:
         engine.dispose()
 
 
-def _make_queue(app: Any, name: str) -> None:
-    """Bound to no exchange, so that nothing but the queue is there to be removed."""
-    with app.connection_for_write() as connection, connection.channel() as channel:
+@contextmanager
+def _queues(app: Any, name: str) -> Iterator[None]:
+    """Bound to no exchange, so that nothing but the queues is there to be removed."""
+    with app.connection_for_write() as connection, answering(connection), connection.channel() as channel:
         Queue(name, ANONYMOUS, routing_key=name)(channel).declare()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        _remove_queues(app, name)
 
 
 def _remove_queues(app: Any, name: str) -> None:
     """On transports other than Redis and RabbitMQ, empty queues may stay: kombu deletes only what it has bound."""
-    with app.connection_for_write() as connection:
+    with app.connection_for_write() as connection, answering(connection):
         names = (name, wheel_queue_name(name, 0))
         if connection.transport.driver_type == "redis":
             from celery_wheel.broker.redis.hands import hand_key

@@ -58,6 +58,11 @@ def duration(ms: int | None) -> str:
     raise AssertionError(ms)
 
 
+def many(count: int, noun: str) -> str:
+    """1 task, 12,034 tasks."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def seen(text: object, cut: int = NAME_CUT) -> str:
     """Text as it can be seen, of so many characters at most."""
     whole = str(text)

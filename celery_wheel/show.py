@@ -48,6 +48,8 @@ def _print_shard(console: Console, shard: ShardStatus) -> None:
         waits = f", waits for {seen(lane['target'])}" if lane["target"] else ""
         hand = f"{instant(lane['hand'][0])} (seq {lane['hand'][1]}){waits}"
         facts.add_row(f"hand of lane {lane['lane']}", Text(hand))  # a queue's name may hold rich's markup
+    for gate in shard.gates:
+        facts.add_row(gate.state, Text(f"{seen(gate.what)}, since {utc(gate.at_ms)}, by {seen(gate.actor)}"))
     snapshot = shard.snapshot if shard.live else None
     if snapshot:
         facts.add_row("in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery_wheel.store import browse
+from celery_wheel.store.model import Gate, LaneState
 from celery_wheel.store.sql import SqlStore
 
 #: A holder renews twice a second; one that was not heard of for this long is gone or stuck.
@@ -19,7 +20,7 @@ SILENT_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """``behind_ms``: for how long the first task that did not leave is overdue; 0 when nothing is."""
+    """``behind_ms``: for how long the first task that is free to leave and did not is overdue; 0 when nothing is."""
 
     shard: int
     holder: str | None
@@ -31,6 +32,7 @@ class ShardStatus:
     next_due_ms: int | None
     behind_ms: int
     lanes: list[dict[str, Any]]
+    gates: list[Gate]  #: what is paused, or leaves slowly
     snapshot: dict[str, Any] | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,7 +52,11 @@ def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None =
     age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
     with store.database.snapshot() as connection:
         lanes = store.lanes_seen_by(connection, shard)
-        next_due_ms = min(browse.next_due(connection, shard, lanes).values(), default=None)
+        due_ms = browse.next_due(connection, shard, lanes)
+    gates = [gate for gate in store.gates(shard) if gate.in_force(now_ms)]
+    # What stands behind a gate is to wait; nobody is behind with it.
+    gated = {one.lane for one in lanes if one.scope is not None}
+    free = set() if any(gate.for_all for gate in gates) else due_ms.keys() - gated
     return ShardStatus(
         shard=shard,
         holder=state.holder,
@@ -59,8 +65,19 @@ def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None =
         live=state.holder is not None and age_ms is not None and age_ms < SILENT_MS,
         snapshot_age_ms=age_ms,
         pending=browse.waiting(store, shard) if pending is None else pending,
-        next_due_ms=next_due_ms,
-        behind_ms=0 if next_due_ms is None else max(0, now_ms - next_due_ms),
-        lanes=[{"lane": one.lane, "hand": list(one.hand), "cut": list(one.cut), "target": one.target} for one in lanes],
+        next_due_ms=min(due_ms.values(), default=None),
+        behind_ms=max(0, now_ms - min((due_ms[lane] for lane in free), default=now_ms)),
+        lanes=[_lane(one) for one in lanes],
+        gates=gates,
         snapshot=state.snapshot,
     )
+
+
+def _lane(one: LaneState) -> dict[str, Any]:
+    return {
+        "lane": one.lane,
+        "hand": list(one.hand),
+        "cut": list(one.cut),
+        "target": one.target,
+        "scope": one.scope,
+    }

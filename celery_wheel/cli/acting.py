@@ -21,7 +21,7 @@ MOVED = {"done": "leaves at the new time", "too_late": HANDED, "unknown": "has n
 RUN = {**MOVED, "done": "leaves now"}
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let tasks not leave any more.")
 @chosen.ids
 @chosen.filters
 @options.yes
@@ -36,7 +36,7 @@ def cancel(ctx: click.Context, /, **given: Any) -> None:
     _act(ctx, "cancel", CANCELLED, lambda wheel, ids, how: wheel.cancel(ids, **how), **given)
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let tasks leave at another time.")
 @chosen.ids
 @click.option("--eta", "eta_ms", type=options.Instant(), help="The new time: ISO 8601 (UTC), Unix ms, +30m.")
 @click.option("--countdown", type=options.Length(), help="The same as a length of time from now: 90, 10m, 2d.")

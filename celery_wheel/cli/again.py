@@ -11,7 +11,8 @@ from celery_wheel.cli import chosen, options, verdicts
 from celery_wheel.cli.group import asking, wheel
 
 if TYPE_CHECKING:
-    from celery_wheel.control import How, Wheel
+    from celery_wheel.control import Wheel
+    from celery_wheel.given import How
 
 KINDS = ("rejected", "expired", "parked")
 REQUEUED = {
@@ -26,7 +27,7 @@ REPLAYED = {
 }
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let tasks that were set aside leave now.")
 @chosen.ids
 @options.names
 @options.shard
@@ -72,7 +73,7 @@ def requeue(
     verdicts.show(ctx, said, REQUEUED, as_json, not found.by_filter, "task id")
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Send again what left: after a broker has lost it.")
 @options.names
 @options.shard
 @click.option("--from", "from_ms", type=options.Instant(), required=True, help="Due from this instant on.")

@@ -8,9 +8,10 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options
 from celery_wheel.cli.group import said, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
+from celery_wheel.cli.starting import start_project
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site takes.")
 @click.option("--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="How many.")
 @click.option("--bytes", "body", type=click.IntRange(0, 10**6), default=200, show_default=True, help="Of an argument.")
 @options.as_json
@@ -24,6 +25,7 @@ def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
     with said():
         from celery_wheel.measure import Figure, measure
 
+        start_project()
         with progress("measuring", 4 * tasks) as bar:
             found = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
     if as_json:

@@ -20,7 +20,8 @@ import click
 
 from celery_wheel.cli import options
 from celery_wheel.cli.listing import PAGE, pages
-from celery_wheel.cli.output import progress
+from celery_wheel.cli.output import agree, progress
+from celery_wheel.present import many
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
@@ -76,4 +77,4 @@ def collected(turn: Callable[..., Any], start: Any, name: Callable[[Any], Any]) 
 def confirm(chosen: Chosen, doing: str, yes: bool) -> None:
     """Ask about what a filter has chosen; ends the command where the answer is no, or nobody is there to give it."""
     if chosen.by_filter and chosen.names and not yes:
-        click.confirm(f"{doing} {len(chosen.names):,} tasks?", abort=True, err=True)
+        agree(f"{doing} {many(len(chosen.names), 'task')}?")

@@ -13,7 +13,7 @@ from celery_wheel.cli.group import TO_ACT_UPON, answered, asking, wheel
 from celery_wheel.cli.output import Column, Lines, put_json
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Cancel, or run now, what watches a key.")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--run", is_flag=True, help="They leave at once; else they are cancelled.")
 @options.asking

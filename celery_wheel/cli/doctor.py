@@ -8,11 +8,13 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options
 from celery_wheel.cli.group import TO_ACT_UPON, said, wheel
 from celery_wheel.cli.output import progress, put_json
+from celery_wheel.cli.starting import start_project
+from celery_wheel.present import many
 
 SHOWN = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Look for what is wrong, and say what to do.")
 @options.as_json
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
@@ -24,6 +26,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     found = []
     with said(), progress("examining", len(CHECKS)) as done:
+        start_project()
         for findings in examine(ctx.obj.app):
             found += findings
             done(1)
@@ -38,5 +41,5 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         if one.remedy:
             click.echo(f"{'':24}→ {one.remedy}")
     errors, warnings = ([one.grade for one in found].count(grade) for grade in (Grade.ERROR, Grade.WARNING))
-    click.echo(f"{len(found)} things looked at: {errors} errors, {warnings} warnings")
+    click.echo(f"{len(found)} things looked at: {many(errors, 'error')}, {many(warnings, 'warning')}")
     ctx.exit(code)

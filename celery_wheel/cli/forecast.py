@@ -34,7 +34,7 @@ class Span:
     pending: int
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Show how much is due by the hour or by the day.")
 @click.option("--per", type=click.Choice(list(WIDTH_MS)), default="hour", show_default=True, help="Length of a line.")
 @click.option("--by", type=click.Choice(["queue", "task"]), help="A line each for every queue or task.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Tasks a second: when will all have left?")

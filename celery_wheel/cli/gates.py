@@ -10,10 +10,11 @@ from celery.bin.base import CeleryCommand
 from celery_wheel.cli import options, verdicts
 from celery_wheel.cli.group import TO_ACT_UPON, answered, asking, wheel
 from celery_wheel.cli.output import Column, Lines, put_json
-from celery_wheel.present import duration, utc
+from celery_wheel.present import duration, seen, utc
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
+    from celery_wheel.given import Which
     from celery_wheel.store.model import Gate
 
 _names = options.all_of(
@@ -22,7 +23,7 @@ _names = options.all_of(
 )
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let nothing leave for a queue, of a task, or at all.")
 @_names
 @click.option("--all", "everything", is_flag=True, help="Everything.")
 @options.asking
@@ -44,12 +45,13 @@ def pause(
     """
     with asking(ctx) as wheel, answered(ctx):
         if queue is not None or task is not None or everything:
-            _one_of(queue, task, everything)
-            wheel.pause(queue=queue, task=task, reason=reason, timeout=timeout, actor=verdicts.whoever())
+            wheel.pause(**_which(queue, task, everything, reason, timeout))
+            if not everything and not wheel.forecast(queue=queue, task=task):
+                click.echo(f"nothing waits for {seen(queue or task)} at present: is that its name?", err=True)
         _show(wheel, as_json)
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Undo a pause.")
 @_names
 @click.option("--all", "everything", is_flag=True, help="What was paused with --all.")
 @click.option("--over", type=options.Length(), help="Let what has gathered leave evenly in this time: 600, 10m, 1h.")
@@ -70,12 +72,10 @@ def resume(
     Exit code: 0 when it is done; 3 when it was not paused; 4 when no scheduler answered in time: then it was taken
     back.
     """
-    _one_of(queue, task, everything)
+    which = _which(queue, task, everything, reason, timeout)
     with asking(ctx) as wheel, answered(ctx):
         try:
-            was_paused = wheel.resume(
-                queue=queue, task=task, over=over, reason=reason, timeout=timeout, actor=verdicts.whoever()
-            )
+            was_paused = wheel.resume(**which, over=over)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--over") from error
         if was_paused is False:
@@ -84,9 +84,15 @@ def resume(
     ctx.exit(TO_ACT_UPON if was_paused is False else 0)
 
 
-def _one_of(queue: str | None, task: str | None, everything: bool) -> None:
+def _which(queue: str | None, task: str | None, everything: bool, reason: str, timeout: float) -> Which:
     if [queue is not None, task is not None, everything].count(True) != 1:
         raise click.UsageError("give one of --queue, --task and --all")
+    which: Which = {"reason": reason, "timeout": timeout, "actor": verdicts.whoever()}
+    if queue is not None:
+        which["queue"] = queue
+    if task is not None:
+        which["task"] = task
+    return which
 
 
 def _show(wheel: Wheel, as_json: bool) -> None:
@@ -97,12 +103,12 @@ def _show(wheel: Wheel, as_json: bool) -> None:
         put_json({"gates": [_as_dict(one) for one in found]})
         return
     columns: list[Column[Gate]] = [
-        Column("what", lambda one: one.scope if one.scope == "all" else f"{one.scope} {one.name}"),
+        Column("what", lambda one: one.what),
         Column("state", lambda one: one.state),
         Column("for", lambda one: duration(max(0, at_ms - one.at_ms)), "right"),
-        Column("since", lambda one: utc(one.at_ms)),
+        Column("since", lambda one: utc(one.at_ms), whole=True),
         Column("evenly in", lambda one: duration(one.per_ms) if one.per_ms else ""),
-        Column("by", lambda one: one.actor),
+        Column("by", lambda one: one.actor, spare=True),
         Column("reason", lambda one: one.reason, cut=200),
     ]
     if found:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_wheel.present import many
+
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
 
@@ -31,12 +33,16 @@ def wheel(ctx: click.Context) -> None:
 @contextmanager
 def said() -> Iterator[None]:
     """What a user can cause ends the command with a sentence and exit code 1, without a traceback."""
+    from kombu.exceptions import OperationalError
+
     from celery_wheel.errors import WheelError
 
     try:
         yield
     except (WheelError, ImportError) as error:
         raise click.ClickException(str(error)) from error
+    except OperationalError as error:
+        raise click.ClickException(f"the broker does not answer ({error}); start it, or correct broker_url") from error
 
 
 @contextmanager
@@ -48,9 +54,9 @@ def asking(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
     try:
         with said():
             if shard is not None and shard >= wheel.store.shards:
-                raise click.BadParameter(
-                    f"the store has the shards 0 to {wheel.store.shards - 1}, got {shard}", ctx, param_hint="--shard"
-                )
+                there = wheel.store.shards
+                text = f"must be from 0 to {there - 1}, as the store has {many(there, 'shard')}, got {shard}"
+                raise click.BadParameter(text, ctx, param_hint="--shard")
             yield wheel
     finally:
         wheel.close()

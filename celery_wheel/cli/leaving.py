@@ -13,8 +13,8 @@ from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli import options
 from celery_wheel.cli.group import TO_ACT_UPON, said, wheel
-from celery_wheel.cli.output import progress, put_json
-from celery_wheel.present import seen
+from celery_wheel.cli.output import agree, progress, put_json
+from celery_wheel.present import many, seen
 
 if TYPE_CHECKING:
     from celery_wheel.leaving import Drained, Imported
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Let what waits wait elsewhere: in queues, or a file.")
 @click.option("--to-broker", is_flag=True, help="To each task's own queue, with its eta: workers hold it.")
 @click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="To this file, for `import`.")
 @click.option(
@@ -77,7 +77,7 @@ def drain(
     ctx.exit(0 if dry_run or not (there.left or there.rejected) else TO_ACT_UPON)
 
 
-@wheel.command(name="import", cls=CeleryCommand)
+@wheel.command(name="import", cls=CeleryCommand, short_help="Schedule the tasks of a file that drain has made.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--set-aside", is_flag=True, help="Also what was set aside; bytes that were no message rest again.")
 @options.as_json
@@ -103,7 +103,7 @@ def import_(ctx: click.Context, file: Path, set_aside: bool, as_json: bool) -> N
 def _confirm(there: Drained, where: str, yes: bool) -> None:
     if not yes:
         waiting = there.moved + there.in_queues + there.in_inbox
-        click.confirm(f"All schedulers are stopped, and {waiting:,} tasks are to go {where}?", abort=True, err=True)
+        agree(f"All schedulers are stopped, and {many(waiting, 'task')} to go {where}?")
 
 
 def _show_drained(done: Drained, as_json: bool) -> None:
@@ -113,13 +113,13 @@ def _show_drained(done: Drained, as_json: bool) -> None:
     resting = ", ".join(f"{count:,} {kind}" for kind, count in done.set_aside.items())
     if done.dry_run:
         click.echo(
-            f"{done.moved:,} tasks wait in the store, {done.in_queues:,} messages in the wheel queues, "
-            f"{done.in_inbox:,} items in the inbox"
+            f"waiting: {many(done.moved, 'task')} in the store, {many(done.in_queues, 'message')} in the wheel queues, "
+            f"{many(done.in_inbox, 'item')} in the inbox"
         )
         for queue, count in sorted(done.by_queue.items()):
-            click.echo(f"  {count:,} go to {seen(queue)}")
+            click.echo(f"  {count:,} for {seen(queue)}")
     elif done.file is not None:
-        click.echo(f"{done.in_file:,} tasks are in {done.file}, {done.left:,} are left in the store")
+        click.echo(f"in {done.file}: {many(done.in_file, 'task')}; left in the store: {done.left:,}")
         if done.gone:
             click.echo(f"{done.gone:,} of them were sent by a scheduler since the file was written")
     else:

@@ -10,7 +10,7 @@ from celery_wheel.cli.group import said, wheel
 from celery_wheel.cli.output import progress, put_json
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Bring the tables of the store to this version.")
 @options.as_json
 @click.pass_context
 def migrate(ctx: click.Context, as_json: bool) -> None:

@@ -2,6 +2,9 @@
 
 Text that came with a message is shown with ``seen`` and given to rich as Text: neither the terminal nor rich's own
 markup may take it for instructions. JSON has it whole, its control characters escaped.
+
+On a narrow terminal names and ids are folded; an instant or a number never is, since half of one is another. Where that
+does not make room enough, columns that people can do without (``spare``) are left out, and it is said which.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ T = TypeVar("T")
 PATIENCE_S = 1.0
 #: Where nobody looks (a pipe, a file) lines are not broken.
 WIDE = 1_000
+#: Blanks between two columns.
+GAP = 2
 
 
 class Column(NamedTuple, Generic[T]):
@@ -33,6 +38,8 @@ class Column(NamedTuple, Generic[T]):
     value: Callable[[T], object]
     justify: Literal["left", "right"] = "left"
     cut: int = NAME_CUT
+    whole: bool = False  #: in one line, however narrow the terminal is; what stands at the right is, too
+    spare: bool = False  #: left out where not all have room, the last of them first
 
 
 def console() -> Console:
@@ -57,21 +64,54 @@ class Lines(Generic[T]):
         from rich.table import Table
         from rich.text import Text
 
-        rows = [[Text(seen(column.value(item), column.cut)) for column in self._columns] for item in items]
+        items = list(items)
         first = not self._widths
         if first:
-            titles = [len(column.title) for column in self._columns]
-            self._widths = [max(len(row[n]) for row in rows) if rows else 0 for n in range(len(titles))]
-            self._widths = [max(pair) for pair in zip(titles, self._widths, strict=True)]
+            self._choose(items)
+        rows = [[Text(seen(column.value(item), column.cut)) for column in self._columns] for item in items]
         table = Table(title=self._title or None, title_justify="left", box=None, show_header=first, pad_edge=False)
         for column, width in zip(self._columns, self._widths, strict=True):
-            table.add_column(column.title, justify=column.justify, min_width=min(width, 8), max_width=width)
+            whole = column.whole or column.justify == "right"
+            least = width if whole else min(width, 8)
+            table.add_column(column.title, justify=column.justify, min_width=least, max_width=width, no_wrap=whole)
             table.columns[-1].overflow = "fold"
             if self._console.width == WIDE:
                 table.columns[-1].width = width
         for row in rows:
             table.add_row(*row)
         self._console.print(table)
+
+    def _choose(self, items: Sequence[T]) -> None:
+        """The columns that there is room for, and how wide each wants to be."""
+        from rich.cells import cell_len
+
+        def wanted(column: Column[T]) -> int:
+            return max(
+                cell_len(text) for text in [column.title, *(seen(column.value(one), column.cut) for one in items)]
+            )
+
+        widths = {column.title: wanted(column) for column in self._columns}
+        left_out: list[str] = []
+        for column in [one for one in reversed(self._columns) if one.spare]:
+            if sum(widths.values()) + GAP * (len(widths) - 1) <= self._console.width:
+                break
+            del widths[column.title]
+            left_out.insert(0, column.title)
+        self._columns = [column for column in self._columns if column.title in widths]
+        self._widths = list(widths.values())
+        if left_out:
+            click.echo(f"for want of room without: {', '.join(left_out)} (--json has them)", err=True)
+
+
+def agree(question: str) -> None:
+    """Ask; ends the command with exit code 1 where the answer is no, or nobody is there to give it."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort as nobody:  # the end of stdin, or Ctrl-C
+        click.echo(err=True)
+        raise click.ClickException("nobody said yes, so nothing was done; --yes does not ask") from nobody
+    if not agreed:
+        raise click.ClickException("nothing was done")
 
 
 def facts(title: str, lines: Iterable[tuple[str, str]]) -> None:

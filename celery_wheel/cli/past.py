@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="List what left, the last due first, with how late.")
 @options.names
 @options.shard
 @options.span
@@ -43,13 +43,13 @@ def history(
 
     criteria = options.criteria(**filters)
     columns: list[Column[Task]] = [
-        Column("eta", lambda one: utc(one.eta_ms)),
-        Column("left", lambda one: utc(one.dispatched_ms)),
+        Column("eta", lambda one: utc(one.eta_ms), whole=True),
+        Column("left", lambda one: utc(one.dispatched_ms), whole=True, spare=True),
         Column("late", lambda one: duration(one.late_ms), "right"),
         Column("task id", lambda one: one.task_id),
         Column("task", lambda one: one.task),
         Column("queue", lambda one: one.target),
-        Column("shard", lambda one: one.shard, "right"),
+        Column("shard", lambda one: one.shard, "right", spare=True),
     ]
 
     def as_dict(one: Task) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def history(
         )
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="List what was set aside, with the reason.")
 @click.option(
     "--kind",
     "kinds",
@@ -97,13 +97,13 @@ def rejected(
 
     criteria, kinds = options.criteria(**filters), tuple(dict.fromkeys(kinds))
     columns: list[Column[Stopped]] = [
-        Column("at", lambda one: utc(one.at_ms)),
-        Column("kind", lambda one: one.kind),
+        Column("at", lambda one: utc(one.at_ms), whole=True),
+        Column("kind", lambda one: one.kind, whole=True),
         Column("task id", lambda one: one.task_id),
         Column("task", lambda one: one.task),
         Column("queue", lambda one: one.target),
-        Column("rests", lambda one: "yes" if one.rests else "no"),
-        Column("by", lambda one: one.actor),
+        Column("rests", lambda one: "yes" if one.rests else "no", spare=True),
+        Column("by", lambda one: one.actor, spare=True),
         Column("reason", lambda one: one.reason, cut=1_000),
     ]
     with asking(ctx, criteria["shard"]) as wheel:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
+from celery_wheel.cli import options
 from celery_wheel.cli.group import said, wheel
+from celery_wheel.cli.output import agree
+from celery_wheel.present import many
 
 
-@wheel.command(cls=CeleryCommand)
-@click.argument("shards", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@wheel.command(cls=CeleryCommand, short_help="Give the store another number of shards.")
+@click.argument("shards", type=click.IntRange(1))
+@options.yes
 @click.pass_context
 def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
     """Give the store SHARDS shards, while no scheduler runs; what waits moves along.
@@ -20,10 +23,10 @@ def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
     from celery_wheel.service import reshard_of
 
     if not yes:
-        click.confirm(f"All schedulers are stopped, and are to have wheel_shards = {shards} then?", abort=True)
+        agree(f"All schedulers are stopped, and are to have wheel_shards = {shards} then?")
     with said():
         done = reshard_of(ctx.obj.app, shards)
     click.echo(
-        f"{done.before} shards were there, {done.after} are now; {done.moved:,} pending tasks moved, "
-        f"{done.forgotten:,} rows of history were forgotten; set wheel_shards = {done.after} everywhere"
+        f"{many(done.before, 'shard')} before, {done.after} now; {many(done.moved, 'pending task')} moved, "
+        f"{many(done.forgotten, 'row')} of history forgotten; set wheel_shards = {done.after} everywhere"
     )

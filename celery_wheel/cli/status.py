@@ -32,7 +32,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(code)
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Show each level of the wheel with its buckets.")
 @options.shard
 @options.as_json
 @click.pass_context
@@ -75,7 +75,7 @@ def _print(one: ShardStatus) -> None:
         Column("tick", lambda pair: duration(pair[0]["tick_ms"]), "right"),
         Column("interval", lambda pair: duration(pair[0]["interval_ms"]), "right"),
         Column("bucket", lambda pair: pair[1]["index"], "right"),
-        Column("expiration", lambda pair: utc(pair[1]["expiration_ms"])),
+        Column("expiration", lambda pair: utc(pair[1]["expiration_ms"]), whole=True),
         Column("pending", lambda pair: f"{pair[1]['pending']:,}", "right"),
     ]
     if buckets:

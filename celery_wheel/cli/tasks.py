@@ -66,13 +66,13 @@ def list_(
 
     criteria = options.criteria(**filters)
     columns: list[Column[Task]] = [
-        Column("due", lambda one: utc(one.due_ms)),
+        Column("due", lambda one: utc(one.due_ms), whole=True),
         Column("task id", lambda one: one.task_id),
         Column("task", lambda one: one.task),
         Column("queue", lambda one: one.target),
-        Column("shard", lambda one: one.shard, "right"),
+        Column("shard", lambda one: one.shard, "right", spare=True),
         Column("key", lambda one: one.key or ""),
-        Column("bytes", lambda one: f"{one.size:,}", "right"),
+        Column("bytes", lambda one: f"{one.size:,}", "right", spare=True),
     ]
     with asking(ctx, criteria["shard"]) as wheel:
         Listing("pending tasks", columns, task_as_dict, ORIGIN).show(
@@ -85,7 +85,7 @@ def list_(
         )
 
 
-@wheel.command(cls=CeleryCommand)
+@wheel.command(cls=CeleryCommand, short_help="Show all that is known of a task.")
 @click.argument("task_id")
 @click.option("--body", "raw_body", is_flag=True, help="Write the body's bytes to stdout, as they are, and no more.")
 @options.as_json

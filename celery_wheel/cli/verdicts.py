@@ -66,7 +66,7 @@ def show(ctx: click.Context, said: Said, meaning: Mapping[str, str], as_json: bo
     lines = [one for one in said.verdicts.items() if every or one[1] != "done"]
     columns: list[Column[tuple[Any, str]]] = [
         Column(name, lambda one: one[0]),
-        Column("verdict", lambda one: one[1]),
+        Column("verdict", lambda one: one[1], whole=True),
         Column("", lambda one: meaning[one[1]], cut=200),
     ]
     if lines:

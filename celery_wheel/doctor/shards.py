@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from celery_wheel import __version__
 from celery_wheel.doctor.finding import Finding, error, ok, warning
 from celery_wheel.doctor.site import Site
-from celery_wheel.present import duration, seen
+from celery_wheel.present import duration, seen, utc
 from celery_wheel.status import ShardStatus
 from celery_wheel.store import browse
+from celery_wheel.store.model import PAUSED
 
 #: A task that is overdue for longer, while a scheduler is at work, is worth a look.
 BEHIND_MS = 5_000
@@ -17,6 +19,7 @@ START = "Start one: celery -A <project> beat"
 
 
 def check(site: Site) -> Iterator[Finding]:
+    yield from _paused(site)
     for shard in site.shards:
         yield _held(shard)
         if shard.live:
@@ -37,6 +40,19 @@ def _held(one: ShardStatus) -> Finding:
     else:
         heard = f"its holder {one.holder} was last heard of {duration(one.snapshot_age_ms)} ago"
     return error(about, f"{heard}: nothing is dispatched; {one.pending:,} pending", START)
+
+
+def _paused(site: Site) -> Iterator[Finding]:
+    """Each once, though every shard has it. What nobody remembers to have paused looks like a broken wheel."""
+    paused = {(gate.scope, gate.name): gate for shard in site.shards for gate in shard.gates if gate.state == PAUSED}
+    for gate in paused.values():
+        why = f" ({seen(gate.reason)})" if gate.reason else ""
+        named = "--all" if gate.for_all else f"--{gate.scope} {shlex.quote(seen(gate.name))}"
+        yield warning(
+            "paused",
+            f"{seen(gate.what)} is paused since {utc(gate.at_ms)} by {seen(gate.actor)}{why}: nothing of it leaves",
+            f"When it is to go on: celery -A <project> wheel resume {named}",
+        )
 
 
 def _behind(one: ShardStatus) -> Iterator[Finding]:
@@ -72,7 +88,7 @@ def _said(one: ShardStatus) -> Iterator[Finding]:
 
 
 def _refused(site: Site, one: ShardStatus) -> Iterator[Finding]:
-    targets = {lane["lane"]: lane["target"] for lane in one.lanes if lane["target"]}
+    targets = {lane["lane"]: lane["target"] for lane in one.lanes if lane["target"] and lane["scope"] is None}
     if not targets or site.store is None:
         return
     with site.store.database.snapshot() as connection:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.answering import answering
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
@@ -126,7 +127,7 @@ def _resting(store: SqlStore) -> dict[str, int]:
 def _in_queues(app: Any, names: list[str]) -> int:
     """Messages in the wheel queues, as far as the transport counts them."""
     count = 0
-    with app.connection_for_write() as connection:
+    with app.connection_for_write() as connection, answering(connection):
         for name in names:
             with connection.channel() as channel:
                 try:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celery_wheel.errors import FileUnusable
+from celery_wheel.errors import FileUnusable, WheelError
 from celery_wheel.leaving.hold import Holding
 from celery_wheel.leaving.progress import Progress
 from celery_wheel.leaving.record import Header, header_of, line_of, read
@@ -57,7 +57,7 @@ def write_out(
         done.rejected += engine.stats.rejected
     holds = [holding.end_engine(engine.shard) for engine in holding.engines]
     if header is None:
-        header = _write(holding, file, kinds, progress)
+        header = _written(holding, file, kinds, progress)
     else:
         done.resumed = True
     done.lines = header.count
@@ -82,6 +82,19 @@ def earlier(file: Path, store: str) -> Header | None:
             "changed since: name another file"
         )
     return header
+
+
+def _written(holding: Holding, file: Path, kinds: Collection[str], progress: Progress) -> Header:
+    """Raises FileUnusable where the folder is not there, may not be written to, or has no room."""
+    try:
+        return _write(holding, file, kinds, progress)
+    except WheelError:  # of the store; some are OSErrors too
+        raise
+    except OSError as error:
+        raise FileUnusable(
+            f"{file} must be in a folder that can be written to, got {error.strerror or error}; nothing was laid to "
+            "rest; name another, or make room"
+        ) from error
 
 
 def _write(holding: Holding, file: Path, kinds: Collection[str], progress: Progress) -> Header:

@@ -85,7 +85,11 @@ def _shard(view: View, shard: int) -> dict[str, Any]:
     state = view.store.state(shard)
     said = state.snapshot or {}
     counts = {name: said.get(name, 0) for name in ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")}
-    return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": said.get("next_due_ms"), **counts}
+    # Not the holder's own: that knows of its window only, and most of what waits is further away.
+    with view.store.database.snapshot() as connection:
+        lanes = view.store.lanes_seen_by(connection, shard)
+        next_due_ms = min(browse.next_due(connection, shard, lanes).values(), default=None)
+    return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": next_due_ms, **counts}
 
 
 def pending(view: View, shard: int) -> int:

@@ -2,20 +2,20 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox, loads
-      │                                                                          answers, watches, gates ◄─┘
-      └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
+      └ no row: another epoch holds the shard; raises Fenced, and the caller     └ an item is gone: TakenBack, and the
+        rolls back                                                                 same
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import REST, Change, NewReject, NewRow
 from celery_wheel.store.statements import Statements
 
@@ -53,7 +53,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     lanes = [(shard, s.lane, *s.hand, *s.cut, s.target, s.again, s.scope) for s in change.lanes]
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
-    statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+    _take_in(connection, statements, shard, change.inbox)
     statements.loading.take_in.many(connection, [(chunk, shard) for chunk in change.loaded])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
@@ -67,6 +67,15 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     gates = [(shard, g.scope, g.name, g.state, g.per_ms, g.reason, g.actor, g.at_ms) for g in change.gates]
     statements.commanding.open_gate.many(connection, [(shard, *one) for one in change.opened])
     statements.commanding.set_gate.many(connection, gates)
+
+
+def _take_in(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:
+    """Whoever takes a command back says that nothing will happen: of the two, the one that comes first counts."""
+    taken = statements.take_in.many(connection, [(item, shard) for item in items])
+    if taken != len(items):
+        raise TakenBack(
+            f"of {len(items)} items of the inbox of shard {shard}, {taken} are still there; nothing was done"
+        )
 
 
 def _add(

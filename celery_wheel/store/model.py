@@ -286,6 +286,19 @@ class Gate:
     actor: str
     at_ms: int
 
+    def in_force(self, now_ms: int) -> bool:
+        """What leaves slowly does so for its time only."""
+        return self.state == PAUSED or self.at_ms + self.per_ms > now_ms
+
+    @property
+    def for_all(self) -> bool:
+        return self.scope == "all"
+
+    @property
+    def what(self) -> str:
+        """As people call it; the name is as it came."""
+        return "everything" if self.for_all else f"{self.scope} {self.name}"
+
 
 @dataclass(slots=True)
 class Batch:

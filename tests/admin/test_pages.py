@@ -10,7 +10,7 @@ from django.test import Client
 from freezegun import freeze_time
 
 from celery_wheel.store import browse, open_store
-from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
 from celery_wheel.store.reshard import reshard
 from celery_wheel.store.sql import SqlStore
 from tests.admin.conftest import text_of
@@ -48,6 +48,18 @@ def tallied(holder: Holder, *due_ms: int, **parts: Any) -> list[Any]:
     for row in rows:
         holder.apply(tally={hour_of(row): 1})
     return rows
+
+
+@freeze_time(MOMENT)
+def test_the_wheel_page_says_what_is_paused_and_that_it_is_not_behind(viewer: Client, holder: Holder) -> None:
+    tallied(holder, NOW - 60_000)
+    holder.store.renew(0, holder.epoch, NOW - 700, LEASE, snapshot())
+    assert "<dd>1 min</dd>" in text_of(viewer.get(f"{ADMIN}/wheel/"))
+    holder.apply(gates=[Gate("all", "", "paused", 0, "<b>provider</b>", "root on vm", NOW - 90_000)])
+    text = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    assert "everything, since 2027-01-15 08:58:30" in text
+    assert "by root on vm: &lt;b&gt;provider" in text
+    assert "<dt>Behind</dt><dd>no</dd>" in text
 
 
 @freeze_time(MOMENT)

@@ -32,7 +32,9 @@ def test_what_a_filter_chooses_is_counted_and_confirmed(bench: Bench, command: C
     refused = command("cancel", "--queue", queue, stdin="n\n")
     assert refused.exit_code == 1
     assert "cancel 6 tasks?" in refused.output
-    assert command("cancel", "--queue", queue, stdin="").exit_code == 1  # nobody is there
+    nobody = command("cancel", "--queue", queue, stdin="")
+    assert nobody.exit_code == 1
+    assert "nobody said yes, so nothing was done" in nobody.stderr
     assert len(waiting(bench, queue)) == 6
     done = command("cancel", "--queue", queue, "--reason", "campaign is over", stdin="y\n")
     assert done.exit_code == 0, done.output
@@ -127,10 +129,20 @@ def test_a_paused_queue_waits_until_it_is_resumed(bench: Bench, command: Command
     assert (gate["scope"], gate["name"], gate["state"], gate["reason"]) == ("queue", queue, "paused", "full")
     command("run-now", f"{queue}.0")
     assert bench.redis.llen(queue) == 0
+    found = command.json("doctor", code=3)["findings"]
+    [(text, remedy)] = [(one["text"], one["remedy"]) for one in found if one["about"] == "paused"]
+    assert text.startswith(f"queue {queue} is paused since ")
+    assert text.endswith(" (full): nothing of it leaves")
+    assert remedy.endswith(f"wheel resume --queue {queue}")
+    [shard] = command.json("status")["shards"]
+    assert (shard["gates"], shard["behind_ms"]) == ([gate], 0)  # what is to wait is not behind
+    assert f"queue {queue}, since" in command("status").stdout
     assert command("resume", "--queue", queue).stdout == "nothing is paused\n"
     wait_until(lambda: bench.redis.llen(queue) == 1, "it leaves")
     assert command("resume", "--queue", queue).exit_code == 3
     assert command("pause", "--queue", "a", "--task", "b").exit_code == 2
+    assert "nothing waits for misspelt at present" in command("pause", "--queue", "misspelt").stderr
+    assert command("resume", "--queue", "misspelt").exit_code == 0
     assert command("resume").exit_code == 2
 
 
@@ -156,6 +168,15 @@ def test_the_bench_leaves_nothing_behind(bench: Bench, command: Commands) -> Non
     assert {one.name for one in bench.folder.iterdir()} == files
     assert set(bench.redis.keys()) >= {one for one in keys if one.startswith(b"wheel.")}
     assert bench.app.conf.wheel_store == bench.store
+
+
+def test_the_bench_measures_the_wheel_whatever_the_app_leaves_to_celery(bench: Bench, command: Commands) -> None:
+    bench.app.conf.update(wheel_enabled=False, wheel_min_delay=60)
+    try:
+        assert command("bench", "--tasks", "100", "--bytes", "10").exit_code == 0
+        assert (bench.app.conf.wheel_enabled, bench.app.conf.wheel_min_delay) == (False, 60)
+    finally:
+        bench.app.conf.update(wheel_enabled=True, wheel_min_delay=0)
 
 
 def test_while_a_scheduler_runs_nothing_is_drained_and_a_file_must_be_one(

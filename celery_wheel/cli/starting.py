@@ -1,0 +1,30 @@
+"""The project as its other processes run it, for commands that look at the app itself or send with it.
+
+A Django project's app gets the wheel when Django is set up (``django_wheel``). Celery's own command line leaves that to
+workers and beat; without it an app would be looked at that no process of the project has.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from celery_wheel.errors import SettingError
+
+
+def start_project() -> None:
+    """Set Django up where this is a Django project. Raises SettingError where Django cannot be."""
+    if not os.environ.get("DJANGO_SETTINGS_MODULE") or find_spec("django") is None:
+        return
+    import django
+    from django.apps import apps
+    from django.core.exceptions import ImproperlyConfigured
+
+    if apps.ready:
+        return
+    try:
+        django.setup()
+    except (ImproperlyConfigured, ImportError) as error:
+        raise SettingError(
+            f"DJANGO_SETTINGS_MODULE must be settings that Django starts with, got {error}; `manage.py check` says more"
+        ) from error

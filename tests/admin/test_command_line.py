@@ -1,0 +1,37 @@
+"""Celery's own command line in a Django project: it looks at the app that the project's processes have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def celery(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    changed = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.site.settings", "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-m", "celery", "-A", "tests.site", "wheel", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=changed, check=False)
+
+
+def test_the_doctor_sees_that_the_projects_app_has_the_wheel(tmp_path: Path) -> None:
+    done = celery(tmp_path, "doctor", "--json")
+    found = {one["about"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["app"]["text"] == "its delayed tasks go to the wheel"
+    assert found["visibility"]["grade"] == "ok"
+    assert found["store"]["grade"] in {"ok", "error"}  # whether it is there is not the point here
+
+
+def test_settings_that_django_cannot_start_with_are_said_in_a_line(tmp_path: Path) -> None:
+    text = "from tests.site.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'nowhere']\n"
+    (tmp_path / "broken.py").write_text(text)
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    done = celery(tmp_path, "doctor", DJANGO_SETTINGS_MODULE="broken", PYTHONPATH=path)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(
+        "Error: DJANGO_SETTINGS_MODULE must be settings that Django starts with, got No module named"
+    )

@@ -1,0 +1,53 @@
+"""A broker that is away, a folder that is not there: a sentence and exit code 1, as everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_wheel import Celery
+from celery_wheel.cli import wheel
+from celery_wheel.conf import Conf
+from celery_wheel.service import open_store_of
+from tests.servers import RedisServer, free_port
+
+
+def an_app(url: str, folder: Path) -> Celery:
+    app = Celery("away", broker=url, set_as_current=False)
+    app.conf.wheel_store = f"sqlite:///{folder}/wheel.sqlite3"
+    open_store_of(Conf(app)).close()
+    return app
+
+
+def run(app: Celery, *arguments: str) -> Result:
+    context = CLIContext(app=app, no_color=True, workdir=None, quiet=False)
+    return CliRunner().invoke(wheel, arguments, obj=context)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("drain", "--dry-run"), ("drain", "--to-broker", "--yes"), ("bench", "--tasks", "100")]
+)
+def test_a_broker_that_is_away_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    port = free_port()
+    found = run(an_app(f"redis://:secret@127.0.0.1:{port}/0", tmp_path), *arguments)
+    assert found.exit_code == 1, found.output
+    [line] = found.stderr.splitlines()
+    assert line.startswith(f"Error: the broker at redis://:**@127.0.0.1:{port}/0 does not answer (")
+    assert line.endswith("start it, or correct broker_url")
+    assert [one.name for one in tmp_path.iterdir() if "bench" in one.name] == []
+
+
+def test_a_folder_that_is_not_there_is_said_and_nothing_is_laid_to_rest(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis") as server:
+        app = an_app(server.url, tmp_path)
+        app.send_task("work", countdown=3_600, task_id="one")
+        found = run(app, "drain", "--file", str(tmp_path / "nowhere" / "tasks.jsonl"), "--yes")
+        assert found.exit_code == 1, found.output
+        assert "nowhere/tasks.jsonl must be in a folder that can be written to" in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+        done = run(app, "drain", "--file", str(tmp_path / "tasks.jsonl"), "--yes")
+        assert done.exit_code == 0, done.output
+        assert "1 task; left in the store: 0" in done.stdout
