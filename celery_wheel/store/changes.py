@@ -2,10 +2,10 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
-      │                                 └ numbered in the order of commits
-      └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
-                                                      an item is gone: TakenBack, and the same
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
+      │                                 └ numbered in the order of commits         └ an item is gone: TakenBack
+      └ no row: another epoch holds the shard; raises Fenced
+    after an error the caller rolls back
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     _take_in(connection, statements, shard, change.inbox)
+    statements.loading.take_in.many(connection, [(chunk, shard) for chunk in change.loaded])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]

@@ -37,6 +37,9 @@ HOUR_MS = 3_600_000
 CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
 REQUEUE, REPLAY = "requeue", "replay"
 
+#: States of a bulk load; what is aborted had to be open, what is done was committed and is all taken in.
+OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
+
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
 
@@ -333,7 +336,8 @@ class Change:
     """All that one transaction of a holder writes. An empty part costs nothing.
 
     ``lanes`` sets the hand and the cut of a lane, and opens a lane that is not there yet.
-    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in.
+    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in,
+    ``loaded`` those of chunks of bulk loads.
     """
 
     seq: int = 0  #: the highest seq given so far; 0 leaves the stored one
@@ -345,6 +349,7 @@ class Change:
     lanes: list[LaneState] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
+    loaded: list[int] = field(default_factory=list)  #: ids of chunks of loads
     answers: list[Answer] = field(default_factory=list)
     tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
     watches: list[Watch] = field(default_factory=list)
@@ -360,6 +365,14 @@ class InboxItem:
 
     id: int
     kind: str
+    payload: bytes
+
+
+class LoadChunk(NamedTuple):
+    """Messages of a bulk load, packed (``celery_wheel.store.packed``)."""
+
+    id: int
+    rows: int
     payload: bytes
 
 

@@ -57,12 +57,11 @@ class WheelDataSource(DataSource):
         return WheelStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        if overwrite:
-            raise SettingError("mode must be append, got overwrite; what waits in a store is not replaced by a load")
-        from celery_wheel.pipeline.source.write import writer  # type: ignore[import-not-found,unused-ignore]
+        from celery_wheel.pipeline.source.write import refuse_overwrite, writer
 
-        made: DataSourceArrowWriter = writer(self.options, schema)
-        return made
+        if overwrite:
+            refuse_overwrite()
+        return writer(self.options, schema)
 
     def _options(self) -> Options:
         return read_options(self.options)
