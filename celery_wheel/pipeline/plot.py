@@ -69,6 +69,25 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
     return figure
 
 
+def load(rows: Sequence[Row], herds: Sequence[Row], unit: str) -> Figure:
+    """Due a minute or an hour, before and after a load, with the herds that it makes."""
+    if not rows:
+        return _nothing("nothing is pending, and nothing would be")
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    axes = figure.add_subplot()
+    at = [row["at"] for row in rows]
+    axes.fill_between(at, [row["after"] for row in rows], step="post", alpha=0.4, label="with these rows")
+    axes.fill_between(at, [row["before"] for row in rows], step="post", alpha=0.7, label="pending before")
+    if herds:
+        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+    axes.set_yscale("symlog")
+    axes.set_ylabel(f"tasks due an {unit}" if unit == "hour" else f"tasks due a {unit}")
+    _dates(axes)
+    axes.legend()
+    axes.set_title("what is due, before and after (UTC)")
+    return figure
+
+
 def tune(rows: Sequence[Row]) -> Figure:
     """Cascades a task by tick and wheel size, with the buckets that it takes; the recommended one has a frame."""
     ticks, sizes = sorted({row["tick_ms"] for row in rows}), sorted({row["wheel_size"] for row in rows})

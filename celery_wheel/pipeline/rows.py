@@ -34,7 +34,7 @@ from pyspark.sql.window import Window
 
 from celery_wheel.bulk.checking import reason
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.local_time import Fold, Gap, instants
+from celery_wheel.pipeline.local_time import Fold, Gap, instants, udf
 
 TASK, REASON = "wheel_task", "wheel_reason"
 PLAIN = ("queue", "key", "priority", "expires", "task_id")
@@ -63,7 +63,10 @@ def judged(rows: DataFrame, rules: Rules) -> DataFrame:
     at, untimely = _eta(types, rules)
     if rules.jitter_ms:
         at = f.timestamp_micros(f.unix_micros(at) + _spread(rows, rules) * 1_000)
-    parts = [_named("task", types, rules.task), *(_json(name, types[name]) for name in ("args", "kwargs") if name in types)]
+    parts = [
+        _named("task", types, rules.task),
+        *(_json(name, types[name]) for name in ("args", "kwargs") if name in types),
+    ]
     parts += [_named("queue", types, rules.queue)] if rules.queue or "queue" in types else []
     parts += [f.col(name).alias(name) for name in PLAIN if name in types and name != "queue"]
     parts += [at.alias("eta")]
@@ -138,7 +141,7 @@ def _spread(rows: DataFrame, rules: Rules) -> Column:
     return f.pmod(f.xxhash64(*(f.col(name).cast("string") for name in by)), f.lit(rules.jitter_ms + 1))
 
 
-@f.arrow_udf("string")
+@udf(StringType())  # type: ignore[untyped-decorator]
 def _unfit(tasks: pa.Array) -> pa.Array:
     """What the write would refuse: said by the same code."""
     return pa.array([reason(_as_row(task)) for task in tasks.to_pylist()], "string")

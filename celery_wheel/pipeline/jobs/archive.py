@@ -29,7 +29,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as f
 
 #: What makes an event one: without a batch it is an outcome, whose position is its own.
 IDENTITY = ("shard", "lane", "due_ms", "seq", "batch")
@@ -42,7 +42,7 @@ OVERLAP_MS = 3_600_000
 
 def events(history: DataFrame, until: datetime) -> DataFrame:
     """History up to an instant, each event with its day (of UTC)."""
-    return history.where(F.col("at") < F.lit(until)).withColumn(DAY, F.date_format("at", "yyyy-MM-dd"))
+    return history.where(f.col("at") < f.lit(until)).withColumn(DAY, f.date_format("at", "yyyy-MM-dd"))
 
 
 def merged(found: DataFrame, kept: DataFrame | None) -> DataFrame:

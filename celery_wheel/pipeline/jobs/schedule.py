@@ -11,14 +11,15 @@ What the columns may be is in ``celery_wheel.pipeline.rows``. ``--sql`` makes th
 A batch has a name, and is loaded once: the same job under the same name writes nothing the second time, and goes on
 with a load that was broken off. With ``--id`` a row is also scheduled once in whatever batch it comes.
 
-The load is looked at before anything is written: what is due by minute (by hour where it is more than three days), now
-and with these rows, and the herds: seconds in which far more is due than around them, with the jitter that spreads them.
+The load is looked at before anything is written: what is due by minute (by hour where it is more than three days),
+now and with these rows, and the herds: seconds in which far more is due than around them, with the jitter that spreads
+them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -30,7 +31,7 @@ from celery_wheel.cli.options import Length
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, rows
 from celery_wheel.pipeline.jobs import forecast
-from celery_wheel.pipeline.jobs.outer import output, store
+from celery_wheel.pipeline.jobs.outer import Option, output, store
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
 from celery_wheel.pipeline.output import Output
 from celery_wheel.pipeline.source.target import target
@@ -39,6 +40,13 @@ from celery_wheel.store import loads, open_store
 
 NAME = "schedule"
 HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
+
+
+def _choice(name: str, choices: Sequence[str], about: str) -> Option:
+    """The first is the default."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=about)
+
+
 OPTIONS = (
     store,
     click.option("--rows", "path", metavar="PATH", help="Parquet; or .csv (with a header) or .jsonl, also .gz."),
@@ -51,9 +59,15 @@ OPTIONS = (
     click.option("--task", metavar="NAME", help="Of rows that name none."),
     click.option("--queue", metavar="NAME", help="Of rows that name none."),
     click.option("--zone", metavar="ZONE", help="Of a column local, where rows name none: Europe/Paris, +02:00."),
-    click.option("--gap", type=click.Choice(GAPS), default="later", show_default=True, help="Of times that are skipped."),
-    click.option("--fold", type=click.Choice(FOLDS), default="first", show_default=True, help="Of times that come twice."),
-    click.option("--past", type=click.Choice(["run", "reject"]), default="run", show_default=True, help="What is due already."),
+    click.option(
+        "--gap", type=click.Choice(GAPS), default="later", show_default=True, help="Of times that are skipped."
+    ),
+    click.option(
+        "--fold", type=click.Choice(FOLDS), default="first", show_default=True, help="Of times that come twice."
+    ),
+    click.option(
+        "--past", type=click.Choice(["run", "reject"]), default="run", show_default=True, help="What is due already."
+    ),
     click.option("--jitter", type=Length(), default="0", help="Spread over this time: 30s, 5m. The same in each run."),
     click.option("--herd", "least", type=click.IntRange(2), default=100, show_default=True, help="Fewer are no herd."),
     click.option("--dry-run", is_flag=True, help="Say what would be, and write nothing to the store."),
@@ -188,11 +202,15 @@ def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled, due from {facts['first']} to {facts['last']}"]
+    words = [
+        f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled, due from {facts['first']} to {facts['last']}"
+    ]
     words += [f"rejected: {count:,} x {why}" for why, count in list(facts["rejects"].items())[:10]]
     if busiest := facts["busiest"]:
         unit = "minute" if facts["unit_s"] == 60 else "hour"
-        words.append(f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these")
+        words.append(
+            f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these"
+        )
     words += [
         f"herd: {herd['n']:,} on {herd['queue']} at {herd['second']}, mostly {herd['tasks'][0]['task']}; "
         f"--jitter {herd['jitter_s']}s spreads it"
@@ -203,7 +221,9 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     elif facts["was_loaded"]:
         words.append(f"nothing was scheduled: the batch {given['batch']} was loaded before")
     else:
-        words.append(f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s")
+        words.append(
+            f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s"
+        )
     return words
 
 
