@@ -75,7 +75,8 @@ class Columns:
         """One of them, as ``checking`` and people see it."""
         names = ("task", "eta", "args", "kwargs", "queue", "key", "priority", "expires", "task_id")
         columns = {name: getattr(self, name) for name in names}
-        return {name: column[n] for name, column in columns.items() if column is not None}
+        row = {name: column[n] for name, column in columns.items() if column is not None}
+        return row if self.eta_us[n] is not None else {**row, "eta": None}
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ class Packing:
                 parcels[shard].add(packed, values)
         except Exception as error:
             row = columns.row(n)
-            why = reason(row) or str(error) or type(error).__name__
+            why = reason(row) or str(error).partition("\n")[0] or type(error).__name__
             raise BadRow(f"row {first + n:,}: {why}; it is {_shown(row)}") from error
         return {shard: parcel for shard, parcel in parcels.items() if parcel.lines}
 
@@ -167,7 +168,10 @@ class Packing:
 
     def _slow(self, columns: Columns, n: int) -> tuple[int, Packed, str]:
         """By Celery's own code, or of a kind with more than the usual."""
-        call, args, kwargs = self._call(columns.row(n))
+        row = columns.row(n)
+        if why := reason(row):
+            raise ValueError(why)
+        call, args, kwargs = self._call(row)
         place = (
             columns.task[n],
             call.options.get("queue"),
