@@ -13,7 +13,9 @@
 The one write of a holder is a ``Change``: all of it is committed, or none.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
-unique in the store, increasing within its shard. Every id in the store is such a number, given once.
+unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads commit in
+another order than these were given in; batches and outcomes get later ones then, so that theirs are in the order of
+commits: whoever reads a shard's history up to a number, and later on from there, misses nothing.
 """
 
 from __future__ import annotations
@@ -226,7 +228,7 @@ class Move:
 class Outcome:
     """What became of a row that did not simply leave."""
 
-    id: int  #: a seq of its own
+    id: int  #: a seq of its own; as stored it is a later one, where others were committed since
     timer_id: int
     kind: str  #: cancelled | moved | expired | rejected | parked
     reason: str
@@ -304,7 +306,7 @@ class Gate:
 class Batch:
     """One settlement: the rows of a lane in (from_, to] were handed to the broker at dispatched_ms."""
 
-    id: int
+    id: int  #: as that of an Outcome
     lane: int
     from_: Position
     to: Position

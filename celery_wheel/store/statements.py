@@ -166,6 +166,7 @@ class Statements:
             update(shard).where(free).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
+        self.seq = self._prepare(select(shard.c.seq).where(row))
         self.renew = self._prepare(
             update(shard)
             .where(_held())

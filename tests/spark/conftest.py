@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.java import ensure_java
 from tests.postgres import PostgresServer
 from tests.servers import absent
+from tests.spark.stores import MakeUrl
 
 pytest.importorskip("pyspark")
 
@@ -24,9 +26,14 @@ from celery_wheel.pipeline.session import session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector."""
+    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector.
+
+    A test that is cut off in the middle of an answer of the JVM leaves a connection that no other test can use: on a
+    machine that is busy they have more time.
+    """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +68,12 @@ def postgres() -> Iterator[PostgresServer]:
     """One server for all tests of a process; each test has a database of its own."""
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+    """URL of a store that is not there yet, of either database."""
+    if request.param == "sqlite":
+        return lambda: f"sqlite:///{tmp_path}/wheel.sqlite3"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database
