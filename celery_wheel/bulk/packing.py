@@ -30,6 +30,7 @@ from celery_wheel.bulk.checking import reason
 from celery_wheel.bulk.kinds import Kind, inside, reidentified
 from celery_wheel.bulk.row import Call, Reader
 from celery_wheel.bulk.shown import shown
+from celery_wheel.bulk.template import Template
 from celery_wheel.bulk.writing import MAX_KINDS, is_plain, is_plain_celery, is_plain_task
 from celery_wheel.store.packed import US, WHOLE, pack
 
@@ -40,8 +41,11 @@ _END_US = END_OF_TIME_MS * 1_000
 
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # typeshed has only what it makes
 
-#: Arguments that are remembered.
+#: Keyword arguments that are remembered: many rows have the same, but for few of them.
 _MEMO = 1_000
+
+#: Neither a key nor a task id.
+_NOTHING = (None, None)
 
 Packed = tuple[str, Sequence[int]]
 
@@ -75,7 +79,8 @@ class Columns:
         """One of them, as ``checking`` and people see it."""
         names = ("task", "eta", "args", "kwargs", "queue", "key", "priority", "expires", "task_id")
         columns = {name: getattr(self, name) for name in names}
-        return {name: column[n] for name, column in columns.items() if column is not None}
+        row = {name: column[n] for name, column in columns.items() if column is not None}
+        return row if self.eta_us[n] is not None else {**row, "eta": None}
 
 
 @dataclass(slots=True)
@@ -85,9 +90,13 @@ class Parcel:
     lines: list[str] = field(default_factory=list)
     kinds: dict[Packed, int] = field(default_factory=dict)
 
+    last: Packed | None = None  #: kind of the last line, and its number: mostly that of the next too
+    number: int = 0
+
     def add(self, packed: Packed, values: str) -> None:
-        number = self.kinds.setdefault(packed, len(self.kinds))
-        self.lines.append(f"{number}{US}{values}")
+        if packed is not self.last:
+            self.last, self.number = packed, self.kinds.setdefault(packed, len(self.kinds))
+        self.lines.append(f"{self.number}{US}{values}")
 
     def packed(self) -> bytes:
         return pack(self.kinds, self.lines)
@@ -104,7 +113,7 @@ class Packing:
         self._read = Reader(app).read
         self._catcher = Catcher(app)
         self._kinds: dict[Any, Kind | None] = {}  #: None for a kind that stays slow
-        self._memo: dict[tuple[str | None, type[Any]], tuple[Any, str, str]] = {}
+        self._memo: dict[str | None, tuple[Any, str, str]] = {}
         self._may_be_fast = is_plain_celery(app)
 
     def pack(self, columns: Columns, first: int = 0) -> dict[int, Parcel]:
@@ -123,7 +132,7 @@ class Packing:
                 zip(kind_of, arguments, times, names, strict=True)
             ):
                 kind = kinds.get((task, queue, priority, expires is None))
-                plain = is_plain(named[0]) and is_plain(named[1])
+                plain = named[:2] == _NOTHING or (is_plain(named[0]) and is_plain(named[1]))
                 if plain and kind is not None and kind.proven and kind.is_usual:
                     shard, packed, values = self._fast(kind, *given, *at, *named)
                 else:
@@ -131,7 +140,7 @@ class Packing:
                 parcels[shard].add(packed, values)
         except Exception as error:
             row = columns.row(n)
-            why = reason(row) or str(error) or type(error).__name__
+            why = reason(row) or str(error).partition("\n")[0] or type(error).__name__
             raise BadRow(f"row {first + n:,}: {why}; it is {_shown(row)}") from error
         return {shard: parcel for shard, parcel in parcels.items() if parcel.lines}
 
@@ -139,35 +148,38 @@ class Packing:
         self, kind: Kind, args: Any, kwargs: Any, eta_us: Any, eta: Any, key: Any, task_id: Any, envelope_id: str
     ) -> tuple[int, Packed, str]:
         template = kind.template
-        given, args_in, args_shown = self._arguments(args, list, template.max_args, template.max_levels)
-        named, kwargs_in, kwargs_shown = self._arguments(kwargs, dict, template.max_kwargs, template.max_levels)
+        given = arguments(args, list)
+        known = self._memo.get(kwargs)
+        named, kwargs_in, kwargs_shown = known if known is not None else self._remember(kwargs, template)
         if template.check_arguments is not None:
             template.check_arguments(*given, **named)
         if not 0 <= eta_us < _END_US:
             raise ValueError("eta must be from 1970 to the end of 9998")
         task_id, key = task_id or envelope_id, key or template.key
         values = (
-            f"{args_in}{US}{kwargs_in}{US}{quoted(task_id)}{US}{quoted(eta)}{US}{args_shown}{US}{kwargs_shown}{US}"
+            f"{inside(args, '[]')}{US}{kwargs_in}{US}{quoted(task_id)}{US}{quoted(eta)}{US}"
+            f"{quoted(shown(given, template.max_args, template.max_levels))}{US}{kwargs_shown}{US}"
             f'"{envelope_id}"{US}{-(-eta_us // 1000)}{US}{"null" if key is None else quoted(key)}'
         )
         if len(values) > SURELY_SMALL:
             self._measure(kind.message(values))
-        return shard_of(key, task_id, self._shards), kind.packed, values
+        return shard_of(key, task_id, self._shards) if self._shards > 1 else 0, kind.packed, values
 
-    def _arguments(self, text: str | None, kind: type[Any], max_size: int, max_levels: int) -> tuple[Any, str, str]:
-        """What they are, as they stand in the body, and how they show; many rows have the same."""
-        found = self._memo.get((text, kind))
-        if found is None:
-            value = arguments(text, kind)
-            found = value, inside(text, "[]" if kind is list else "{}"), quoted(shown(value, max_size, max_levels))
-            if len(self._memo) >= _MEMO:
-                self._memo.clear()
-            self._memo[text, kind] = found
+    def _remember(self, kwargs: str | None, template: Template) -> tuple[Any, str, str]:
+        """What they are, as they stand in the body, and how they show."""
+        named = arguments(kwargs, dict)
+        found = named, inside(kwargs, "{}"), quoted(shown(named, template.max_kwargs, template.max_levels))
+        if len(self._memo) >= _MEMO:
+            self._memo.clear()
+        self._memo[kwargs] = found
         return found
 
     def _slow(self, columns: Columns, n: int) -> tuple[int, Packed, str]:
         """By Celery's own code, or of a kind with more than the usual."""
-        call, args, kwargs = self._call(columns.row(n))
+        row = columns.row(n)
+        if why := reason(row):
+            raise ValueError(why)
+        call, args, kwargs = self._call(row)
         place = (
             columns.task[n],
             call.options.get("queue"),

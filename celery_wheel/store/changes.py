@@ -3,9 +3,9 @@
 ::
 
     fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
-      │                                 └ numbered in the order of commits         └ an item is gone: TakenBack
-      └ no row: another epoch holds the shard; raises Fenced
-    after an error the caller rolls back
+      │                                 └ numbered in the order of commits       └ an item is gone: TakenBack, and the
+      └ no row: another epoch holds the shard; raises Fenced,                      caller rolls back
+        and the caller rolls back
 """
 
 from __future__ import annotations

@@ -42,15 +42,15 @@ def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
         others = {"SQLite": f"sqlite:///{folder / 'many.sqlite3'}"}
         if postgres_binaries() is None:
             print("load: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
-            yield from _figures(server.url, stores, others, count, folder, bar)
+            yield from _figures(server, stores, others, count, folder, bar)
         else:
             with PostgresServer(fsync="on", full_page_writes="on", shared_buffers="256MB") as postgres:
                 stores["PostgreSQL"], others["PostgreSQL"] = postgres.new_database(), postgres.new_database()
-                yield from _figures(server.url, stores, others, count, folder, bar)
+                yield from _figures(server, stores, others, count, folder, bar)
 
 
 def _figures(
-    broker: str, stores: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
+    server: RedisServer, stores: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
 ) -> Iterator[Figure]:
     """In turns, so that what else this machine does meets all alike; of each its best. ``others``: of the plain way."""
     from celery_wheel.pipeline.session import session
@@ -71,10 +71,10 @@ def _figures(
         many: dict[str, list[Pace]] = {name: [] for name in stores}
         for turn in range(TURNS):
             bar.tell("apply_async")
-            loops.append(_loop(broker, stores["SQLite"]))
+            loops.append(_loop(server.url, stores["SQLite"]))
             for name, store in stores.items():
                 bar.tell(f"{MANY}, {name}")
-                many[name].append(_load(broker, others[name], 20_000))
+                many[name].append(_load(server.url, others[name], 20_000))
                 bar.tell(f"Spark, {name}")
                 began = time.perf_counter()
                 _save(frame, store, f"turn {turn}")
@@ -89,7 +89,8 @@ def _figures(
         target = max(TARGETS[name], TARGET_RATIO * loop) if name == "PostgreSQL" else TARGETS[name]
         yield Figure("load", f"{count:,} rows by Spark into {name}", max(found), "rows/s", YARDSTICK, loop, target)
         yield Figure("load", f"… {name}", max(found), "rows/s", f"{MANY}, one process", best)
-    yield from _intake(broker, stores, bar)
+    server.client().flushall()
+    yield from _intake(server.url, stores, bar)
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:

@@ -208,12 +208,13 @@ def test_nothing_is_overwritten(spark: SparkSession, site: Site) -> None:
 
 
 @on_sqlite
+@pytest.mark.timeout(300)
 def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     """One part was written, and the other waits for ever, when the driver is killed."""
     command = [sys.executable, "-m", "tests.spark.killed", site.url, str(tmp_path)]
     child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: (one := listed(site)) != [] and one[0][2] == ROWS // 2, "half is written", 90)
+        wait_until(lambda: (one := listed(site)) != [] and one[0][2] == ROWS // 2, "half is written", 200)
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

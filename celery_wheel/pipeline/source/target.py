@@ -14,19 +14,16 @@ priority, expires (a timestamp, or seconds from now), task_id.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import types
 from pyspark.sql.types import StructType
 
 from celery_wheel.bulk.checking import COLUMNS
 from celery_wheel.errors import SettingError
-from celery_wheel.store.place import place_of
-
-ENVIRONMENT = "CELERY_WHEEL_STORE"
+from celery_wheel.pipeline.source.opened import plain_url
+from celery_wheel.pipeline.source.options import store_url
 
 CHUNK, MAX_CHUNK = 500, 5_000
 
@@ -62,20 +59,9 @@ def target(given: Mapping[str, str], schema: StructType) -> Target:
             "option batch must be given: a name for this load, so that the same job run again loads once; "
             ".option('batch', 'reminders-2026-11-21')"
         )
-    url = named.get("url") or named.get("path") or os.environ.get(ENVIRONMENT)
-    if not url:
-        raise SettingError(f"option url must name a store, as wheel_store does, or {ENVIRONMENT} in the environment")
     key = named.get("key")
     check_columns(schema, key)
-    return Target(plain_url(url), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK))))
-
-
-def plain_url(url: str) -> str:
-    """``django://…`` and a file's relative path mean something on the driver only."""
-    found = place_of(url).url
-    if found.get_backend_name() == "sqlite" and found.database:
-        found = found.set(database=str(Path(found.database).absolute()))
-    return found.render_as_string(hide_password=False)
+    return Target(plain_url(store_url(named)), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK))))
 
 
 def _chunk(text: str) -> int:
