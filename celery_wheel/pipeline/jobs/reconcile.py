@@ -233,7 +233,7 @@ def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> tuple[DataFrame,
 
 def _totals(audited: DataFrame) -> dict[str, int | None]:
     [row] = audited.agg(
-        f.count_if("scheduled").alias("scheduled"),
+        f.count_if(f.col("scheduled") & ~f.col("perhaps")).alias("scheduled"),
         f.count_if(f.col("dispatches").isNotNull()).alias("dispatched"),
         f.count_if("ran").alias("ran"),
         f.max(lateness()).alias("latest_ms"),
