@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.jobs.reconcile import audit, findings
 from celery_wheel.pipeline.results import Results
+from celery_wheel.pipeline.tables import read
 from tests.faults import auditor
 from tests.faults.judge import judge
 from tests.spark.stores import fill, site
@@ -87,12 +88,10 @@ def test_the_stores_own_history_is_what_left(spark: SparkSession, tmp_path: Path
         fill(one)
         ids = [
             row.task_id
-            for row in spark.read.format("wheel")
-            .option("url", one.url)
-            .option("table", "history")
-            .load()
-            .where("outcome = 'dispatched'")
-            .collect()
+            for row in read(
+                spark, "history", one.url, schema="task_id string, outcome string", pushdown=False
+            ).collect()
+            if row.outcome == "dispatched"
         ]
         executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started_ms": NOW + 60} for name in ids[1:]))
         arguments = ["reconcile", "--store", one.url, "--executed", executed, "--json"]

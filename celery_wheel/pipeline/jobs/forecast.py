@@ -159,9 +159,10 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     now_s, to_s = given["now_ms"] // 1_000, -(-given["to_ms"] // 1_000)
     found, rejected = due(inputs.table(spark, given, "pending", COLUMNS))
     found = found.persist()
+    with_before, known_from_s = _with_before(spark, given, found, now_s)
+    with_before = with_before.persist()
     try:
         tell("what is pending")
-        with_before, known_from_s = _with_before(spark, given, found, now_s)
         tables = {
             "minutes": minutes(found, now_s, to_s).orderBy("minute", "queue"),
             "seconds": seconds(found, now_s, min(now_s + int(given["seconds"]), to_s)).orderBy("second", "queue"),
@@ -175,6 +176,7 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         facts = {"now": utc(given["now_ms"]), **_totals(found, now_s, to_s), **_facts(rows)}
         facts["rejects"] = output.rejects(rejected)
     finally:
+        with_before.unpersist()
         found.unpersist()
     tell("the picture")
 

@@ -88,6 +88,7 @@ EXECUTED = {
 HISTORY = "task_id string, eta timestamp, outcome string"
 #: Of those outcomes a task owes nothing more.
 SETTLED = ("cancelled", "expired", "rejected", "parked")
+WAITS = "pending"
 
 
 def audit(
@@ -220,15 +221,16 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
 
 def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> tuple[DataFrame, DataFrame, DataFrame]:
     """(scheduled, dispatched, settled) as the wheel's own tables have it; Parquet has no pending."""
-    history = inputs.table(spark, given, "history", HISTORY)
-    known, settled = history, history.where(f.col("outcome").isin(*SETTLED)).select("task_id")
+    events = inputs.table(spark, given, "history", HISTORY)
     if not given["input"]:
         pending = inputs.table(spark, given, "pending", "task_id string, eta timestamp")
-        known = known.unionByName(pending.withColumn("outcome", f.lit("pending")))
-        settled = settled.union(pending.select("task_id"))
+        events = events.unionByName(pending.withColumn("outcome", f.lit(WAITS)))
+    # What was rejected may have no id: it was no message that anybody could read.
+    events = events.where("task_id != ''").persist()
     cancelled = (f.col("outcome") == "cancelled").alias("cancelled")
-    scheduled = known.select("task_id", "eta", cancelled, f.lit(False).alias("perhaps"))
-    return scheduled, history.where("outcome = 'dispatched'").select("task_id"), settled
+    scheduled = events.select("task_id", "eta", cancelled, f.lit(False).alias("perhaps"))
+    settled = events.where(f.col("outcome").isin(WAITS, *SETTLED))
+    return scheduled, events.where("outcome = 'dispatched'").select("task_id"), settled
 
 
 def _totals(audited: DataFrame) -> dict[str, int | None]:
