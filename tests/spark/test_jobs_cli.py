@@ -74,10 +74,10 @@ def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert summary["tasks"] == 4_000
-    assert summary["words"][0].startswith("take wheel_tick = 0.001, wheel_size = 64:")
+    assert summary["words"][0].startswith("take wheel_tick = 0.001, wheel_size = 20:")
     assert summary["checked"] == 4 * 300
     rows = Results(tmp_path).rows("shapes")
-    assert [row["wheel_size"] for row in rows if row["recommended"]] == [64]
+    assert [row["wheel_size"] for row in rows if row["recommended"]] == [20]
     assert {row["levels"] for row in rows if row["wheel_size"] == 20} == {2, 5}  # of a window of 5 minutes
     assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
 
