@@ -16,15 +16,25 @@ deleted or replaced, its tables were emptied, it has other shards now.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from celery_wheel.broker.envelope import MAX_TEXT
 from celery_wheel.conf import Conf
-from celery_wheel.request import TIMEOUT_S, Completed, ForCounts, ForVerdicts, Pending, Verdict
+from celery_wheel.given import (
+    How,
+    TaskLike,
+    Which,
+    Who,
+    check_at_once,
+    gate_name,
+    id_of,
+    key_of,
+    timeout,
+    who,
+)
+from celery_wheel.request import Completed, ForCounts, ForGates, ForVerdicts, Pending, Verdict
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import browse, open_store
 from celery_wheel.store.browse import Criteria, Detail, Page, Settled, Stopped, Task
@@ -56,31 +66,11 @@ LOOK_EVERY_S = 1.0
 MAX_OVER_S = 366 * 86_400
 
 
-class HasId(Protocol):
-    """As Celery's AsyncResult."""
-
-    id: Any
-
-
-TaskLike = str | HasId
-
 Completing = Literal["cancel", "run"]
 
 
 Tasks = TaskLike | Iterable[TaskLike]
 Answer = Verdict | dict[str, Verdict] | Pending
-
-
-class Who(TypedDict, total=False):
-    """What may be said of every request."""
-
-    reason: str  #: why, for people
-    actor: str  #: who asks; the process and its host, where nobody is named
-
-
-class How(Who, total=False):
-    timeout: float  #: seconds to wait for the verdict
-    transactional: Literal[False]  #: see ``Wheel.cancel``
 
 
 class Wheel:
@@ -248,7 +238,7 @@ class Wheel:
         rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
         """
         names = [str(row) for row in rows]
-        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, _timeout(how))
+        verdicts = self._request(REPLAY, {}, how, "rows").ask(names, timeout(how))
         return {int(row): verdict for row, verdict in verdicts.items()}
 
     @overload
@@ -272,27 +262,25 @@ class Wheel:
         """
         if how not in ("cancel", "run"):
             raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
-        _check_at_once("complete", said)
+        check_at_once("complete", said)
         one = isinstance(keys, str)
-        wanted = [_key_of(key) for key in ([keys] if one else keys)]
-        options = {"how": how, **_who(said)}
-        found = ForCounts(lambda: self.store, COMPLETE, options, "keys", self.turn).ask(wanted, _timeout(said))
+        wanted = [key_of(key) for key in ([keys] if one else keys)]
+        options = {"how": how, **who(said)}
+        found = ForCounts(lambda: self.store, COMPLETE, options, "keys", self.turn).ask(wanted, timeout(said))
         return found[wanted[0]] if one else found
 
     # -- gates ----------------------------------------------------------------------------------------
 
-    def pause(self, *, queue: str | None = None, task: str | None = None, **how: Unpack[How]) -> None:
+    def pause(self, **which: Unpack[Which]) -> None:
         """Let nothing leave for a queue, or of a task; or nothing at all. It is cancelled and moved as ever.
 
         It holds until ``resume``, also after a restart. What is due meanwhile waits in order, and holds up no other.
 
         Raises WheelUnavailable when no holder answers in time.
         """
-        self._gate(PAUSE, {}, queue, task, how)
+        self._gate(PAUSE, {}, which)
 
-    def resume(
-        self, *, queue: str | None = None, task: str | None = None, over: float | None = None, **how: Unpack[How]
-    ) -> bool:
+    def resume(self, *, over: float | None = None, **which: Unpack[Which]) -> bool:
         """Undo ``pause``; returns whether it was paused.
 
         Args:
@@ -302,7 +290,7 @@ class Wheel:
             raise TypeError(f"resume must be over a number of seconds, got {over!r:.60}")
         if over is not None and not 0 <= over < MAX_OVER_S:
             raise ValueError(f"resume must be over a time of 0 s to a year, got {over!r}")
-        verdict = self._gate(RESUME, {"per_ms": round(over * 1_000) if over else None}, queue, task, how)
+        verdict = self._gate(RESUME, {"per_ms": round(over * 1_000) if over else None}, which)
         return verdict is Verdict.DONE
 
     def gates(self) -> list[Gate]:
@@ -310,28 +298,27 @@ class Wheel:
         found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
         return [one for one in found.values() if one.in_force(now_ms())]
 
-    def _gate(self, kind: str, options: dict[str, Any], queue: str | None, task: str | None, how: How) -> Verdict:
-        _check_at_once(kind, how)
-        if queue is not None and task is not None:
-            raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
-        name = "all:" if queue is None and task is None else f"queue:{queue}" if task is None else f"task:{task}"
-        return self._request(kind, options, how, "gates").ask([name], _timeout(how))[name]
+    def _gate(self, kind: str, options: dict[str, Any], which: Which) -> Verdict:
+        check_at_once(kind, which)
+        name = gate_name(kind, which)
+        request = ForGates(lambda: self.store, kind, {**options, **who(which)}, "gates", self.turn)
+        return request.ask([name], timeout(which))[name]
 
     def _request(self, kind: str, options: dict[str, Any], how: How, list_name: str = "task_ids") -> ForVerdicts:
-        return ForVerdicts(lambda: self.store, kind, {**options, **_who(how)}, list_name, self.turn)
+        return ForVerdicts(lambda: self.store, kind, {**options, **who(how)}, list_name, self.turn)
 
     def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         one = isinstance(tasks, str) or hasattr(tasks, "id")
         if not one and not isinstance(tasks, Iterable):
             raise TypeError(f"a task must be given by its id or its AsyncResult, got {tasks!r:.60}")
         wanted: Any = [tasks] if one else tasks
-        task_ids = [_id_of(task) for task in wanted]
+        task_ids = [id_of(task) for task in wanted]
         request = self._request(kind, options, how)
         inbox = self._inbox(how)
         if inbox is not None:
             request.put(task_ids, self.conf.shards, inbox.ask)
             return Pending(request, task_ids[0] if one else None)
-        verdicts = request.ask(task_ids, _timeout(how))
+        verdicts = request.ask(task_ids, timeout(how))
         return verdicts[task_ids[0]] if one else verdicts
 
     def _inbox(self, how: How) -> Inbox | None:
@@ -356,34 +343,6 @@ def wheel_of(app: Any) -> Wheel:
     real: Any = getattr(app, "_get_current_object", lambda: app)()  # behind current_app's proxy
     wheel: Wheel | None = vars(real).get("_wheel")
     return wheel or vars(real).setdefault("_wheel", Wheel(real))
-
-
-def _id_of(task: TaskLike) -> str:
-    task_id = task if isinstance(task, str) else getattr(task, "id", None)
-    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TEXT or "\0" in task_id:
-        raise TypeError(f"a task must be given by its id or its AsyncResult, got {task!r:.60}")
-    return task_id
-
-
-def _key_of(key: Any) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_TEXT or "\0" in key:
-        raise TypeError(f"a key must be a text of 1 to {MAX_TEXT} characters, got {key!r:.60}")
-    return key
-
-
-def _check_at_once(kind: str, how: How) -> None:
-    if "transactional" in how:
-        raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
-
-
-def _who(how: How) -> dict[str, str]:
-    """Who asks, and why; the process, where nobody is named."""
-    actor = how.get("actor") or f"pid {os.getpid()} on {socket.gethostname()}"
-    return {"reason": how.get("reason") or "", "actor": actor}
-
-
-def _timeout(how: How) -> float:
-    return how.get("timeout", TIMEOUT_S)
 
 
 def now_ms() -> int:

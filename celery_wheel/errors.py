@@ -42,6 +42,10 @@ class Fenced(WheelError, PermissionError):
     """A newer epoch holds the shard; this holder may change nothing any more."""
 
 
+class TakenBack(WheelError, LookupError):
+    """What a change was to take in is in the inbox no more: who asked has taken it back. Nothing was written."""
+
+
 class BrokerError(WheelError, ConnectionError):
     """The broker did not answer; whether the last call took effect is unknown."""
 

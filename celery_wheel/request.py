@@ -99,9 +99,18 @@ class Request(ABC, Generic[Said]):
         """What holds all the same."""
 
     def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Said]:
-        """The verdict on each. Raises WheelUnavailable, with those that are certain, when a holder did not answer."""
-        self.put(names, self.store.shards, self.store.ask)
-        return self.result(timeout_s)
+        """The verdict on each. Raises WheelUnavailable, with those that are certain, when a holder did not answer.
+
+        Whoever is interrupted (Ctrl-C, a worker's soft time limit) has taken back what was not carried out yet.
+        """
+        try:
+            self.put(names, self.store.shards, self.store.ask)
+            return self.result(timeout_s)
+        except WheelUnavailable:
+            raise
+        except BaseException as error:
+            self._give_up(error)
+            raise
 
     def put(self, names: Sequence[str], shards: int, ask: Callable[[int, str, bytes], int]) -> None:
         """Into each shard's inbox; ``ask`` as ``store.ask``."""
@@ -164,6 +173,13 @@ class Request(ABC, Generic[Said]):
             )
         return True
 
+    def _give_up(self, error: BaseException) -> None:
+        try:
+            for command in self._commands:
+                self.store.take_back(command.item)
+        except StoreError as failure:
+            error.add_note(f"the request ({self.kind}) could not be taken back, and may be carried out: {failure}")
+
     def _unavailable(self, silent: list[_Command], timeout_s: float, certain: Mapping[str, Said]) -> WheelUnavailable:
         shards = ", ".join(map(str, sorted({command.shard for command in silent})))
         return WheelUnavailable(
@@ -189,6 +205,13 @@ class ForVerdicts(Request[Verdict]):
 
     def _certain(self, found: Mapping[str, Verdict], in_doubt: set[str]) -> dict[str, Verdict]:
         return {name: said for name, said in found.items() if name not in in_doubt}
+
+
+class ForGates(ForVerdicts):
+    """A gate is one in every shard: it is closed, or open, once it is so in all of them."""
+
+    def _in_doubt(self, found: Mapping[str, Verdict], unanswered: set[str]) -> set[str]:
+        return unanswered
 
 
 class ForCounts(Request[Completed]):

@@ -11,7 +11,8 @@ from celery_wheel.cli import chosen, options, verdicts
 from celery_wheel.cli.group import asking, wheel
 
 if TYPE_CHECKING:
-    from celery_wheel.control import How, Wheel
+    from celery_wheel.control import Wheel
+    from celery_wheel.given import How
 
 KINDS = ("rejected", "expired", "parked")
 REQUEUED = {

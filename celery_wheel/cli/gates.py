@@ -14,6 +14,7 @@ from celery_wheel.present import duration, seen, utc
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
+    from celery_wheel.given import Which
     from celery_wheel.store.model import Gate
 
 _names = options.all_of(
@@ -44,8 +45,7 @@ def pause(
     """
     with asking(ctx) as wheel, answered(ctx):
         if queue is not None or task is not None or everything:
-            _one_of(queue, task, everything)
-            wheel.pause(queue=queue, task=task, reason=reason, timeout=timeout, actor=verdicts.whoever())
+            wheel.pause(**_which(queue, task, everything, reason, timeout))
             if not everything and not wheel.forecast(queue=queue, task=task):
                 click.echo(f"nothing waits for {seen(queue or task)} at present: is that its name?", err=True)
         _show(wheel, as_json)
@@ -72,12 +72,10 @@ def resume(
     Exit code: 0 when it is done; 3 when it was not paused; 4 when no scheduler answered in time: then it was taken
     back.
     """
-    _one_of(queue, task, everything)
+    which = _which(queue, task, everything, reason, timeout)
     with asking(ctx) as wheel, answered(ctx):
         try:
-            was_paused = wheel.resume(
-                queue=queue, task=task, over=over, reason=reason, timeout=timeout, actor=verdicts.whoever()
-            )
+            was_paused = wheel.resume(**which, over=over)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--over") from error
         if was_paused is False:
@@ -86,9 +84,15 @@ def resume(
     ctx.exit(TO_ACT_UPON if was_paused is False else 0)
 
 
-def _one_of(queue: str | None, task: str | None, everything: bool) -> None:
+def _which(queue: str | None, task: str | None, everything: bool, reason: str, timeout: float) -> Which:
     if [queue is not None, task is not None, everything].count(True) != 1:
         raise click.UsageError("give one of --queue, --task and --all")
+    which: Which = {"reason": reason, "timeout": timeout, "actor": verdicts.whoever()}
+    if queue is not None:
+        which["queue"] = queue
+    if task is not None:
+        which["task"] = task
+    return which
 
 
 def _show(wheel: Wheel, as_json: bool) -> None:

@@ -111,6 +111,7 @@ class Adoption:
         cut = found.hand if self.broker.keeps_hand else found.cut
         lane = Lane(found.lane, found.hand, cut, cut, target=found.target, scope=found.scope)
         lane.again, lane.told = found.again, found.hand
+        lane.top_ms = self.now_ms + self.limits.ahead_ms
         if not self.broker.keeps_hand:
             lane.sent, lane.doubt = found.hand, found.cut
         return lane

@@ -146,7 +146,7 @@ class _Contest:
         for arrival in arrivals:
             if isinstance(arrival, Unreadable) or (key := arrival.unique) is None:
                 continue
-            if self._term.tombstone(arrival.task_id, self._now_ms) is not None:
+            if self._term.is_cancelled(arrival, self._now_ms) is not None:
                 continue  # it will not wait in any case
             waiting = self._who_waits(key)
             if waiting is None or arrival.on_conflict == REPLACE:

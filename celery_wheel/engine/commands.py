@@ -10,21 +10,26 @@
     done        it will not leave any more; or it leaves at the new time
                 a cancelled one is announced (see ``announce``)
     too_late    it was handed to the broker, or may have been
-    unknown     nobody has heard of it; a cancelled one gets a tombstone, and does not leave if it comes within a day
+    unknown     nobody has heard of it; a cancelled one gets a tombstone, and does not leave if it comes within a day,
+                unless it was sent anew behind the command, by way of the inbox
 
-Before ``unknown`` is said, all that was in the wheel queue when the command came is taken in: a command that names such
-a task stays in the inbox while the wheel queue has more than fits into a round.
+Before anything but ``done`` is said, all that was in the wheel queue when the command came is taken in: a command that
+names a task of which nothing waits stays in the inbox while the wheel queue has more than fits into a round. What has
+left, or rests, may be an earlier message of the same task; a retry has its id.
+
+A command that was taken back meanwhile changes nothing: see ``store.changes``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.recall import recall
-from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
+from celery_wheel.engine.revision import Revision, Why, handed_over, relocate, revised, undone, withdraw
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import CANCEL, REPLAY, REQUEUE, Answer, Change, Row, Tombstone
 
 DONE, TOO_LATE, UNKNOWN = "done", "too_late", "unknown"
@@ -36,11 +41,14 @@ TOMBSTONE_MS = 86_400_000
 UNDER_WAY_MS = 300
 
 
-def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) -> Generator[str, None, bool]:
+def carry_out(
+    ctx: Context, term: Term, command: Command, queue_is_empty: bool, anew: Collection[str] = ()
+) -> Generator[str, None, bool]:
     """Returns whether it was; else it stays where it is.
 
     Args:
         queue_is_empty: whether all that was in the wheel queue after the command came has been taken in.
+        anew: tasks of which a message is behind the command in the inbox.
     """
     if command.kind in (REQUEUE, REPLAY):
         return (yield from recall(ctx, term, command))
@@ -50,18 +58,28 @@ def carry_out(ctx: Context, term: Term, command: Command, queue_is_empty: bool) 
     resting = ctx.store.resting(ctx.shard, command.task_ids)
     yield "found"
     unknown = [task_id for task_id in missing if task_id not in resting]
-    if unknown and not (queue_is_empty and has_waited(ctx, term, command.item_id)):
-        return False
+    queue_is_empty = queue_is_empty and has_waited(ctx, term, command.item_id)
     now_ms = ctx.clock.now_ms()
     with term.active():
+        waiting = {task_id for task_id, row in found if not handed_over(term, row)}
+        if not queue_is_empty and not waiting.issuperset(command.task_ids):
+            return False
         revision = _revise(term, command, found, now_ms)
     yield "revised"
     verdicts = dict.fromkeys(command.task_ids, TOO_LATE) | dict.fromkeys(unknown, UNKNOWN)
     verdicts |= dict.fromkeys(revision.task_ids, DONE)
     if command.kind == CANCEL:  # once more
         verdicts |= {task_id: DONE for task_id in missing if resting.get(task_id) == "cancelled"}
-    _note(revision.change, command, verdicts, now_ms)
-    ctx.store.apply(ctx.shard, term.epoch, revision.change)
+    _note(revision.change, command, verdicts, now_ms, anew)
+    try:
+        ctx.store.apply(ctx.shard, term.epoch, revision.change)
+    except TakenBack:
+        yield "command taken back"
+        with term.active():
+            undone(term, revision)
+            term.asked_ms.pop(command.item_id, None)
+        ctx.wake.set()
+        return True
     yield "command committed"
     with term.active():
         revised(term, revision)
@@ -93,7 +111,7 @@ def _revise(term: Term, command: Command, found: list[tuple[str, Row]], now_ms: 
     return relocate(term, found, command.eta_ms, why)
 
 
-def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: int) -> None:
+def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: int, anew: Collection[str]) -> None:
     change.inbox = [command.item_id]
     if command.answer_to is not None:
         change.answers = [Answer(command.answer_to, verdicts, now_ms)]
@@ -101,4 +119,6 @@ def _note(change: Change, command: Command, verdicts: dict[str, str], now_ms: in
         until_ms = now_ms + TOMBSTONE_MS
         held_back = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)
         gone = [task_id for task_id, verdict in verdicts.items() if verdict in held_back]
+        if not command.for_good:
+            gone = [task_id for task_id in gone if task_id not in anew]
         change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in gone]

@@ -23,8 +23,9 @@ from celery_wheel.engine.claims import Claimants, claimants
 from celery_wheel.engine.commands import DONE, TOO_LATE, has_waited
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Completion
-from celery_wheel.engine.revision import Revision, Why, relocate, revised, withdraw
+from celery_wheel.engine.revision import Revision, Why, relocate, revised, undone, withdraw
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import WATCH, Answer, Row
 
 
@@ -47,7 +48,15 @@ def complete(ctx: Context, term: Term, command: Completion, queue_is_empty: bool
     change.inbox = [command.item_id]
     if command.answer_to is not None:
         change.answers = [Answer(command.answer_to, _counts(command, watching, revision), now_ms)]
-    ctx.store.apply(ctx.shard, term.epoch, change)
+    try:
+        ctx.store.apply(ctx.shard, term.epoch, change)
+    except TakenBack:
+        yield "command taken back"
+        with term.active():
+            undone(term, revision)
+            term.asked_ms.pop(command.item_id, None)
+        ctx.wake.set()
+        return True
     yield "command committed"
     with term.active():
         revised(term, revision)

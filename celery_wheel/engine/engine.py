@@ -41,7 +41,7 @@ from celery_wheel.engine.settle import settle
 from celery_wheel.engine.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TermEnded
+from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TakenBack, TermEnded
 from celery_wheel.store.model import Position
 from celery_wheel.store.port import Store
 from celery_wheel.timing import Clock
@@ -152,7 +152,7 @@ class Engine:
             yield Round.FAILED
         except TermEnded:
             yield Round.FAILED
-        except (Fenced, HandLost, GuardTripped, StoreError) as error:
+        except (Fenced, HandLost, GuardTripped, StoreError, TakenBack) as error:
             self.stats.store_errors += isinstance(error, StoreError)
             self._end(term, str(error))
             yield Round.FAILED

@@ -17,6 +17,7 @@ from celery_wheel.engine.context import Context
 from celery_wheel.engine.gates import ALL, Place
 from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import MAX_SEQ, PAUSE, PAUSED, SLOW, Answer, Change, Gate, Position
 
 
@@ -46,7 +47,18 @@ def carry_out_gates(ctx: Context, term: Term, command: Command) -> Generator[str
             if gate.state == PAUSED:  # before anybody can read that it is
                 term.gates.set(gate, 0, now_ms, ctx.clock.monotonic_ms())
     yield "gates closed"
-    ctx.store.apply(ctx.shard, term.epoch, change)
+    try:
+        ctx.store.apply(ctx.shard, term.epoch, change)
+    except TakenBack:
+        before = {place: _backlog(ctx, term, gate, now_ms) for place, gate in there.items()}
+        yield "command taken back"
+        with term.active():
+            for place in [(gate.scope, gate.name) for gate in change.gates]:
+                term.gates.open(place)
+                if place in there:
+                    term.gates.set(there[place], before[place], now_ms, ctx.clock.monotonic_ms())
+        ctx.wake.set()
+        return True
     yield "command committed"
     with term.active():
         for gate, backlog in zip(change.gates, backlogs, strict=True):

@@ -11,7 +11,7 @@
     trim            exactly what was peeked goes from the queue: acknowledged only now
 
 Of the inbox, messages come before commands, but for one that a command before it names: what is sent anew after it was
-cancelled is not cancelled.
+cancelled is not cancelled. It waits for the next round, and commands behind it that may concern it wait with it.
 
 A crash between any two of them leaves the messages in the queue, or in the store, or in both; never in neither.
 """
@@ -41,14 +41,18 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
     commands: list[Command | Completion] = []
     taken: list[int] = []
     named: set[str] = set()  # by commands before
+    anew: set[str] = set()  # tasks of messages that wait for such a command
     for item in inbox:
         meaning = parse(item, ctx.broker.decode)
         if isinstance(meaning, Command | Completion):
-            commands.append(meaning)
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
+            if not _concerns(meaning, anew):
+                commands.append(meaning)
         elif isinstance(meaning, Unreadable) or meaning.task_id not in named:
             arrivals.append(meaning)
             taken.append(item.id)
+        else:
+            anew.add(meaning.task_id)
     yield from _take_in(ctx, term, [*arrivals, *peeked.arrivals], taken)
     if peeked.arrivals:
         # A refusal is no loss: what is there is peeked again, and what is known is not taken in twice.
@@ -61,8 +65,14 @@ def ingest(ctx: Context, term: Term) -> RoundSteps:
         elif command.kind in (PAUSE, RESUME):
             done += yield from carry_out_gates(ctx, term, command)
         else:
-            done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more)
+            done += yield from carry_out(ctx, term, command, queue_is_empty=not peeked.more, anew=anew)
     yield Round.BUSY if done else Round.IDLE
+
+
+def _concerns(command: Command | Completion, anew: set[str]) -> bool:
+    """Whether a command may be about a message before it that is not taken in yet; which keys that one watches is
+    not looked at."""
+    return bool(anew) and (isinstance(command, Completion) or not anew.isdisjoint(command.task_ids))
 
 
 def _take_in(ctx: Context, term: Term, arrivals: list[Message | Unreadable], inbox: list[int]) -> Steps:

@@ -104,6 +104,7 @@ class Lane:
     target: str | None = None  #: what leaves from here: tasks of one destination, or of one gate
     scope: str | None = None  #: of a gate: queue or task
     again: bool = False  #: rows that wait in it may be in their queue already
+    top_ms: int = 0  #: nothing that was put into a lane with a target is due later, as far as this holder knows
     told: Position = ORIGIN  #: what the broker remembers of this lane's rows begins here
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
     doubt: Position = ORIGIN  #: up to here it was; not after ``sent``: there is none
@@ -239,7 +240,13 @@ class Lane:
 
     def busy(self, rows: dict[int, Row], now_ms: int) -> bool:
         """Whether rows that are due wait in this lane, in memory or, for all that is known, in the store."""
-        if self.in_flight or self.reservations or self.edge.due_ms < now_ms or self.sent < self.doubt or self._failed():
+        if (
+            self.in_flight
+            or self.reservations
+            or self.edge.due_ms <= now_ms
+            or self.sent < self.doubt
+            or self._failed()
+        ):
             return True
         return self.next_due_ms(rows) is not None
 

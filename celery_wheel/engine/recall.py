@@ -25,8 +25,9 @@ from collections.abc import Generator, Iterable
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.lane import Lane
-from celery_wheel.engine.revision import Revision, revised
+from celery_wheel.engine.revision import Revision, give_back, revised
 from celery_wheel.engine.term import Term
+from celery_wheel.errors import TakenBack
 from celery_wheel.store.model import HOUR_MS, REPLAY, Answer, Change, Move, Outcome, Position, Row
 
 #: Kinds of outcomes after which a row can leave again.
@@ -45,7 +46,12 @@ def recall(ctx: Context, term: Term, command: Command) -> Generator[str, None, b
             revision = _bring_back(term, rows, command, now_ms)
         if command.answer_to is not None:
             revision.change.answers = [Answer(command.answer_to, verdicts, now_ms)]
-        ctx.store.apply(ctx.shard, term.epoch, revision.change)
+        try:
+            ctx.store.apply(ctx.shard, term.epoch, revision.change)
+        except TakenBack:
+            with term.active():
+                give_back(term, revision)
+            return True
     yield "recall committed"
     with term.active():
         revised(term, revision)
@@ -79,6 +85,7 @@ def _is_closed(term: Term, row: Row) -> bool:
 def _bring_back(term: Term, rows: Iterable[Row], command: Command, now_ms: int) -> Revision:
     revision = Revision(Change(inbox=[command.item_id]), rows=list(rows))
     change, lowest = revision.change, dict[int, Position]()
+    change.unwatched = [row.id for row in revision.rows]  # it completes with no key any more, and is unique no more
     for row in revision.rows:
         lane = _lane(term, command, now_ms)
         move = Move(row.id, lane.number, max(now_ms, lane.cut.due_ms), term.next_seq(), now_ms)

@@ -3,7 +3,8 @@
 ::
 
     withdraw ─┬─ found rows ─► taken out of the window ─► commit ─► revised: at rest
-    relocate ─┘    └ their old and new places are reserved  └ one change        └ or waiting at the new place
+    relocate ─┘    └ their old and new places are reserved  │               └ or waiting at the new place
+                                                            └ who asked has taken it back ─► undone: as before
 
 A row that may have been handed to the broker stays where it is: whoever asked is told that it is too late.
 
@@ -110,6 +111,21 @@ def revised(term: Term, revision: Revision) -> None:
             row.eta_ms = move.eta_ms
         if row.lane != REST:
             window.place(term.lanes[row.lane], row)
+    give_back(term, revision)
+    window.evict(term.lanes)
+
+
+def undone(term: Term, revision: Revision) -> None:
+    """The change was not committed, and will not be: the rows wait where they did."""
+    window = term.window
+    window.withdrawn(row.id for row in revision.rows)
+    for row in revision.rows:
+        window.place(term.lanes[row.lane], row)
+    give_back(term, revision)
+    window.evict(term.lanes)
+
+
+def give_back(term: Term, revision: Revision) -> None:
+    """The reservations."""
     for number, token in revision.tokens:
         term.lanes[number].release(token)
-    window.evict(term.lanes)

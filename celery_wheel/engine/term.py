@@ -194,12 +194,16 @@ class Term:
 
     def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
         """What keeps an arrival from waiting, if anything does."""
+        return self.is_cancelled(arrival, now_ms) or set_aside.get(arrival.envelope_id)
+
+    def is_cancelled(self, arrival: Message, now_ms: int) -> SetAside | None:
+        """Why it was cancelled before it came, if it was."""
         tombstone = self.tombstone(arrival.task_id, now_ms)
         if tombstone is not None:
             return SetAside("cancelled", tombstone.reason, tombstone.actor)
         if self.stamps and self.stamps.match(arrival.headers):
             return SetAside("cancelled", BY_STAMP, "control")
-        return set_aside.get(arrival.envelope_id)
+        return None
 
     def tombstone(self, task_id: str, now_ms: int) -> Tombstone | None:
         """What keeps messages of a task id from waiting."""
@@ -342,10 +346,11 @@ class Term:
         tally, lowest = settlement.change.tally, dict[int, Position]()
         for row, place in rows:
             lane = self.lane_of(place)
-            if lane.number not in lowest and not self._has_more(lane, row.due_ms):
+            if lane.number not in lowest and not self._has_more(lane, max(row.due_ms, lane.top_ms)):
                 lane.again = False
             lane.again |= again
             move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())
+            lane.top_ms = max(lane.top_ms, move.due_ms)
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
             lowest[lane.number] = min(lowest.get(lane.number, END), Position(move.due_ms, move.seq))

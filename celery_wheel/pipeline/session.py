@@ -6,7 +6,7 @@
     session(remote="sc://host:15002")   of a Spark Connect server; no Java here
     session()                           what spark-submit or SPARK_REMOTE say; else local[*]
 
-    ALWAYS   set in each: the jobs compare instants, and read stores with conditions
+    ALWAYS   set in each: the jobs compare instants, and make sketches of many groups
     LOCAL    set only where Spark runs in this process: a cluster's own settings stay
 
 ``session`` gives the session that is there already, if there is one, with ALWAYS set.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Can be set while a session runs, on Spark Connect too.
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",  # days and hours of results are those of UTC, whoever computes them
-    "spark.sql.python.filterPushdown.enabled": "true",  # conditions become the WHERE of a store's queries
+    "spark.sql.python.filterPushdown.enabled": "true",  # so that the option pushdown may be used
     # Sketches and percentiles of many groups: the default of 128 sorts all rows instead, 24 s for 7.6 s.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
 }

@@ -3,7 +3,7 @@
 ::
 
     pending = read(spark, "pending", url, queue="mail", dueTo="2027-01-15")
-    history = read(spark, "history", url).where("outcome = 'rejected'")       conditions go to the store
+    history = read(spark, "history", url, schema="task string, lateness_ms long")
     query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  history as it comes, to Parquet
 """
 
@@ -18,20 +18,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from celery_wheel.pipeline.columns import HISTORY
 from celery_wheel.pipeline.source import WheelDataSource
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
     """``pending`` or ``history`` of the store at ``url``.
 
-    ``options`` are those of ``source.options``, and ``schema`` for fewer columns.
+    ``options`` are those of ``source.options``, and ``schema`` for fewer columns. All queries of one DataFrame see the
+    moment of its first one: read anew for a later one.
     """
     given = dict(options)
     reader = _register(spark).read.format(WheelDataSource.name())
     if schema := given.pop("schema", None):
         reader = reader.schema(schema)
-    if spark.conf.get(_PUSHDOWN, "false") == "true":
-        given.setdefault("pushdown", "true")
     return reader.options(**_texts(given, url, table)).load()
 
 

@@ -5,17 +5,18 @@
     fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
       │                                 └ numbered in the order of commits
       └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
+                                                      an item is gone: TakenBack, and the same
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import REST, SHARD_BITS, Change, NewReject, NewRow
 from celery_wheel.store.statements import Statements
 
@@ -53,7 +54,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     lanes = [(shard, s.lane, *s.hand, *s.cut, s.target, s.again, s.scope) for s in change.lanes]
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
-    statements.take_in.many(connection, [(item, shard) for item in change.inbox])
+    _take_in(connection, statements, shard, change.inbox)
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
@@ -82,6 +83,15 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     late = max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
     fence(connection, statements, shard, epoch, change.seq + late)
     return late
+
+
+def _take_in(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:
+    """Whoever takes a command back says that nothing will happen: of the two, the one that comes first counts."""
+    taken = statements.take_in.many(connection, [(item, shard) for item in items])
+    if taken != len(items):
+        raise TakenBack(
+            f"of {len(items)} items of the inbox of shard {shard}, {taken} are still there; nothing was done"
+        )
 
 
 def _add(

@@ -37,7 +37,6 @@ class Prepared:
     def at(self, connection: Connection, places: tuple[Any, ...]) -> CursorResult[*tuple[Any, ...]]:
         return connection.exec_driver_sql(self.sql, places)
 
-    def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run once for each row; nothing at all for none."""
-        if rows:
-            connection.exec_driver_sql(self.sql, list(rows))
+    def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Run once for each row; nothing at all for none. Returns how many rows of the table that concerned."""
+        return connection.exec_driver_sql(self.sql, list(rows)).rowcount if rows else 0

@@ -4,6 +4,7 @@
 
     ask      cancel or move of one to three tasks: some wait, some left, some were not sent yet, some never will be
     collect  each answer as it comes
+    repent   a question that nobody has answered yet is taken back: if that was in time, nothing came of it
     judge    done       cancelled: rests and was never pushed      moved: waits for the new time (``pushed`` sees it)
              too_late   was pushed, is about to be, or rests for another reason
              unknown    had not been sent when it was asked; a cancelled one never leaves if it is sent later
@@ -25,6 +26,7 @@ class Question:
     kind: str
     task_ids: list[str]
     sent: set[str]  #: those of them whose message had been sent by then
+    item: int = 0  #: its number in the inbox
     verdicts: dict[str, str] = field(default_factory=dict)
 
 
@@ -42,6 +44,7 @@ class Asking:
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.rng = rng
         self.questions: dict[str, Question] = {}
+        self.taken_back: set[str] = set()  #: actors
         self.moved: set[int] = set()  #: rows that somebody gave another time: they are in no order of arrival
         self._store = store
         self._violation = violation
@@ -54,13 +57,21 @@ class Asking:
         pools = [soon, known.waiting, known.left, known.queued, known.unsent[-20:], ["nobody"]]
         chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
         task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
-        number = f"00000000-0000-4000-8000-{len(self.questions):012d}"
-        asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": "user"}
+        number = f"00000000-0000-4000-8000-{len(self.questions) + len(self.taken_back):012d}"
+        asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": f"user {number}"}
         if kind == "move":
             asked["eta_ms"] = rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))
-        self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"})
-        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        item = self._store.ask(0, kind, json.dumps(asked).encode())
+        self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"}, item)
         return f"{kind} {', '.join(task_ids)}"
+
+    def repent(self) -> str:
+        number, question = self.rng.choice(list(self.questions.items()))
+        in_time = self._store.take_back(question.item)
+        if in_time:
+            self.taken_back.add(f"user {number}")
+            del self.questions[number]
+        return f"takes back {question.kind} {', '.join(question.task_ids)}: {in_time}"
 
     def collect(self, data: ShardData) -> None:
         for number, answer in data.answers.items():
@@ -75,6 +86,9 @@ class Asking:
             for stored in {**data.forgotten, **data.rows}.values()
             if isinstance(stored.message, Message)
         }
+        late = [one for one in data.outcomes if one.actor in self.taken_back]
+        if late or any(one.actor in self.taken_back for one in data.tombstones.values()):
+            raise self._violation(f"{late} came of what had been taken back")
         for question in self.questions.values():
             if set(question.verdicts) != set(question.task_ids):
                 raise self._violation(f"{question} was not answered")

@@ -27,6 +27,7 @@ from celery_wheel.engine.revision import handed_over
 from celery_wheel.engine.term import Term
 from celery_wheel.store.model import REJECT, REPLACE, REST, Message, Row
 from tests.simulation.model_store import ModelStore, ShardData, copy_of
+from tests.simulation.recalling import Recalling
 
 WATCHED = ("order:1", "order:2", "order:3", "order:4", "order:5")
 UNIQUE = ("report", "digest")
@@ -75,7 +76,9 @@ class Claiming:
 
     def step(self, name: str, data: ShardData, term: Term) -> None:
         if name in ("watchers found", "claimants found"):
-            self._read[term.epoch] = [copy_of(one.row) for one in data.rows.values() if one.row.lane != REST]
+            recalled = Recalling.recalled(data)  # which claim nothing any more
+            there = [one.row for one in data.rows.values() if one.row.lane != REST and one.row.id not in recalled]
+            self._read[term.epoch] = [copy_of(row) for row in there]
         elif name in ("reserved", "revised"):
             read = self._read.pop(term.epoch, ())
             if all(row.lane in term.lanes for row in read):  # else another holder has the shard, and this one is fenced

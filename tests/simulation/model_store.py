@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import (
     ORIGIN,
     REST,
@@ -161,6 +161,8 @@ class ModelStore:
         with self.disk.lock:
             self.fault("before commit")
             data = self._held(shard, epoch)
+            if any(item_id not in data.inbox for item_id in change.inbox):
+                raise TakenBack("simulated")
             for new in change.rows:
                 self._insert(
                     data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
@@ -181,7 +183,7 @@ class ModelStore:
             for key, n in change.tally.items():
                 data.tally[key] = data.tally.get(key, 0) + n
             for item_id in change.inbox:
-                data.inbox.pop(item_id, None)
+                del data.inbox[item_id]
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
             over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}

@@ -18,7 +18,7 @@ from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
-from celery_wheel.store.model import Gate, Position, Row
+from celery_wheel.store.model import Change, Gate, Position, Row
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -67,12 +67,30 @@ def moved_without_a_reservation() -> Iterator[type[World]]:
 def unknown_without_a_look() -> Iterator[type[World]]:
     """Nobody looks into the wheel queue before a task is said to be unknown."""
 
-    def careless(ctx: Context, term: Term, command: Command, queue_is_empty: bool) -> Generator[str, None, bool]:
-        return carry_out(ctx, term, command, queue_is_empty=True)
+    def careless(
+        ctx: Context, term: Term, command: Command, queue_is_empty: bool, anew: Collection[str] = ()
+    ) -> Generator[str, None, bool]:
+        return carry_out(ctx, term, command, True, anew)
 
     carry_out = commands.carry_out
     with mock.patch.object(ingest, "carry_out", careless):
         yield World
+
+
+@contextmanager
+def carried_out_though_taken_back() -> Iterator[type[World]]:
+    """Nobody looks whether a command is still in the inbox when it is carried out."""
+
+    class Careless(ModelStore):
+        def apply(self, shard: int, epoch: int, change: Change) -> None:
+            with self.disk.lock:
+                change.inbox = [item for item in change.inbox if item in self.disk.shard(shard).inbox]
+                super().apply(shard, epoch, change)
+
+    class Broken(World):
+        store_class = Careless
+
+    yield Broken
 
 
 @contextmanager
@@ -258,6 +276,7 @@ PLANTED: list[Callable[[], object]] = [
     outcome_after_the_chunk,
     moved_without_a_reservation,
     unknown_without_a_look,
+    carried_out_though_taken_back,
     done_though_handed_over,
     no_tombstone,
     closed_too_late,

@@ -32,6 +32,7 @@ from tests.simulation.claiming import Claiming
 from tests.simulation.gating import GATES, Gating
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
+from tests.simulation.recalling import Recalling
 
 START_MS = 1_700_000_000_000
 ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "announce", "forget")
@@ -127,6 +128,8 @@ class World:
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.gating = Gating(rng, ModelStore(self.disk), self._violation)
         self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
+        self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
+        self.recalls = rng.random() < 0.25  #: whether somebody lets tasks leave once more
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
 
     def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
@@ -195,7 +198,9 @@ class World:
         found["lost by redis"] = len(self.excused)
         found["told"] = len(self.told)
         found["told twice"] = sum(n > 1 for n in self.told.values())
+        found["taken back"] = len(self.asking.taken_back)
         found.update(self.claiming.counts)
+        found.update(self.recalling.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.counts)
         return found
@@ -208,7 +213,11 @@ class World:
         if dice < 0.10 and self.to_send:
             self._send()
         elif dice < 0.16:
-            if self.gates and rng.random() < 0.2:
+            if self.asking.questions and rng.random() < 0.15:
+                self.log.append(f"user: {self.asking.repent()}")
+            elif self.recalls and rng.random() < 0.3:
+                self.log.append(f"user: {self.recalling.ask(self.disk.shard(0))}")
+            elif self.gates and rng.random() < 0.2:
                 self.log.append(f"user: {self.gating.turn()}")
             else:
                 self._ask()
@@ -355,8 +364,8 @@ class World:
             self._in_order_of_eta(row)
 
     def _once(self, row: Row) -> None:
-        if self.pushes[row.id] > 1:
-            raise self._violation(f"row {row.id} was pushed twice, and Redis had lost nothing")
+        if self.pushes[row.id] > self.recalling.times(self.disk.shard(0), row.id):
+            raise self._violation(f"row {row.id} was pushed once too often, and Redis had lost nothing")
         if self.disk.shard(0).rows[row.id].row.lane == REST:
             raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
         if row.position <= self.last.get(row.lane, Position(0, 0)):
@@ -437,6 +446,7 @@ class World:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
         self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
         self.claiming.judge()
+        self.recalling.judge(data, self.pushes, exactly=not self.loses)
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")
         for scheduler in self.schedulers:
@@ -447,6 +457,8 @@ class World:
 
     def _judge_resting(self, row_id: int) -> None:
         """What does not leave has a reason, and did not leave."""
+        if self.recalling.recalled(self.disk.shard(0))[row_id]:
+            return  # it was refused once more
         outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
         outcome = outcomes[0].kind if outcomes else None
         if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again

@@ -26,9 +26,14 @@ from celery_wheel.pipeline.session import session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector."""
+    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector.
+
+    A test that is cut off in the middle of an answer of the JVM leaves a connection that no other test can use: on a
+    machine that is busy they have more time.
+    """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,10 @@ class Site:
         """Settle rows of lane 0 that follow its hand."""
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]
-        holder.settle(lane.hand, max(place(row) for row in rows), at_ms=at_ms)
+        to = max(place(row) for row in rows)
+        batch = holder.batch(lane.hand, to, at_ms=at_ms)
+        batch.count = len(rows)
+        holder.apply(batches=[batch], lanes=[LaneState(0, to, to)])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, GreaterThan
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
@@ -94,30 +94,32 @@ def test_names_and_due_times_are_conditions_of_the_store(make_url: MakeUrl) -> N
 def test_conditions_of_a_query_go_to_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
+
+        def frame() -> DataFrame:
+            return read(spark, "history", one.url, pushdown=True)
+
+        late = "outcome = 'dispatched' and lateness_ms > 17 and at > timestamp '2020-01-01' and shard = 0"
+        assert sorted(row.lateness_ms for row in frame().where(late).collect()) == [18, 19, 20]
+        assert frame().where("queue in ('mail', 'x') or 1 = 2").count() == 1
+        assert frame().where("key is null and dispatched < timestamp_millis(0)").count() == 0
+
+        def pushing(*filters: Filter) -> PushingReader:
+            reader = PushingReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
+            assert list(reader.pushFilters([*filters])) == [*filters]
+            return reader
+
+        filters = EqualTo(("task",), "it's 100 %?"), GreaterThan(("lateness_ms",), 17), EqualTo(("key",), 1.5)
+        assert rows_of(pushing(*filters)) == []
+        assert sorted(row["lateness_ms"] for row in rows_of(pushing(*filters[1:]))) == [18, 19, 20]
+
+
+def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl) -> None:
+    """Spark keeps what is pushed down with the frame, so nothing is unless it is asked for."""
+    with site(make_url()) as one:
+        fill(one)
         frame = read(spark, "history", one.url)
-        late = frame.where("outcome = 'dispatched' and lateness_ms > 17 and at > timestamp '2020-01-01' and shard = 0")
-        assert sorted(row.lateness_ms for row in late.collect()) == [18, 19, 20]
-        assert frame.where("queue in ('mail', 'x') or 1 = 2").count() == 1
-        assert frame.where("key is null and dispatched < timestamp_millis(0)").count() == 0
-
-        reader = PushingReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
-        filters = [EqualTo(("task",), "it's 100 %?"), GreaterThan(("lateness_ms",), 17), EqualTo(("key",), 1.5)]
-        assert list(reader.pushFilters(filters)) == filters
-        assert rows_of(reader) == []
-        reader = PushingReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
-        reader.pushFilters(filters[1:])
-        assert sorted(row["lateness_ms"] for row in rows_of(reader)) == [18, 19, 20]
-
-
-def test_without_sparks_setting_a_read_is_as_good(spark: SparkSession, make_url: MakeUrl) -> None:
-    setting = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(setting, "false")
-    try:
-        with site(make_url()) as one:
-            fill(one)
-            assert read(spark, "history", one.url).where("lateness_ms > 17").count() == 3
-    finally:
-        spark.conf.set(setting, "true")
+        moved = frame.where("outcome = 'moved'")
+        assert (moved.count(), frame.count(), moved.union(frame).count()) == (1, 9, 10)
 
 
 def test_what_happens_while_spark_reads_is_not_read(make_url: MakeUrl) -> None:

@@ -36,7 +36,7 @@ def test_each_row_of_history_is_written_once(spark: SparkSession, make_url: Make
     with site(make_url()) as one:
         fill(one)
         for round_ in range(3):
-            tail(spark, one.url, target, checkpoint, maxRows=3).awaitTermination()
+            tail(spark, one.url, target, checkpoint, maxRows=6).awaitTermination()
             written = spark.read.parquet(target)
             kept = written.drop("day").collect()
             assert Counter(kept) == Counter(read(spark, "history", one.url).select(*HISTORY_SCHEMA.names).collect())

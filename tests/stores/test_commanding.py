@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import REST, WITHDRAWN, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
@@ -194,3 +194,19 @@ def test_what_was_withdrawn_is_found_until_it_was_told_of(holder: Holder) -> Non
     holder.apply(unwatched=[rows[1].id])
     assert [one.row.id for one in store.withdrawn(0, -1, 9)] == [rows[0].id, rows[2].id]
     assert store.withdrawn(1, -1, 9) == []
+
+
+def test_of_taking_back_and_carrying_out_one_counts(holder: Holder) -> None:
+    """Who took a command back was told that nothing will happen."""
+    store, id_ = holder.store, command_id()
+    kept, gone, other = (store.ask(0, "cancel", b"{}") for _ in range(3))
+    assert store.take_back(gone)
+    with pytest.raises(TakenBack):
+        holder.apply(inbox=[gone], answers=[Answer(id_, {"a": "done"}, NOW)], tombstones=[Tombstone("a", NOW, "", "")])
+    with pytest.raises(TakenBack):
+        holder.apply(inbox=[kept, gone, other])
+    assert store.answer(id_) is None
+    assert store.tombstones(0) == []
+    assert [item.id for item in store.read_inbox(0, 10)] == [kept, other]
+    holder.apply(inbox=[kept, other])
+    assert store.read_inbox(0, 10) == []

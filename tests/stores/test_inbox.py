@@ -95,14 +95,6 @@ def test_taking_in_and_accepting_are_one(holder: Holder) -> None:
     assert (contents(holder.store), holder.ids()) == ([], [row.id])
 
 
-def test_taking_in_what_is_gone_is_no_error(holder: Holder) -> None:
-    holder.store.put_inbox(0, [("message", b"x")])
-    [item] = holder.store.read_inbox(0, 1)
-    holder.apply(inbox=[item.id])
-    holder.apply(inbox=[item.id])
-    assert contents(holder.store) == []
-
-
 def test_an_id_is_never_given_twice(holder: Holder) -> None:
     """A command that was taken in is not taken for a newer one."""
     seen = []

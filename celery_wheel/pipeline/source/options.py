@@ -9,8 +9,8 @@
     dueFrom    only what is due at or after this                    ISO 8601 (UTC if it names no zone) or ms since 1970
     dueTo      only what is due before this                         the same
     partitions how many tasks Spark reads it with, about            default: one for 250,000 rows, at most 32
-    pushdown   true: conditions of a query go into the store's      needs spark.sql.python.filterPushdown.enabled=true,
-               queries; ``tables.read`` sets both                   or Spark refuses every read; default: false
+    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``push``
+               statements
 
 Of a stream only
 

@@ -5,6 +5,13 @@
     task = 'app.remind'   queue IN (…)   lateness_ms > 1000   key IS NOT NULL      as they are
     due < TIMESTAMP …     at >= …                                                  to the millisecond, a little too wide
 
+Only where it is asked for, and only for a DataFrame that is used in one query. Spark (4.3) keeps what a source has
+planned with the DataFrame and not with the query: ``frame.where(a).count()`` and then ``frame.count()`` counted the
+rows of ``a`` both times, and both sides of ``frame.where(a).union(frame)`` were those rows. The options ``queue``,
+``task`` and of due times belong to the DataFrame and have no such trap.
+
+Where ``spark.sql.python.filterPushdown.enabled`` is not true, Spark refuses every read of a source that takes them.
+
 Spark checks each of them once more on what comes, so that one which is left out, or is too wide, costs only time.
 """
 

@@ -274,6 +274,71 @@ class TestCancel:
         rig.run(rounds=2)
         assert sorted(rig.pushed) == ["order", "other"]
 
+    def anew(self, rig: Rig, *task_ids: str) -> list[tuple[str, bytes]]:
+        """Messages for the inbox."""
+        sent = {task_id: rig.send(task_id, 100, watch=["order:1"]) for task_id in task_ids}
+        del rig.server.keys.wheel[-len(task_ids) :]
+        rig.broker.decode = lambda raw: sent[raw.decode()]  # type: ignore[method-assign]
+        return [("message", task_id.encode()) for task_id in task_ids]
+
+    def test_what_is_cancelled_though_nobody_knew_it_and_then_sent_is_sent(self, rig: Rig) -> None:
+        """As one transaction does that puts a reminder off, whether there is one or not."""
+        rig.run()
+        self.cancel(rig, "order")
+        rig.store.put_inbox(0, self.anew(rig, "order"))
+        rig.run(rounds=2)
+        rig.pass_time(100)
+        rig.run(rounds=2)
+        assert rig.pushed == ["order"]
+
+    def test_a_revoke_is_for_good(self, rig: Rig) -> None:
+        rig.run()
+        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["order"], "for_good": true}')])
+        rig.store.put_inbox(0, self.anew(rig, "order"))
+        rig.run(rounds=2)
+        rig.pass_time(100)
+        rig.run(rounds=2)
+        assert rig.pushed == []
+
+    @pytest.mark.parametrize(
+        ("kind", "asked"),
+        [("cancel", '"task_ids": ["order"]'), ("move", '"task_ids": ["order"]'), ("complete", '"keys": ["order:1"]')],
+    )
+    def test_a_command_behind_what_was_sent_anew_finds_it(self, rig: Rig, kind: str, asked: str) -> None:
+        rig.send("order", 100)
+        rig.run(rounds=2)
+        self.cancel(rig, "order")
+        rig.store.put_inbox(0, self.anew(rig, "order"))
+        number = "00000000-0000-4000-8000-000000000007"
+        rig.store.put_inbox(0, [(kind, f'{{{asked}, "id": "{number}"}}'.encode())])
+        rig.run("ingest", rounds=2)
+        said = {"order:1": {"done": 1, "too_late": 0}} if kind == "complete" else {"order": "done"}
+        assert rig.store.answer(number) == said
+        rig.run(rounds=2)
+        assert rig.pushed == (["order"] if kind == "move" else [])
+
+    @pytest.mark.parametrize("before", ["left", "cancelled"])
+    def test_a_later_message_of_the_same_task_is_looked_for_before_a_verdict(self, before: str) -> None:
+        """A retry has the id of what left; and what was cancelled may be sent anew."""
+        rig = Rig(Limits(intake_count=2))
+        rig.send("a", 0 if before == "left" else 100)
+        rig.run(rounds=2)
+        if before == "cancelled":
+            self.cancel(rig, "a")
+            rig.run("ingest")
+        for n in range(5):
+            rig.send(str(n), 1_000)
+        rig.send("a", 100)
+        number = "00000000-0000-4000-8000-000000000007"
+        rig.store.put_inbox(0, [("cancel", f'{{"task_ids": ["a"], "id": "{number}"}}'.encode())])
+        rig.run("ingest")
+        assert rig.store.answer(number) is None
+        rig.run("ingest", rounds=3)
+        assert rig.store.answer(number) == {"a": "done"}
+        rig.pass_time(100)
+        rig.run(rounds=2)
+        assert rig.pushed == (["a"] if before == "left" else [])
+
     def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
         rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
         rig.run()

@@ -14,7 +14,7 @@ HOUR = 3_600_000
 
 
 def ask(rig: Rig, kind: str, names: Sequence[str], number: str = NUMBER) -> dict[str, str] | None:
-    listed = "rows" if kind == "replay" else "task_ids"
+    listed = {"replay": "rows", "pause": "gates"}.get(kind, "task_ids")
     asked = {listed: list(names), "id": number, "reason": "why", "actor": "ann"}
     rig.store.put_inbox(0, [(kind, json.dumps(asked).encode())])
     rig.run("ingest")
@@ -165,3 +165,25 @@ def test_history_that_is_forgotten_is_unknown() -> None:
     rig.pass_time(2 * HOUR)
     rig.run("forget")
     assert ask(rig, "replay", [row]) == {row: "unknown"}
+
+
+def test_what_left_once_is_known_to_have_behind_a_gate_too_when_memory_holds_none_of_it() -> None:
+    """Its lane is not empty: it is in the store, and due at the moment up to which memory is complete."""
+    rig = Rig()
+    rig.send("left", 0, queue="mail", routing_key="mail")
+    rig.run(rounds=3)
+    assert rig.pushed == ["left"]
+    rig.pass_time(1_000)
+    for number, queue in enumerate(("mail", "celery")):
+        ask(rig, "pause", [f"queue:{queue}"], f"00000000-0000-4000-8000-00000000002{number}")
+    rig.send("held", -10)
+    rig.run(rounds=2)
+    assert ask(rig, "replay", [row_of(rig, "left")]) == {row_of(rig, "left"): "done"}
+    rig.run("dispatch", rounds=2)
+    assert rig.engine.term is not None
+    rig.engine.term.window.max_count = 1
+    rig.engine.term.window.evict(rig.engine.term.lanes)
+    rig.engine.term.window.max_count = 2
+    rig.send("earlier", -20, queue="mail", routing_key="mail")
+    rig.run("ingest", "dispatch", "settle")
+    assert ask(rig, "cancel", ["left"], "00000000-0000-4000-8000-000000000030") == {"left": "too_late"}

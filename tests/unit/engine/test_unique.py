@@ -209,3 +209,24 @@ def test_nothing_is_asked_of_the_store_where_no_key_is_unique(rig: Rig, monkeypa
     rig.send("a", 10, watch=["order:42"])
     rig.run(rounds=2)
     assert states(rig) == {"a": "waits"}
+
+
+def test_one_that_was_revoked_by_its_stamps_before_it_came_replaces_nothing(rig: Rig) -> None:
+    rig.send("old", 100, unique="report")
+    rig.run(rounds=2)
+    assert rig.engine.term is not None
+    rig.engine.term.stamps.add({"campaign": "spring"})
+    stamped = b'{"stamped_headers": ["campaign"], "stamps": {"campaign": ["spring"]}, "campaign": ["spring"]}'
+    rig.send("new", 100, unique="report", on_conflict="replace", headers=stamped)
+    rig.run(rounds=2)
+    assert states(rig) == {"old": "waits", "new": "cancelled"}
+
+
+def test_one_that_is_requeued_is_unique_no_more_and_completes_with_no_key(rig: Rig) -> None:
+    rig.server.wrong_types.add("celery")
+    rig.send("bad", 0, unique="report", watch=["order:1"])
+    rig.run(rounds=3)
+    assert states(rig) == {"bad": "rejected"}
+    rig.store.put_inbox(0, [("requeue", b'{"task_ids": ["bad"]}')])
+    rig.run("ingest")
+    assert claims(rig) == []

@@ -1,0 +1,69 @@
+"""Users who let tasks leave once more in a simulated world: what was set aside (requeue), and what left (replay).
+
+::
+
+    ask     requeue of tasks, or replay of rows; of what rests, of history, and of what is neither
+    times   how often a row may be pushed: once, and once more for every replay that was carried out
+    judge   every question was answered; done: it was pushed as often as that, or rests
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from celery_wheel.store.model import REST, Message
+from tests.simulation.model_store import ModelStore, ShardData
+
+ACTOR = "recall"
+
+
+class Recalling:
+    def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rng = rng
+        self._store = store
+        self._violation = violation
+        self._asked: dict[str, tuple[str, list[str]]] = {}
+
+    def ask(self, data: ShardData) -> str:
+        kind = self._rng.choice(("requeue", "replay"))
+        rests = [one for one in data.rows.values() if one.row.lane == REST]
+        others = [one for one in data.rows.values() if one.row.lane != REST]
+        pool = self._rng.choices((rests, others), (6, 1) if kind == "requeue" else (1, 6))[0]
+        chosen = self._rng.sample(pool, min(len(pool), self._rng.choice((1, 2, 3))))
+        if kind == "replay":
+            list_name, names = "rows", [str(one.row.id) for one in chosen] or ["12345"]
+        else:
+            ids = [one.message.task_id for one in chosen if isinstance(one.message, Message)]
+            list_name, names = "task_ids", list(dict.fromkeys(ids)) or ["nobody"]
+        number = f"00000000-0000-4000-b000-{len(self._asked):012d}"
+        self._asked[number] = kind, names
+        asked = {list_name: names, "id": number, "reason": kind, "actor": ACTOR}
+        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        return f"{kind} {', '.join(names)}"
+
+    @staticmethod
+    def recalled(data: ShardData, kind: str = "") -> Counter[int]:
+        """How often each row was."""
+        if not data.outcomes:
+            return Counter()
+        return Counter(one.timer_id for one in data.outcomes if one.actor == ACTOR and kind in ("", one.reason))
+
+    def times(self, data: ShardData, row_id: int) -> int:
+        return 1 + self.recalled(data, "replay")[row_id]
+
+    def judge(self, data: ShardData, pushes: Mapping[int, int], exactly: bool) -> None:
+        replays = self.recalled(data, "replay")
+        for number, (kind, names) in self._asked.items():
+            if number not in data.answers:
+                raise self._violation(f"{kind} {names} was not answered")
+            self.counts.update(f"{kind}: {said}" for said in data.answers[number].verdicts.values())
+        for row_id, times in replays.items():
+            stored = data.rows.get(row_id)
+            if stored is None or stored.row.lane == REST:
+                continue
+            if pushes.get(row_id, 0) < 1 + times and exactly:
+                raise self._violation(f"row {row_id} was replayed {times} times, and pushed {pushes.get(row_id, 0)}")
