@@ -1,4 +1,4 @@
-"""The wheel in the Django admin: pages that read the store, and no form of Django's that could write to it.
+"""The wheel in the Django admin: pages that read the store, and two that ask the holders for something.
 
 ::
 
@@ -10,38 +10,45 @@
     Batches     …/batch/                             the same
     Shards      …/shard/                             the same
 
+    acting      …/pending/act/    POST               operate_wheel
+                …/wheel/gate/     GET, POST          operate_wheel
+
 These are all addresses there are: Django's own forms to add, change and delete are not reachable, since a row that
-anybody but the holder changes is a task that is lost or runs twice.
+anybody but the holder changes is a task that is lost or runs twice. What people do goes to the holder as a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.db import connections, transaction
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store import browse
 from django_wheel import models
+from django_wheel.permissions import may_operate, may_view
 from django_wheel.project import project_wheel
-from django_wheel.views import lists
+from django_wheel.views import acting, gates, lists
 from django_wheel.views.live import live
 from django_wheel.views.request import Asked, asked
 
-VIEW, OPERATE = "django_wheel.view_wheel", "django_wheel.operate_wheel"
-
 Show = Callable[[Wheel, Asked], dict[str, Any]]
 
-
-def may_view(request: HttpRequest) -> bool:
-    user: Any = request.user
-    return bool(user.has_perm(VIEW) or user.has_perm(OPERATE))
+READING = ("GET", "HEAD")
 
 
 if TYPE_CHECKING:
@@ -82,17 +89,32 @@ class PageAdmin(ModelAdmin):
     def more_urls(self, name: str) -> list[URLPattern]:
         return []
 
-    def guarded(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
-        """Only for staff who may view, and only to read."""
+    def guarded(
+        self,
+        view: Callable[..., HttpResponse],
+        may: Callable[[HttpRequest], bool] = may_view,
+        methods: Collection[str] = READING,
+    ) -> Callable[..., HttpResponseBase]:
+        """Only for staff who may, and only by these methods; where nothing is said: who may view, and only to read."""
 
         def guard(request: HttpRequest, **arguments: Any) -> HttpResponse:
-            if not may_view(request):
+            if not may(request):
                 raise PermissionDenied
-            if request.method not in ("GET", "HEAD"):
-                return HttpResponseNotAllowed(["GET", "HEAD"])
+            if request.method not in methods:
+                return HttpResponseNotAllowed(methods)
             return view(request, **arguments)
 
         return self.admin_site.admin_view(guard)
+
+    def acting(self, view: Callable[..., HttpResponse], methods: Collection[str]) -> Callable[..., HttpResponseBase]:
+        """As ``guarded``, for those who may operate. Under ATOMIC_REQUESTS it is in no transaction.
+
+        While such a transaction is open the holder could not answer, where the store is in the same SQLite file.
+        """
+        guarded = self.guarded(view, may_operate, methods)
+        for alias in connections:
+            guarded = transaction.non_atomic_requests(using=alias)(guarded)
+        return guarded
 
     # -- what ----------------------------------------------------------------------------------------
 
@@ -103,6 +125,7 @@ class PageAdmin(ModelAdmin):
         """The page; where the store cannot be read, a page that says why, and status 503."""
         wanted = asked(request)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "asked": wanted, **more}
+        context |= {"may_operate": may_operate(request), "here": request.path + wanted.here}
         context.setdefault("title", str(self.opts.verbose_name_plural).capitalize())
         try:
             shown = show(project_wheel(), wanted)
@@ -120,10 +143,24 @@ class WheelAdmin(PageAdmin):
     show = staticmethod(live)
 
     def more_urls(self, name: str) -> list[URLPattern]:
-        return [path("live/", self.guarded(self.live), name=f"{name}_live")]
+        return [
+            path("live/", self.guarded(self.live), name=f"{name}_live"),
+            path("gate/", self.acting(self.gate, (*READING, "POST")), name=f"{name}_gate"),
+        ]
 
     def live(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request, "django_wheel/live.html", self.show)
+
+    def gate(self, request: HttpRequest) -> HttpResponse:
+        """What to pause or to resume is asked for; or it is done."""
+        turn = gates.turn_of(request)
+        form = gates.form_of(request, turn)
+        if request.method == "POST" and form.is_valid():
+            gates.carry_out(request, turn, form)
+            return HttpResponseRedirect(
+                reverse("admin:django_wheel_wheel_changelist", current_app=self.admin_site.name)
+            )
+        return self.answer(request, "django_wheel/gate.html", gates.shown, title=turn.label, turn=turn, form=form)
 
 
 @admin.register(models.Pending)
@@ -133,9 +170,18 @@ class PendingAdmin(PageAdmin):
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
+            path("act/", self.acting(self.act, ("POST",)), name=f"{name}_act"),
             path("<int:timer_id>/", self.guarded(self.one), name=f"{name}_one"),
             path("<int:timer_id>/body/", self.guarded(self.body), name=f"{name}_body"),
         ]
+
+    def act(self, request: HttpRequest) -> HttpResponse:
+        """What is to be done to the selected tasks is asked once more; or it is done."""
+
+        def render(title: str, values: dict[str, Any]) -> HttpResponse:
+            return self.answer(request, "django_wheel/act.html", lambda wheel, asked: values, title=title)
+
+        return acting.act(request, render)
 
     def one(self, request: HttpRequest, timer_id: int) -> HttpResponse:
         def show(wheel: Wheel, asked: Asked) -> dict[str, Any]:

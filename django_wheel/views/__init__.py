@@ -1,1 +1,11 @@
-"""The admin's pages: each a function of the request and of the wheel, that only reads."""
+"""The admin's pages.
+
+::
+
+    live, lists      what is shown: functions of the request and of the wheel, that only read
+    request          what they are asked for
+    actions          what can be done to tasks, as a table
+    chosen           to which
+    acting, gates    doing it, with a verdict
+    record           Django's log of what was done
+"""

@@ -13,6 +13,7 @@ from celery_wheel.control import END, Wheel, now_ms
 from celery_wheel.store.browse import Detail, Names, Page
 from celery_wheel.store.model import ORIGIN
 from django_wheel.present import seen
+from django_wheel.views.actions import OF_SET_ASIDE, OF_WAITING, SET_ASIDE, of_state
 from django_wheel.views.request import LINES, Asked
 
 
@@ -38,7 +39,7 @@ def pending(wheel: Wheel, asked: Asked) -> dict[str, Any]:
         found = wheel.find(asked.task_id, with_bytes=False)
         return {"found": found, "searched": asked.task_id, "page": Page([], None)}
     page = wheel.pending(asked.place or ORIGIN, LINES, **asdict(asked.criteria))
-    return {"names": _offered_names(wheel), "page": page, "now_ms": now_ms()}
+    return {"names": offered_names(wheel), "page": page, "now_ms": now_ms(), "actions": OF_WAITING}
 
 
 def history(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -50,9 +51,9 @@ def rejected(wheel: Wheel, asked: Asked) -> dict[str, Any]:
     if kind not in KINDS:
         asked.problems.append(f"kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r}")
         kind = KINDS[0]
-    links = [(one, asked.link(kind=one, after=None), one == kind) for one in KINDS]
+    links = [(one, asked.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
     page = wheel.outcomes(kind, before=asked.place or END, limit=LINES, **asdict(asked.criteria))
-    return {"page": page, "kinds": links, "kind": kind}
+    return {"page": page, "kinds": links, "kind": kind, "actions": OF_SET_ASIDE if kind in SET_ASIDE else ()}
 
 
 def batches(wheel: Wheel, asked: Asked) -> dict[str, Any]:
@@ -64,10 +65,10 @@ def shards(wheel: Wheel, asked: Asked) -> dict[str, Any]:
 
 
 def one_task(detail: Detail) -> dict[str, Any]:
-    return {"detail": detail, "task": detail.task, "now_ms": now_ms()}
+    return {"detail": detail, "task": detail.task, "now_ms": now_ms(), "actions": of_state(detail.state)}
 
 
-def _offered_names(wheel: Wheel) -> Offers:
+def offered_names(wheel: Wheel) -> Offers:
     """What the filters offer: names that have something pending, or had a moment ago.
 
     They are summed up from the whole tally, for which a page of a hundred lines need not wait each time. A name that a

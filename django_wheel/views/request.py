@@ -35,8 +35,18 @@ class Asked:
         kept = {name: value for name, value in self.query.items() if value and name not in changes}
         return "?" + urlencode({**kept, **{name: value for name, value in changes.items() if value is not None}})
 
+    @property
+    def here(self) -> str:
+        """The same page once more, with nothing selected."""
+        return self.link(selected=None)
+
+    @property
+    def all_selected(self) -> str | None:
+        """The same page with every line selected; None where it is that."""
+        return None if self.text("selected") == "all" else self.link(selected="all")
+
     def next_link(self, place: Position | None) -> str | None:
-        return None if place is None else self.link(after=f"{place.due_ms}.{place.seq}")
+        return None if place is None else self.link(after=f"{place.due_ms}.{place.seq}", selected=None)
 
 
 def asked(request: HttpRequest) -> Asked:

@@ -1,4 +1,4 @@
-"""Who may see what, by every address and method; and that nobody changes anything."""
+"""Who may see and do what, by every address and method; and that nothing changes that nobody has confirmed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from sqlalchemy import select
 
 from celery_wheel.store import schema
+from celery_wheel.store.model import Gate
 from celery_wheel.store.sql import SqlStore
 from tests.admin.conftest import MakeClient, text_of
 from tests.stores.samples import NOW, Holder, hour_of
@@ -33,6 +34,14 @@ def patterns(resolver: Any = None, prefix: str = "/") -> Iterator[str]:
 ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 
 
+#: Addresses that act, and their methods; all others can only be read.
+ACTING = {
+    "/admin/django_wheel/pending/act/": ("POST",),
+    "/admin/django_wheel/wheel/gate/": ("GET", "HEAD", "POST"),
+}
+OPERATORS = ("operator", "superuser")
+
+
 @pytest.fixture
 def row(holder: Holder) -> int:
     rows = holder.accept(NOW, task=NASTY, task_id=NASTY, queue=NASTY, body=NASTY.encode(), headers=b'{"a": "<i>"}')
@@ -49,7 +58,8 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 9
+    assert len(ADDRESSES) == 11
+    assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.admin"}
 
 
@@ -62,13 +72,54 @@ def test_every_address_with_every_method(
     client_of: MakeClient, store: SqlStore, row: int, address: str, kind: str, status: int
 ) -> None:
     client, before = client_of(kind), contents(store)
+    methods = ACTING.get(address, ("GET", "HEAD"))
     for method in METHODS:
         response = client.generic(method, address.replace("<int:timer_id>", str(row)), "x=1")
-        wanted = 405 if status == 200 and method not in ("GET", "HEAD") else status
+        wanted = status
+        if status == 200 and address in ACTING and kind not in OPERATORS:
+            wanted = 403
+        elif status == 200 and method not in methods:
+            wanted = 405
+        elif status == 200 and (address, method) == ("/admin/django_wheel/pending/act/", "POST"):
+            wanted = 400  # nothing that could be done is named
         assert response.status_code == wanted, method
         if wanted == 302:
             assert response["Location"].startswith("/admin/login/")
     assert contents(store) == before
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 403)])
+def test_who_may_not_operate_reaches_nobody(
+    client_of: MakeClient, store: SqlStore, row: int, kind: str, status: int
+) -> None:
+    client, before = client_of(kind), contents(store)
+    for verb in ("cancel", "run_now", "reschedule", "requeue"):
+        data = {"verb": verb, "row": row, "sure": "yes", "eta": "2030-01-01T00:00"}
+        assert client.post("/admin/django_wheel/pending/act/", data).status_code == status
+    for verb in ("pause", "resume"):
+        data = {"verb": verb, "scope": "all"}
+        assert client.post("/admin/django_wheel/wheel/gate/", data).status_code == status
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("address", ["pending/act/", "wheel/gate/"])
+def test_no_other_site_can_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
+    client = client_of("operator")
+    client.handler.enforce_csrf_checks = True
+    data = {"verb": "pause", "scope": "all", "row": 1, "sure": "yes"}
+    assert client.post(f"/admin/django_wheel/{address}", data).status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["viewer", "operator"])
+def test_only_who_may_operate_is_offered_it(client_of: MakeClient, holder: Holder, row: int, kind: str) -> None:
+    holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW)])
+    holder.apply(moves=[holder.rest(rested := holder.accept(NOW)[0])], outcomes=[holder.outcome(rested.id, "rejected")])
+    client = client_of(kind)
+    for address in ("wheel/", "wheel/live/", "pending/", f"pending/{row}/", "rejected/"):
+        text = text_of(client.get(f"/admin/django_wheel/{address}"))
+        offered = "/wheel/gate/" in text or "/pending/act/" in text
+        assert offered is (kind == "operator"), address
+        assert ('type="checkbox" name="row"' in text) is (kind == "operator" and address in ("pending/", "rejected/"))
 
 
 @pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
@@ -90,13 +141,16 @@ def test_the_admins_index_offers_the_pages_to_those_who_may(client_of: MakeClien
     assert "/admin/django_wheel/pending/add/" not in text
 
 
-def test_nothing_of_a_message_reaches_the_page_unescaped(client_of: MakeClient, holder: Holder, row: int) -> None:
+@pytest.mark.parametrize("kind", ["viewer", "operator"])
+def test_nothing_of_a_message_reaches_the_page_unescaped(
+    client_of: MakeClient, holder: Holder, row: int, kind: str
+) -> None:
     holder.apply(moves=[holder.rest(holder.accept(NOW)[0])])
     bad = holder.reject(NASTY.encode())
     outcome = holder.outcome(bad.id, "rejected")
     outcome.reason = NASTY
     holder.apply(rejects=[bad], outcomes=[outcome])
-    client = client_of("viewer")
+    client = client_of(kind)
     for address in (
         "wheel/",
         "pending/",

@@ -140,7 +140,7 @@ def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> N
     expect(state).to_have_text("up to date")
 
 
-@pytest.mark.parametrize("address", ["wheel/", "pending/", "history/", "rejected/", "batch/", "shard/"])
+@pytest.mark.parametrize("address", ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/"])
 def test_a_narrow_screen_has_no_need_to_scroll_sideways(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(f"/admin/django_wheel/{address}")

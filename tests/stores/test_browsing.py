@@ -49,6 +49,16 @@ def test_pending_tasks_come_in_the_order_in_which_they_leave_whatever_their_shar
         assert walk(lambda after, n=limit: browse.pending(sql_store, EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
 
 
+def test_rows_are_found_by_their_ids_whatever_became_of_them(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    rows = sorted([*sql_holder.accept(*range(NOW, NOW + 600)), *second.accept(NOW + 5)], key=place)
+    sql_holder.apply(moves=[sql_holder.rest(rows[-1], NOW + 1_000)])
+    sql_holder.settle(ORIGIN, place(rows[0]))
+    assert [one.id for one in browse.tasks(sql_store, [*reversed(ids(rows)), 2**60, -1])] == ids(rows)
+    assert browse.tasks(sql_store, []) == []
+
+
 def test_what_left_is_no_longer_pending_and_has_the_time_at_which_it_left(
     sql_holder: Holder, sql_store: SqlStore
 ) -> None:

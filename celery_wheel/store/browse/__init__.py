@@ -4,7 +4,7 @@
 
     pages     what is pending, what left, what was set aside, the settlements   keyset pages, each a range of an index
     detail    one message with its bytes, and what became of it
-    heads     of many tasks at once: which of these ids wait, and their headers without bodies
+    heads     of many tasks at once: rows by their ids, which tasks wait, and their headers without bodies
     sources   what a page is merged from
     overview  counts by hour, queue and task; who is at work; what is next      from the tally, never by counting rows
 
@@ -13,7 +13,7 @@ question here reads more than about ``pages.SCAN`` messages, however many wait.
 """
 
 from celery_wheel.store.browse.detail import Detail, detail, find
-from celery_wheel.store.browse.heads import Head, heads, waiting_of
+from celery_wheel.store.browse.heads import Head, heads, tasks, waiting_of
 from celery_wheel.store.browse.overview import (
     Due,
     DueBy,
@@ -54,6 +54,7 @@ __all__ = [
     "outcomes",
     "pending",
     "schedulers",
+    "tasks",
     "waiting",
     "waiting_of",
 ]

@@ -1,4 +1,4 @@
-"""Of many tasks at once: those of given ids that wait, and the headers of tasks on a page; without their bodies."""
+"""Of many tasks at once: rows by their ids, tasks that wait, the headers of a page's tasks; without their bodies."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def heads(store: SqlStore, ids: Iterable[int]) -> dict[int, Head]:
             rows = connection.execute(query.where(timer.c.id.in_(wanted[start : start + AT_ONCE])))
             found.update({row_id: Head(bytes(headers), *place) for row_id, headers, *place in rows})
     return found
+
+
+def tasks(store: SqlStore, ids: Iterable[int]) -> list[Task]:
+    """The rows of these ids, wherever they are, the first due first; one that is gone by now is left out."""
+    wanted, found = list(ids), list[Task]()
+    with store.database.reading() as connection:
+        for start in range(0, len(wanted), AT_ONCE):
+            here = timer.c.id.in_(wanted[start : start + AT_ONCE])
+            found += [Task(*row) for row in connection.execute(select(*TASK_COLUMNS).where(here))]
+    return sorted(found, key=lambda one: one.position)
 
 
 def waiting_of(store: SqlStore, shard: int, task_ids: Sequence[str]) -> list[Task]:

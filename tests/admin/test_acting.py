@@ -1,0 +1,389 @@
+"""Cancel, run now, reschedule and requeue from the admin: what is asked, what is done, and what people are told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import DatabaseError, connection, connections
+from django.test import Client
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import Answer, Change
+from celery_wheel.store.sql import SqlStore
+from celery_wheel.testing import VirtualWheel
+from django_wheel.project import project_wheel
+from django_wheel.views import acting
+from tests.admin.conftest import MakeClient, text_of
+from tests.site import celery_app
+from tests.stores.samples import NOW, Holder
+
+ADMIN = "/admin/django_wheel"
+ACT = f"{ADMIN}/pending/act/"
+LATER = NOW + 10 * 366 * 86_400_000
+
+Said = list[tuple[str, str]]
+BeginAnswering = Callable[[dict[str, str]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def operator(client_of: MakeClient) -> Client:
+    return client_of("operator")
+
+
+def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
+    """What was said to people, as level and text, after what they confirmed."""
+    response = client.post(ACT, {"verb": verb, "row": rows, "sure": "yes", **more}, follow=True)
+    assert response.redirect_chain, text_of(response)
+    return [(one.level_tag, str(one)) for one in response.context["messages"]]
+
+
+def rows_of(task_ids: list[str]) -> list[int]:
+    return [found.task.id for id_ in task_ids for found in project_wheel().find(id_)]
+
+
+def answering(holder: Holder, verdicts: dict[str, str], asked: list[dict[str, Any]]) -> Callable[[], None]:
+    """A holder that says of each task what it is told to; of the others that they are done. ``asked``: what came."""
+
+    def turn() -> None:
+        for item in holder.store.read_inbox(holder.shard, 10):
+            given = json.loads(item.payload)
+            asked.append({"kind": item.kind, **given})
+            said = {name: verdicts.get(name, "done") for name in given["task_ids"]}
+            holder.store.apply(
+                holder.shard, holder.epoch, Change(inbox=[item.id], answers=[Answer(given["id"], said, 0)])
+            )
+
+    return turn
+
+
+@pytest.fixture
+def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> BeginAnswering:
+    """Both shards are held, and answer so; gives what they were asked."""
+    second = Holder(store, 1)
+
+    def begin(verdicts: dict[str, str]) -> list[dict[str, Any]]:
+        asked: list[dict[str, Any]] = []
+        turns = [answering(holder, verdicts, asked), answering(second, dict.fromkeys(verdicts, "unknown"), asked)]
+        monkeypatch.setattr(project_wheel(), "turn", lambda: [turn() for turn in turns])
+        return asked
+
+    return begin
+
+
+# -- with the real engine ------------------------------------------------------------------------------
+
+
+def send(count: int = 1, **options: Any) -> list[str]:
+    return [celery_app.send_task("site.nothing", (n,), **{"countdown": 3_600, **options}).id for n in range(count)]
+
+
+def test_what_is_selected_is_asked_once_more_and_then_cancelled(operator: Client, wheel: VirtualWheel) -> None:
+    stays, *goes = send(3)
+    rows = rows_of(goes)
+    back = f"{ADMIN}/pending/?task=site.nothing"
+    page = text_of(operator.post(ACT, {"verb": "cancel", "row": rows, "back": back}))
+    assert "<h1>Cancel 2 tasks?</h1>" in page
+    assert all(one in page for one in goes)
+    assert stays not in page
+    assert len(wheel.pending) == 3, "nothing is done before it is confirmed"
+    form = dict(re.findall(r'type="hidden" name="(verb|back|sure)" value="([^"]*)"', page))
+    again = re.findall(r'name="row" value="(\d+)"', page)
+    response = operator.post(ACT, {**form, "row": again, "reason": "sent twice"})
+    assert response["Location"] == back
+    assert [one.id for one in wheel.pending] == [stays]
+    (outcome,) = project_wheel().find(goes[0])[0].outcomes
+    assert (outcome.kind, outcome.actor, outcome.reason) == ("cancelled", "operator", "sent twice")
+    assert ">2 are cancelled.</li>" in text_of(operator.get(back))
+    entry = LogEntry.objects.get()
+    assert (entry.user.get_username(), entry.object_repr) == ("operator", "Cancel: 2 tasks")
+    assert entry.change_message == f"Cancel: 2 done; reason: sent twice; tasks: {', '.join(goes)}"
+    assert "Cancel: 2 tasks" in text_of(operator.get("/admin/"))
+
+
+def test_run_now_and_reschedule(operator: Client, wheel: VirtualWheel) -> None:
+    first, second = send(2)
+    assert post(operator, "run_now", rows_of([first])) == [("success", "1 leaves now.")]
+    assert [one.id for one in wheel.run_due()] == [first]
+    assert post(operator, "reschedule", rows_of([second]), eta="2040-01-15T09:00") == [
+        ("success", "1 leaves at the new time.")
+    ]
+    (waits,) = wheel.pending
+    assert waits.eta == datetime(2040, 1, 15, 8, tzinfo=UTC), "the admin's time zone is Berlin"
+    entries = LogEntry.objects.order_by("pk").values_list("object_repr", "object_id")
+    assert list(entries) == [
+        (f"Run now: {first}", str(rows_of([first])[0])),
+        (f"Reschedule: {second}", str(rows_of([second])[0])),
+    ]
+
+
+def test_what_left_is_too_late(operator: Client, wheel: VirtualWheel) -> None:
+    (left,) = send()
+    rows = rows_of([left])
+    wheel.advance(hours=2)
+    for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-15T09:00"})):
+        said = f"1 was too late: it was handed to the broker already, or may have been ({left})."
+        assert post(operator, verb, rows, **more) == [("warning", said)]
+    assert post(operator, "requeue", rows) == [("warning", f"1 is not set aside any more ({left}).")]
+    assert wheel.run_due() == []
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_it_is_done_at_once_whatever_the_calls_of_the_project_are(
+    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch, setting: bool
+) -> None:
+    """As part of a transaction there would be no verdict."""
+    ids = send()
+    monkeypatch.setitem(celery_app.conf, "wheel_transactional", setting)
+    monkeypatch.setattr(type(celery_app._wheel_inbox), "in_transaction", True, raising=False)
+    assert post(operator, "cancel", rows_of(ids)) == [("success", "1 is cancelled.")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_in_no_transaction_of_the_requests(
+    client_of: MakeClient, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder of a store in the same SQLite file could not answer while one is open."""
+    client, ids = client_of("operator"), send()
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    turn, during = project_wheel().turn, list[bool]()
+
+    def watched() -> None:
+        during.append(connection.in_atomic_block)
+        assert turn is not None
+        turn()
+
+    monkeypatch.setattr(project_wheel(), "turn", watched)
+    assert post(client, "cancel", rows_of(ids)) == [("success", "1 is cancelled.")]
+    assert during
+    assert not any(during)
+
+
+# -- what holders say -----------------------------------------------------------------------------------
+
+
+def test_what_was_rejected_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+    row, other = (holder.accept(LATER, task_id=one)[0] for one in ("first", "other"))
+    for one in (row, other):
+        holder.apply(moves=[holder.rest(one)], outcomes=[holder.outcome(one.id, "rejected")])
+    page = text_of(operator.get(f"{ADMIN}/rejected/"))
+    assert f'name="row" value="{row.id}"' in page
+    assert "Cancel" not in page
+    assert "<h1>Requeue 2 tasks?</h1>" in text_of(operator.post(ACT, {"verb": "requeue", "row": [row.id, other.id]}))
+    asked = answer({"first": "too_late"})
+    done, late = post(operator, "requeue", [row.id, other.id], reason="the queue is there now")
+    assert (done, late[0]) == (("success", "1 leaves now."), "warning")
+    assert late[1] == "1 is not set aside any more (first)."
+    assert {(one["kind"], one["actor"], one["reason"]) for one in asked} == {
+        ("requeue", "operator", "the queue is there now")
+    }
+
+
+def test_verdicts_are_told_apart(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+    rows = [holder.accept(LATER, task_id=f"id{n}")[0].id for n in range(6)]
+    answer({"id1": "too_late", "id4": "unknown", "id5": "unknown"})
+    assert post(operator, "cancel", rows) == [
+        ("success", "3 are cancelled."),
+        (
+            "warning",
+            "1 was too late: it was handed to the broker already, or may have been (id1); 2 nobody has heard of; if "
+            "they come within a day, they will not leave (id4, id5).",
+        ),
+    ]
+
+
+def test_two_hundred_at_once(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+    tasks = [holder.accept(LATER + n, task_id=f"id{n:03}")[0] for n in range(200)]
+    rows = [one.id for one in reversed(tasks)]
+    page = text_of(operator.post(ACT, {"verb": "cancel", "row": rows}))
+    assert "<h1>Cancel 200 tasks?</h1>" in page
+    assert re.findall(r"<code>(id\d+)</code>", page) == [f"id{n:03}" for n in range(20)]
+    assert "… and 180 more." in page
+    assert page.count('name="row"') == 200
+    answer(dict.fromkeys([f"id{n:03}" for n in range(7)], "too_late"))
+    done, late = post(operator, "cancel", rows)
+    assert done == ("success", "193 are cancelled.")
+    assert late[1].startswith("7 were too late: they were handed")
+    assert late[1].endswith("(id000, id001, id002, id003, id004 …).")
+
+
+def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = holder.accept(LATER)[0].id
+    assert acting.TIMEOUT_S <= 5
+    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-01T00:00"}), ("requeue", {})):
+        ((level, text),) = post(operator, verb, row, **more)
+        assert level == "error"
+        assert text.startswith("1 task had no answer: nobody answered for shard 0, 1 within 0.05 s: no scheduler runs")
+        assert text.endswith("start a scheduler: celery beat -S wheel.")
+    assert holder.store.read_inbox(0, 10) == holder.store.read_inbox(1, 10) == []
+    assert not LogEntry.objects.exists()
+
+
+def test_one_shard_is_silent(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
+    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
+    done, failed = post(operator, "cancel", rows)
+    assert done == ("success", "1 is cancelled.")
+    assert failed[0] == "error"
+    assert failed[1].startswith("1 task had no answer: nobody answered for shard 1")
+    assert "tasks: mine" in LogEntry.objects.get().change_message
+
+
+def test_a_store_that_fails_is_told(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = holder.accept(LATER)[0].id
+
+    def failing(*_: Any) -> int:
+        raise StoreError("the disk is <full>")
+
+    monkeypatch.setattr(SqlStore, "ask", failing)
+    ((level, text),) = post(operator, "cancel", row)
+    assert level == "error"
+    assert text.endswith("look before you ask again. the disk is <full>.")
+
+
+def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+    for more in ({}, {"sure": "yes"}):
+        response = operator.post(ACT, {"verb": "cancel", "row": 1, **more}, follow=True)
+        ((level, text),) = [(one.level_tag, str(one)) for one in response.context["messages"]]
+        assert level == "error"
+        assert "there is no store at" in text
+        assert response.status_code == 503, "of the page to which it leads back"
+
+
+# -- what browsers send ---------------------------------------------------------------------------------
+
+
+def test_rows_that_nobody_could_have_selected(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+    answer({})
+    row = holder.accept(LATER, task_id="real")[0].id
+    forged = ["x", "-1", "9" * 18, "9" * 40, "٣", "1e3", "<b>", ""]
+    (said,) = post(operator, "cancel", forged)
+    assert said == ("warning", "Nothing was done: 8 of those selected are not in the store any more.")
+    assert post(operator, "cancel", [*forged, row, row]) == [
+        ("success", "1 is cancelled."),
+        ("warning", "8 of those selected are not in the store any more."),
+    ]
+    (said,) = post(operator, "cancel", [])
+    assert said == ("warning", "Nothing was selected, and nothing was done: select the tasks first.")
+    (said,) = post(operator, "run_now", list(range(501)))
+    assert said[1].startswith("Nothing was done: 500 tasks at most can be selected at once, got 501;")
+    assert said[1].endswith("celery -A <project> wheel run-now")
+
+
+def test_bytes_that_could_not_be_read_can_only_stay(operator: Client, holder: Holder) -> None:
+    bad = holder.reject(b"\x80")
+    holder.apply(rejects=[bad], outcomes=[holder.outcome(bad.id, "rejected")])
+    assert 'type="checkbox"' not in text_of(operator.get(f"{ADMIN}/rejected/"))
+    assert "Requeue" not in text_of(operator.get(f"{ADMIN}/pending/{bad.id}/"))
+    (said,) = post(operator, "requeue", bad.id)
+    assert said == ("warning", "Nothing was done: 1 has no task id, and can only stay.")
+
+
+@pytest.mark.parametrize("verb", ["", "delete", "CANCEL", "complete"])
+def test_what_is_no_action_is_refused(operator: Client, store: SqlStore, verb: str) -> None:
+    assert operator.post(ACT, {"verb": verb, "row": 1, "sure": "yes"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "back", ["https://evil.example/", "//evil.example/", "javascript:alert(1)", "?x", "/\\evil", ""]
+)
+def test_it_leads_back_to_this_site_only(operator: Client, store: SqlStore, back: str) -> None:
+    for verb, page in (("cancel", "pending"), ("requeue", "rejected")):
+        assert operator.post(ACT, {"verb": verb, "back": back})["Location"] == f"{ADMIN}/{page}/"
+
+
+@pytest.mark.parametrize(
+    ("eta", "says"),
+    [
+        ("", "This field is required."),
+        ("soon", "Enter a valid date/time."),
+        ("2020-01-01T00:00", "Is over already"),
+        ("0001-01-01T00:00", "Is over already"),
+        ("9999-12-31T23:59", "Must be before the year 9999."),
+        ("2040-03-25T02:30", "it may be ambiguous or it may not exist"),
+        ("2040-10-28T02:30", "it may be ambiguous or it may not exist"),
+    ],
+)
+def test_a_time_that_makes_no_sense_is_asked_for_again(operator: Client, holder: Holder, eta: str, says: str) -> None:
+    row = holder.accept(LATER)[0].id
+    page = text_of(operator.post(ACT, {"verb": "reschedule", "row": row, "sure": "yes", "eta": eta, "reason": "why"}))
+    assert says in unescape(page)
+    assert 'value="why"' in page
+    assert "In the time zone" in page
+    assert holder.store.read_inbox(0, 10) == []
+
+
+@pytest.mark.parametrize(("reason", "says"), [("r" * 501, "at most 500 characters"), ("\x00", "Null characters")])
+def test_a_reason_that_could_not_be_kept_is_asked_for_again(
+    operator: Client, holder: Holder, reason: str, says: str
+) -> None:
+    row = holder.accept(LATER)[0].id
+    page = text_of(operator.post(ACT, {"verb": "cancel", "row": row, "sure": "yes", "reason": reason}))
+    assert says in page
+    assert holder.store.read_inbox(0, 10) == []
+
+
+def test_names_are_shown_as_text(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+    nasty = "</td><script>alert(1)</script>\u202e\x07"
+    row = holder.accept(LATER, task=nasty, task_id=nasty, queue=nasty)[0].id
+    answer({nasty: "too_late"})
+    page = text_of(operator.post(ACT, {"verb": "cancel", "row": row, "back": '/"><script>alert(2)</script>'}))
+    response = operator.post(
+        ACT, {"verb": "cancel", "row": row, "sure": "yes", "reason": "<script>alert(3)</script>"}, follow=True
+    )
+    for text in (page, text_of(response), text_of(operator.get("/admin/"))):
+        assert "<script>alert" not in text
+        assert "\x07" not in text
+    assert "\\u202e" in text_of(response)
+
+
+# -- around it ------------------------------------------------------------------------------------------
+
+
+def test_what_can_be_done_to_a_task_is_on_its_page(operator: Client, holder: Holder) -> None:
+    waits, gone, expired = holder.accept(LATER, LATER, LATER)
+    for row, kind in ((gone, "cancelled"), (expired, "expired")):
+        holder.apply(moves=[holder.rest(row)], outcomes=[holder.outcome(row.id, kind)])
+    offered = {}
+    for row in (waits, gone, expired):
+        page = text_of(operator.get(f"{ADMIN}/pending/{row.id}/"))
+        offered[row.id] = re.findall(r'<button [^>]*name="verb" value="(\w+)"', page)
+        assert (f'name="back" value="{ADMIN}/pending/{row.id}/?"' in page) is bool(offered[row.id])
+    assert offered == {waits.id: ["cancel", "run_now", "reschedule"], gone.id: [], expired.id: ["requeue"]}
+
+
+def test_all_lines_of_a_page_are_selected_without_a_script(operator: Client, holder: Holder) -> None:
+    holder.accept(*range(LATER, LATER + 130))
+    page = text_of(operator.get(f"{ADMIN}/pending/?shard=0"))
+    assert page.count(" checked>") == 0
+    (link,) = re.findall(r'href="(\?[^"]*selected=all)"', page)
+    page = text_of(operator.get(f"{ADMIN}/pending/{link.replace('&amp;', '&')}"))
+    assert page.count(" checked>") == 100
+    assert f'name="back" value="{ADMIN}/pending/?shard=0"' in page
+    (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', page)
+    assert "selected" not in following
+
+
+def test_a_log_that_cannot_be_written_undoes_nothing(
+    operator: Client, holder: Holder, answer: BeginAnswering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer({})
+    row = holder.accept(LATER)[0].id
+
+    def failing(**_: Any) -> None:
+        raise DatabaseError("read-only")
+
+    monkeypatch.setattr(LogEntry.objects, "create", failing)
+    assert post(operator, "cancel", row) == [
+        ("success", "1 is cancelled."),
+        ("warning", "It is done; the admin's log could not take it down: read-only."),
+    ]

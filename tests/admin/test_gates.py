@@ -1,0 +1,130 @@
+"""Pausing and resuming from the admin."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from celery_wheel.store.model import Gate
+from celery_wheel.testing import VirtualWheel
+from django_wheel.project import project_wheel
+from django_wheel.views import acting
+from tests.admin.conftest import MakeClient, text_of
+from tests.site import celery_app
+from tests.stores.samples import NOW, Holder
+
+WHEEL = "/admin/django_wheel/wheel/"
+GATE = f"{WHEEL}gate/"
+
+
+@pytest.fixture
+def operator(client_of: MakeClient) -> Client:
+    return client_of("operator")
+
+
+def post(client: Client, verb: str, scope: str, name: str = "", **more: Any) -> list[tuple[str, str]]:
+    response = client.post(GATE, {"verb": verb, "scope": scope, "name": name, **more}, follow=True)
+    assert [one for one, _ in response.redirect_chain] == [WHEEL], text_of(response)
+    return [(one.level_tag, str(one)) for one in response.context["messages"]]
+
+
+@pytest.mark.parametrize(("scope", "name"), [("queue", "mail"), ("task", "site.nothing"), ("all", "")])
+def test_pause_and_resume(operator: Client, wheel: VirtualWheel, scope: str, name: str) -> None:
+    celery_app.send_task("site.nothing", countdown=60, queue="mail")
+    what = f"{scope} {name}".strip() if name else "everything"
+    assert post(operator, "pause", scope, name, reason="provider") == [
+        ("success", f"Paused: {what}. It holds until it is resumed, also over a restart.")
+    ]
+    (gate,) = project_wheel().gates()
+    assert (gate.what, gate.state, gate.actor, gate.reason) == (what, "paused", "operator", "provider")
+    page = text_of(operator.get(WHEEL))
+    assert f"{what}, since" in page
+    (link,) = re.findall(rf'href="{GATE}(\?verb=resume[^"]*)"', page)
+    given = parse_qs(urlsplit(link.replace("&amp;", "&")).query, keep_blank_values=True)
+    assert given == {"verb": ["resume"], "scope": [scope], "name": [name]}
+    form = text_of(operator.get(GATE + link.replace("&amp;", "&")))
+    assert f'<option value="{scope}" selected>' in form
+    assert (f'name="name" value="{name}"' in form) is bool(name)
+    assert ('name="over"' in form) is True
+    assert post(operator, "resume", scope, name) == [("success", f"Resumed: {what}; what has gathered leaves now.")]
+    assert len(wheel.advance(minutes=1)) == 1
+    assert post(operator, "resume", scope, name) == [("warning", f"Nothing was done: {what} was not paused.")]
+    assert [one.object_repr for one in LogEntry.objects.order_by("pk")] == [f"Pause: {what}", f"Resume: {what}"]
+
+
+def test_resume_over_a_time(operator: Client, wheel: VirtualWheel) -> None:
+    celery_app.send_task("site.nothing", countdown=60, queue="mail")
+    post(operator, "pause", "queue", "mail")
+    said = post(operator, "resume", "queue", "mail", over="10")
+    assert said == [("success", "Resumed: queue mail; what has gathered leaves evenly in 10 min.")]
+    (gate,) = project_wheel().gates()
+    assert gate.per_ms == 600_000
+    assert "evenly in 10 min" in text_of(operator.get(GATE))
+
+
+def test_a_name_for_which_nothing_waits_is_told(operator: Client, wheel: VirtualWheel) -> None:
+    celery_app.send_task("site.nothing", countdown=60)
+    assert post(operator, "pause", "queue", "<i>mial")[1] == (
+        "warning",
+        "Nothing waits for queue <i>mial at present: is that its name?",
+    )
+    assert "<i>mial" not in text_of(operator.get(WHEEL)) + text_of(operator.get(GATE))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"scope": "queue", "name": ""}, "Must be the queue&#x27;s name."),
+        ({"scope": "task", "name": " "}, "Must be the task&#x27;s name."),
+        ({"scope": "all", "name": "mail"}, "Must be empty for everything."),
+        ({"scope": "shard", "name": "0"}, "Select a valid choice."),
+        ({}, "This field is required."),
+        ({"scope": "queue", "name": "a\x00"}, "Null characters"),
+        ({"scope": "queue", "name": "n" * 513}, "at most 512 characters"),
+        ({"verb": "resume", "scope": "all", "over": "-1"}, "greater than or equal to 0"),
+        ({"verb": "resume", "scope": "all", "over": "9" * 9}, "less than or equal to"),
+        ({"verb": "resume", "scope": "all", "over": "soon"}, "Enter a whole number."),
+    ],
+)
+def test_what_makes_no_sense_is_asked_for_again(
+    operator: Client, holder: Holder, given: dict[str, str], says: str
+) -> None:
+    response = operator.post(GATE, given)
+    assert response.status_code == 200
+    assert says in text_of(response)
+    assert holder.store.read_inbox(0, 10) == []
+
+
+def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    for verb in ("pause", "resume"):
+        ((level, text),) = post(operator, verb, "all")
+        assert level == "error"
+        assert f"the request ({verb}) was taken back" in text
+    assert holder.store.read_inbox(0, 10) == []
+    assert not LogEntry.objects.exists()
+
+
+def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+    assert operator.get(GATE).status_code == 503
+    ((level, text),) = post(operator, "pause", "all")
+    assert level == "error"
+    assert "there is no store at" in text
+
+
+def test_names_come_back_as_they_are(operator: Client, holder: Holder) -> None:
+    name = ' </a><script>alert(1)</script>"&x=1/ü '
+    holder.apply(gates=[Gate("queue", name, "paused", 0, "<script>alert(2)</script>", "root", NOW)])
+    for address in (WHEEL, GATE):
+        page = text_of(operator.get(address))
+        assert "<script>alert" not in page
+        (link,) = re.findall(r'href="[^"?]*(\?verb=resume&amp;scope[^"]*)"', page)
+        form = operator.get(GATE + link.replace("&amp;", "&"))
+        assert form.context["form"]["name"].value() == name
+        assert "<script>alert" not in text_of(form)

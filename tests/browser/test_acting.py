@@ -1,0 +1,90 @@
+"""An operator acts in a browser, by keyboard, on a narrow screen and without a script, and a real wheel obeys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from celery_wheel.store import browse
+from celery_wheel.store.sql import SqlStore
+from tests.browser.conftest import OPERATOR, PASSWORD, Site
+from tests.servers import wait_until
+
+PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
+
+
+@pytest.fixture
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    page.goto("/admin/")
+    page.fill("input[name=username]", OPERATOR)
+    page.fill("input[name=password]", PASSWORD)
+    page.click("input[type=submit]")
+    yield page
+    context.close()
+
+
+def narrow(page: Page) -> bool:
+    return bool(page.locator("html").evaluate("one => one.scrollWidth") <= 360)
+
+
+def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, site: Site, store: SqlStore) -> None:
+    ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n).id for n in range(4)]
+
+    def states() -> list[str]:
+        return [found.state for one in ids for found in browse.find(store, one, with_bytes=False)]
+
+    wait_until(lambda: states() == ["pending"] * 4, "the tasks are taken in")
+
+    # Two are selected and cancelled by keyboard alone; first somebody thinks better of it.
+    page.goto(PENDING)
+    boxes = page.locator("#wheel-pending input[type=checkbox]")
+    for n in (0, 1):
+        boxes.nth(n).focus()
+        page.keyboard.press("Space")
+    page.get_by_role("button", name="Cancel…").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1").last).to_have_text("Cancel 2 tasks?")
+    expect(page.locator("#wheel-chosen")).to_contain_text(ids[1])
+    assert narrow(page)
+    page.get_by_role("link", name="Change nothing").click()
+    expect(page).to_have_url(re.compile(PENDING))
+    assert states() == ["pending"] * 4
+    for n in (0, 1):
+        boxes.nth(n).check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_label("Reason").fill("sent <b>twice</b>")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist")).to_contain_text("2 are cancelled.")
+    assert states() == ["cancelled", "cancelled", "pending", "pending"]
+    outcome = browse.find(store, ids[0])[0].outcomes[-1]
+    assert (outcome.actor, outcome.reason) == (OPERATOR, "sent <b>twice</b>")
+
+    # A task's own page: it is moved, then it leaves.
+    page.locator("#wheel-pending tbody a").first.click()
+    page.get_by_role("button", name="Reschedule…").click()
+    page.get_by_label("New time").fill("2040-01-15T09:00:30")
+    page.get_by_role("button", name="Reschedule").click()
+    expect(page.locator(".messagelist")).to_contain_text("1 leaves at the new time.")
+    expect(page.locator(".wheel-facts")).to_contain_text("2040-01-15 09:00:30.000")
+    page.get_by_role("button", name="Run now…").click()
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".messagelist")).to_contain_text("1 leaves now.")
+    wait_until(lambda: states()[2] == "dispatched", "it leaves")
+    assert narrow(page)
+
+    # A queue is paused and resumed.
+    page.goto(WHEEL)
+    page.get_by_role("link", name="Pause or resume").click()
+    page.get_by_label("Name").fill("celery")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".messagelist")).to_contain_text("Paused: queue celery.")
+    assert narrow(page)
+    page.get_by_role("link", name="Resume…").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".messagelist")).to_contain_text("Resumed: queue celery; what has gathered leaves now.")
+    expect(page.locator("#wheel-live")).not_to_contain_text("Paused")
