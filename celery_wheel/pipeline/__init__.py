@@ -6,7 +6,10 @@
     session   a SparkSession: local, by spark-submit, or of a Spark Connect server
     columns   what the tables ``pending`` and ``history`` look like
     source    the data source ``wheel``: read, write, stream
-    jobs      functions from DataFrame to DataFrame, a module each
+    jobs      functions from DataFrame to DataFrame, a module each; ``cli`` runs them
+    geometry  what a wheel does to a timer, in closed form: for the job ``tune``
+    inputs    where a job's tables come from            output    the folder that its results go to, with ``summary``
+    results   what a job left, read without Spark       plot      its picture
 
 Promises
     1. The same jobs run in local mode, by spark-submit on a cluster and over Spark Connect: nothing here uses the

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 #: Names of pyspark's own loggers, which repeat an error as JSON of a page.
 PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 LONGEST = 500
+_JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
 
 class Jobs(click.Group):
@@ -120,11 +122,15 @@ def _is_sparks(error: Exception) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """The first line that says something; of an error within a worker, the line of the error itself."""
-    text = str(error).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The line that says something: of ours within a worker that, of Java's that without the names of its classes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("celery_wheel.") and ": " in line]
-    found = ours[-1].split(": ", 1)[1] if ours else (lines[0] if lines else type(error).__name__)
+    if ours:
+        found = ours[-1].split(": ", 1)[1]
+    elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        found = _JAVA_CLASS.sub("", lines[1])
+    else:
+        found = lines[0] if lines else type(error).__name__
     return found if len(found) <= LONGEST else f"{found[:LONGEST]}…"
 
 

@@ -41,7 +41,9 @@ def table(spark: SparkSession, given: Mapping[str, Any], name: str, schema: str,
         return _columns(spark.read.parquet(path), schema, path)
     if not url and not os.environ.get(ENVIRONMENT):
         raise SettingError(f"--store or --input must say what to read; or set the environment variable {ENVIRONMENT}")
-    return read(spark, name, url, schema=schema, **options)
+    # Spark keeps the conditions that went to a source with the table they were asked of: whoever uses that table again,
+    # in another query or beside it in the same one, gets the rows of those conditions (seen with 4.3.0). Jobs do that.
+    return read(spark, name, url, schema=schema, pushdown=False, **options)
 
 
 def _columns(frame: DataFrame, schema: str, path: str) -> DataFrame:

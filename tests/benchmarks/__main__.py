@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import complete, load, machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import analytics, complete, load, machine, many, purgatory, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -31,6 +31,7 @@ BENCHES: dict[str, Bench] = {
     "reading": reading.run,
     "many": many.run,
     "load": load.run,
+    "analytics": analytics.run,
 }
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
 ROWS = 2_000_000

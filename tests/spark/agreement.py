@@ -1,4 +1,4 @@
-"""Whether a job and DuckDB say the same of a log: exactly, and percentiles by their rank. Each raises where they do not."""
+"""Whether a job and DuckDB say the same of a log: exactly, and percentiles by rank. Each raises where they do not."""
 
 from __future__ import annotations
 

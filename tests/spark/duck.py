@@ -80,7 +80,8 @@ def herds(path: str, from_s: int, least: int, window: int, deviations: int) -> s
             where due_ms >= {from_s * 1_000} group by all
         ), w as (
             select *, second - {window} >= {from_s} as known,
-                sum(n) over before as s1, sum(n * n) over before as q1, sum(n) over after as s2, sum(n * n) over after as q2
+                sum(n) over before as s1, sum(n * n) over before as q1,
+                sum(n) over after as s2, sum(n * n) over after as q2
             from s window
                 before as (partition by queue order by second range between {window} preceding and 1 preceding),
                 after as (partition by queue order by second range between 1 following and {window} following)

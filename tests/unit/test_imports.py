@@ -49,6 +49,9 @@ NEVER = {
     "celery_wheel.node.node": ["celery_wheel.engine.engine", "celery_wheel.service", "celery_wheel.beat"],
     "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine"],
     "celery_wheel.pipeline": ["pyspark", "pyarrow", "pandas", "celery", "django"],
+    "celery_wheel.pipeline.cli": ["pyspark", "pyarrow", "pandas", "matplotlib", "django"],
+    "celery_wheel.pipeline.results": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],
+    "celery_wheel.pipeline.geometry": ["pyspark", "celery", "sqlalchemy", "django"],
     "celery_wheel.pipeline.session": ["pyspark", "pyarrow", "celery", "django"],
     "celery_wheel.cli": ["sqlalchemy", "redis", "rich", "celery_wheel.engine.engine"],
 }

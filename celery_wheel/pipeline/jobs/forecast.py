@@ -94,35 +94,54 @@ def herds(due: DataFrame, from_s: int, known_from_s: int, least: int, rates: Map
         known_from_s: before it, that nothing is there means nothing.
     """
     by_second = due.where(f.col("second") >= known_from_s).groupBy("queue", "second").agg(f.sum("n").alias("n"))
-    ordered = Window.partitionBy("queue").orderBy("second")
-    before, after = ordered.rangeBetween(-WINDOW_S, -1), ordered.rangeBetween(1, WINDOW_S)
-    known = f.col("second") - WINDOW_S >= known_from_s
-
-    def around(values: Column) -> Column:
-        total = f.when(known, f.sum(values).over(before)).otherwise(f.sum(values).over(after))
-        return f.coalesce(total, f.lit(0)) / WINDOW_S
-
-    n = f.col("n").cast("double")
-    found = by_second.withColumn("usual", around(n)).withColumn("square", around(n * n))
+    found = _around(by_second, (f.col("second") >= from_s) & (f.col("n") >= least), known_from_s)
     spread = f.sqrt(f.greatest(f.col("square") - f.col("usual") * f.col("usual"), f.lit(0.0))) * DEVIATIONS
     found = found.withColumn("limit", f.greatest(f.col("usual") + spread, f.lit(float(least - 1))))
-    found = found.where((f.col("second") >= from_s) & (f.col("n") > f.col("limit")))
+    found = found.where(f.col("n") > f.col("limit"))
     rate = _rate(rates)
     room = f.when(rate > f.col("usual"), rate - f.col("usual")).otherwise(f.col("limit") - f.col("usual"))
     jitter = f.ceil((f.col("n") - f.col("usual")) / room).cast("long").alias("jitter_s")
     return _with_tasks(found.select("queue", "second", "n", "usual", "limit", jitter), due)
 
 
-def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
-    by_task = due.groupBy("queue", "task", "second").agg(f.sum("n").alias("of"))
-    pair = f.struct(f.col("of").alias("n"), "task")
-    behind = by_task.groupBy("queue", "second").agg(f.sort_array(f.collect_list(pair), asc=False).alias("tasks"))
+def _around(by_second: DataFrame, asked: Column, known_from_s: int) -> DataFrame:
+    """Of the seconds that are ``asked`` for: the mean of what is around them, and of its square.
+
+    A join of those few with their neighbours, ten minutes at a time. A window over all seconds gives the same, and
+    Spark adds up its 600 rows anew for each of them.
+    """
+    bucket = f.expr(f"(second - pmod(second, {WINDOW_S}L)) div {WINDOW_S}L")
+    each = f.explode(f.array(bucket - 1, bucket, bucket + 1)).alias("bucket")
+    wanted = by_second.where(asked).select("queue", "second", "n", each).alias("wanted")
+    others = by_second.select(
+        f.col("queue").alias("its_queue"),
+        f.col("second").alias("its_second"),
+        f.col("n").cast("double").alias("its_n"),
+        bucket.alias("its_bucket"),
+    )
     # Null-safe: a task without a queue's name is in the group of those.
-    same = found["queue"].eqNullSafe(behind["queue"]) & (found["second"] == behind["second"])
-    both = found.join(behind, same, "left").drop(behind["queue"]).drop(behind["second"])
-    columns = ("queue", "n", "usual", "limit", "jitter_s")
-    return both.select(
-        f.timestamp_seconds("second").alias("second"), *columns, f.slice("tasks", 1, NAMED).alias("tasks")
+    same = f.col("queue").eqNullSafe(f.col("its_queue")) & (f.col("bucket") == f.col("its_bucket"))
+    away = f.col("its_second") - f.col("second")
+    known = f.col("second") - WINDOW_S >= known_from_s
+    within = f.when(known, away.between(-WINDOW_S, -1)).otherwise(away.between(1, WINDOW_S))
+    near = wanted.join(others, same).withColumn("its_n", f.when(within, f.col("its_n")).otherwise(f.lit(0.0)))
+    return near.groupBy("queue", "second", "n").agg(
+        (f.sum("its_n") / WINDOW_S).alias("usual"),
+        (f.sum(f.col("its_n") * f.col("its_n")) / WINDOW_S).alias("square"),
+    )
+
+
+def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
+    """The herds are few, and what is due is not: only their rows are put together."""
+    columns = ("queue", "second", "n", "usual", "limit", "jitter_s")
+    its = due.select(
+        f.col("queue").alias("its_queue"), f.col("second").alias("its_second"), f.struct("n", "task").alias("its_task")
+    )
+    same = f.col("queue").eqNullSafe(f.col("its_queue")) & (f.col("second") == f.col("its_second"))
+    tasks = f.slice(f.sort_array(f.collect_list("its_task"), asc=False), 1, NAMED).alias("tasks")
+    both = f.broadcast(found).join(its, same).groupBy(*columns).agg(tasks)
+    return both.withColumn("second", f.timestamp_seconds("second")).select(
+        "second", *columns[:1], *columns[2:], "tasks"
     )
 
 
@@ -159,9 +178,10 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     now_s, to_s = given["now_ms"] // 1_000, -(-given["to_ms"] // 1_000)
     found, rejected = due(inputs.table(spark, given, "pending", COLUMNS))
     found = found.persist()
+    with_before, known_from_s = _with_before(spark, given, found, now_s)
+    with_before = with_before.persist()
     try:
         tell("what is pending")
-        with_before, known_from_s = _with_before(spark, given, found, now_s)
         tables = {
             "minutes": minutes(found, now_s, to_s).orderBy("minute", "queue"),
             "seconds": seconds(found, now_s, min(now_s + int(given["seconds"]), to_s)).orderBy("second", "queue"),
@@ -175,6 +195,7 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         facts = {"now": utc(given["now_ms"]), **_totals(found, now_s, to_s), **_facts(rows)}
         facts["rejects"] = output.rejects(rejected)
     finally:
+        with_before.unpersist()
         found.unpersist()
     tell("the picture")
 

@@ -88,6 +88,7 @@ EXECUTED = {
 HISTORY = "task_id string, eta timestamp, outcome string"
 #: Of those outcomes a task owes nothing more.
 SETTLED = ("cancelled", "expired", "rejected", "parked")
+WAITS = "pending"
 
 
 def audit(
@@ -189,9 +190,10 @@ def readable(log: DataFrame, name: str, *needed: str) -> tuple[DataFrame, DataFr
 def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
     output = Output(given["output"], NAME)
     executed, rejected = readable(inputs.log(spark, given["executed"], EXECUTED), "executed", "started")
-    scheduled, dispatched, settled = None, None, None
+    scheduled, dispatched, settled, events = None, None, None, None
     if given["store"] or given["input"]:
-        scheduled, dispatched, settled = _of_wheel(spark, given)
+        events = _of_wheel(spark, given).persist()
+        scheduled, dispatched, settled = _told(events)
     if given["dispatched"]:
         if dispatched is not None:
             raise SettingError("--dispatched excludes --store and --input: give the one that says what left")
@@ -211,29 +213,35 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         tell("lines that cannot be read")
         facts: dict[str, Any] = {**_totals(audited), "findings": _by_kind(rows), "rejects": output.rejects(rejected)}
     finally:
-        audited.unpersist()
+        for kept in filter(None, (audited, events)):
+            kept.unpersist()
     facts["picture"] = output.picture(lambda: _picture(rows))
     summary = Summary(NAME, facts, *_verdict(facts, given["allow"]))
     output.finish(summary)
     return summary
 
 
-def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """(scheduled, dispatched, settled) as the wheel's own tables have it; Parquet has no pending."""
-    history = inputs.table(spark, given, "history", HISTORY)
-    known, settled = history, history.where(f.col("outcome").isin(*SETTLED)).select("task_id")
+def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
+    """(task_id, eta, outcome) as the wheel's own tables have it; Parquet has no pending."""
+    events = inputs.table(spark, given, "history", HISTORY)
     if not given["input"]:
         pending = inputs.table(spark, given, "pending", "task_id string, eta timestamp")
-        known = known.unionByName(pending.withColumn("outcome", f.lit("pending")))
-        settled = settled.union(pending.select("task_id"))
+        events = events.unionByName(pending.withColumn("outcome", f.lit(WAITS)))
+    # What was rejected may have no id: it was no message that anybody could read.
+    return events.where("task_id != ''")
+
+
+def _told(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """(scheduled, dispatched, settled) by the wheel's own account."""
     cancelled = (f.col("outcome") == "cancelled").alias("cancelled")
-    scheduled = known.select("task_id", "eta", cancelled, f.lit(False).alias("perhaps"))
-    return scheduled, history.where("outcome = 'dispatched'").select("task_id"), settled
+    scheduled = events.select("task_id", "eta", cancelled, f.lit(False).alias("perhaps"))
+    settled = events.where(f.col("outcome").isin(WAITS, *SETTLED))
+    return scheduled, events.where("outcome = 'dispatched'").select("task_id"), settled
 
 
 def _totals(audited: DataFrame) -> dict[str, int | None]:
     [row] = audited.agg(
-        f.count_if("scheduled").alias("scheduled"),
+        f.count_if(f.col("scheduled") & ~f.col("perhaps")).alias("scheduled"),
         f.count_if(f.col("dispatches").isNotNull()).alias("dispatched"),
         f.count_if("ran").alias("ran"),
         f.max(lateness()).alias("latest_ms"),

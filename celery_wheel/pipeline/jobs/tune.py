@@ -269,7 +269,7 @@ def _words(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], within_m
         f"take wheel_tick = {best['tick_ms'] / 1_000:g}, wheel_size = {best['wheel_size']}: tasks leave "
         f"{best['rounding_ms']:.1f} ms after the time they asked for on average, and are placed anew "
         f"{best['cascades_a_task']:.2f} times; {best['levels']} levels for delays up to "
-        f"{duration(facts['longest_ms'])}, at most {best['buckets']:,} buckets ({best['memory'] / 1e6:.1f} MB)",
+        f"{duration(facts['longest_ms'])}, at most {best['buckets']:,} buckets (about {best['memory'] / 1e3:,.0f} kB)",
         f"at once leave at most {best['burst_max']:,} tasks, in 99 of 100 ticks no more than {best['burst_p99']:,}",
         f"of {facts['tasks']:,} tasks; worst of these shapes is {most['tick_ms']} ms x {most['wheel_size']} with "
         f"{most['cascades_a_task']:.2f}; the wheel itself agreed in {facts['checked']:,} comparisons",
