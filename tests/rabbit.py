@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -105,7 +106,7 @@ class RabbitServer:
             return
         all_of_it = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
         for one in all_of_it:
-            if one.is_running():
+            with suppress(psutil.NoSuchProcess):  # a helper of its own that has ended since
                 one.send_signal(signal.SIGCONT)
                 one.send_signal(how)
         self._process.wait(PATIENCE_S)

@@ -25,6 +25,7 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import WheelError
 from celery_wheel.store import browse, open_store
+from celery_wheel.store.model import PAUSED
 from celery_wheel.store.sql import SqlStore
 from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock
@@ -46,6 +47,7 @@ class Inbound:
         self._broker = MemoryBroker(app, rejected)
         self._store: SqlStore | None = None
         self._engine: Engine | None = None
+        self._again_ms = 0  #: before it nothing that is due may leave
 
     def arrive(self, raw: dict[str, Any]) -> None:
         """A message that was published to the wheel queue."""
@@ -74,11 +76,17 @@ class Inbound:
 
     # -- what waits ----------------------------------------------------------------------------------
 
-    def next(self) -> browse.Task | None:
-        """The next task to leave, due or not."""
+    def next(self) -> tuple[browse.Task, int] | None:
+        """The next task to leave, and when; what is paused does not, until it is resumed."""
         store = self._store
-        found = browse.pending(store, browse.Criteria(), limit=1).items if store else []
-        return found[0] if found else None
+        if store is None:
+            return None
+        paused = {(gate.scope, gate.name) for gate in store.gates(0) if gate.state == PAUSED}
+        if ("all", "") in paused:
+            return None
+        found = browse.pending(store, browse.Criteria(), limit=10**9 if paused else 1).items
+        open_ = (one for one in found if paused.isdisjoint((("queue", one.target), ("task", one.task))))
+        return next(((one, max(one.due_ms, self._again_ms)) for one in open_), None)
 
     def waiting(self) -> list[browse.Detail]:
         """All that waits, the next due first, with bytes."""
@@ -88,12 +96,17 @@ class Inbound:
         return [one for one in found if one is not None]
 
     def step(self, first: browse.Task) -> list[browse.Task]:
-        """Let the next task leave, which is due; returns what left."""
-        store, sent = self._store, self._broker.sent
+        """Let the next task leave, which is due; returns what left: nothing, where it leaves slowly, not yet."""
+        store, sent = self._opened(), self._broker.sent
         with self._lock:
             sent.clear()
-            self._round("load", "dispatch", "settle")
-        if store is None or not sent:
+            while self._round("load", "dispatch", "settle") and not sent:
+                pass  # what is paused goes out of the way, one a round
+            wait_ms = self._engine.wait_ms() if self._engine else 0
+        if not sent and wait_ms:
+            self._again_ms = self._clock.now_ms() + wait_ms
+            return []
+        if not sent:
             raise WheelError(f"task {first.task} with id {first.task_id} was due and did not leave the wheel")
         # As a rule it alone. Where a freezer was set back there are several lanes, and one leaves of each.
         others = [browse.detail(store, row.id) for row in sent if row.id != first.id]
@@ -123,12 +136,15 @@ class Inbound:
             self._round("tend")
         return self._store
 
-    def _round(self, *activities: str) -> None:
-        engine = self._engine
+    def _round(self, *activities: str) -> bool:
+        """Whether any of them had something to do."""
+        engine, busy = self._engine, False
         for activity in activities:
             for step in getattr(engine, activity)():
                 if step is Round.FAILED:
                     raise WheelError(f"the wheel's engine could not {activity}; its log says why")
+                busy |= step is Round.BUSY
+        return busy
 
 
 @cache

@@ -244,13 +244,13 @@ class VirtualWheel:
         worker, inbound = self._worker, self._inbound
         while not worker.ready:
             first, held_until = inbound.next(), worker.next_due()
-            moment = min((one for one in (held_until, first and at(first.due_ms)) if one), default=None)
+            moment = min((one for one in (held_until, first and at(first[1])) if one), default=None)
             if moment is None or (until is not None and moment > max(until, self.now)):
                 return None
             self._clock.jump(moment)
             worker.release()
-            if first is not None and at(first.due_ms) <= self.now:
-                self._left.update({one.task_id: one for one in inbound.step(first)})
+            if first is not None and at(first[1]) <= self.now:
+                self._left.update({one.task_id: one for one in inbound.step(first[0])})
         return worker.ready.popleft()
 
     def _execute(self, delivery: Delivery, propagate: bool) -> list[Ran]:

@@ -49,7 +49,7 @@ def test_what_waits_moves_and_keeps_the_order_of_its_key(bench: Bench, before: i
     take_in(bench, before)
     code, output = reshard(bench, before, after)
     assert code == 0, output
-    assert f"{after} are now" in output
+    assert f", {after} now;" in output
     found = pending(bench, after)
     assert sum(found) == 60
     assert len([count for count in found if count]) > 1 or after == 1

@@ -80,3 +80,17 @@ def test_a_task_revoked_by_its_stamp_is_skipped(wheel: VirtualWheel, wheel_app: 
     wheel_app.control.revoke_by_stamped_headers({"order": "42"})
     assert wheel.run_all() == []
     assert [one.reason for one in wheel.skipped] == ["revoked"]
+
+
+def test_what_is_paused_waits_until_it_is_resumed(wheel: VirtualWheel, add: Any) -> None:
+    mail = add.apply_async((1, 2), countdown=60, queue="mail")
+    other = add.apply_async((3, 4), countdown=120)
+    add.app.wheel.pause(queue="mail")
+    assert [ran.id for ran in wheel.advance(minutes=5)] == [other.id]
+    add.app.wheel.pause()
+    later = add.apply_async((5, 6), countdown=1)
+    assert wheel.advance(minutes=5) == []
+    add.app.wheel.resume()
+    assert [ran.id for ran in wheel.run_due()] == [later.id]
+    add.app.wheel.resume(queue="mail", over=600)
+    assert [ran.id for ran in wheel.advance(minutes=10)] == [mail.id]
