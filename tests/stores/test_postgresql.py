@@ -233,12 +233,19 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
-    """Also where the planner has no statistics yet, and its plans for the empty tables were others."""
+    """Also where the planner has no statistics yet, and its plans for the empty tables were others.
+
+    Fifty tasks are found by their ids once it knows how many rows there are; before, 3,000 rows are as soon looked at.
+    """
     Holder(pg_store).accept(*range(NOW, NOW + 3_000))
+    if name == "find":
+        with pg_store.database.writing() as connection:
+            connection.exec_driver_sql("ANALYZE wheel_timer, wheel_payload")
     statement = attrgetter(name)(pg_store.database.statements)
     given = {
         **{n: "t" for n in statement.names if n[:5] == "task_"},
         "nullif_1": "",
+        "shard": 0,
         **{n: n[9:].zfill(32) for n in statement.names if n[:9] == "envelope_"},
     }
     with pg_store.database.reading() as connection:
