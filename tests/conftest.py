@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.rabbit import RabbitServer
+
 
 @pytest.fixture(autouse=True)
 def _logging_is_left_as_it_was() -> Iterator[None]:
@@ -16,3 +18,10 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
     yield
     root.setLevel(level)
     logging.disable(disabled)
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """One for all tests of a process, since it starts slowly; each test has a virtual host of its own."""
+    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import sqlalchemy
 
 from celery_wheel import Celery
@@ -17,12 +15,6 @@ from tests.servers import RedisServer
 
 def measured(app: Celery) -> list[Figure]:
     return measure(app, 100, 10, lambda doing, done: None)
-
-
-@pytest.fixture(scope="module")
-def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with RabbitServer(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server
 
 
 def test_on_rabbitmq_no_queue_stays(rabbit_server: RabbitServer, tmp_path: Path) -> None:

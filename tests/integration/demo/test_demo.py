@@ -70,11 +70,11 @@ def nothing_is_left(run_dir: Path) -> bool:
 
 def test_with_a_limit_of_time_the_whole_day_fits_into_it(demo: Runner) -> None:
     port = free_port()
-    demo.start("--seconds=30", f"--port={port}").wait_for("Where to look")
+    demo.start("--seconds=40", f"--port={port}").wait_for("Where to look")
     wait_until(lambda: executed(demo.run_dir) > 0, "a reminder", 20)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
         assert "2013" in page.read().decode()
-    assert demo.end(40) == 0, demo.output
+    assert demo.end(60) == 0, demo.output
     figures = demo.figures()
     assert {figures[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}
     assert (figures["lost"], figures["duplicated"], figures["early"], figures["waiting"]) == (0, 0, 0, 0)

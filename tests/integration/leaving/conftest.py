@@ -156,12 +156,6 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         yield server
 
 
-@pytest.fixture(scope="module")
-def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with RabbitServer(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server
-
-
 @pytest.fixture(params=["redis", "rabbit"])
 def broker(request: pytest.FixtureRequest) -> str:
     """The URL of an empty broker."""

@@ -116,15 +116,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         found.close()
 
 
-@pytest.fixture(scope="module")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with RabbitServer(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server
-
-
 @pytest.fixture
-def rabbit_site(tmp_path: Path, rabbit: RabbitServer) -> Iterator[Site]:
+def rabbit_site(tmp_path: Path, rabbit_server: RabbitServer) -> Iterator[Site]:
     with RedisServer(tmp_path / "redis") as server:
-        found = Site(tmp_path, server, rabbit.fresh())
+        found = Site(tmp_path, server, rabbit_server.fresh())
         yield found
         found.close()

@@ -15,10 +15,9 @@ from celery_wheel.store.model import Position, Row
 from tests.rabbit import RabbitServer
 
 
-@pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as found:
-        yield found
+@pytest.fixture
+def server(rabbit_server: RabbitServer) -> RabbitServer:
+    return rabbit_server
 
 
 class Yard:
