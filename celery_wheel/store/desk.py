@@ -1,9 +1,11 @@
-"""The store's desk: where anybody asks, the holder answers, and what was asked for good is kept.
+"""The store's desk: where anybody asks or loads, the holder answers, and what was asked for good is kept.
 
 ::
 
     asker    ask ─► item in the inbox ┄┄ answer? answer? ─► verdicts       no answer in time: take_back
     holder            └─ read_inbox ─► Change(answers, tombstones, watches, gates) ─► expire, later
+    loader   ``loads`` ─► committed
+    holder                └─ read_loads ─► Change(rows, loaded) ─► expire: done
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 from celery_wheel.store import changes
 from celery_wheel.store.commanding import KEY_PLACES, KEYS
 from celery_wheel.store.database import Database
-from celery_wheel.store.model import Gate, Row, Tombstone, Withdrawn
+from celery_wheel.store.loading import KEPT_MS
+from celery_wheel.store.model import Gate, LoadChunk, Row, Tombstone, Withdrawn
 from celery_wheel.store.statements import Statements
 
 
@@ -77,11 +80,32 @@ class Desk:
         with self._database.reading() as connection:
             return [Gate(*row) for row in self._sql.commanding.gates(connection, shard=shard)]
 
+    def read_loads(self, shard: int, max_rows: int) -> list[LoadChunk]:
+        found: list[LoadChunk] = []
+        with self._database.reading() as connection:
+            for number in self._sql.loading.committed(connection).scalars().all():
+                place = {"load": number, "shard": shard}
+                sizes = self._sql.loading.sizes(connection, **place, limit=max(1, max_rows)).all()
+                count = 0
+                for _, rows in sizes:
+                    if (found or count) and rows > max_rows:
+                        break
+                    max_rows -= rows
+                    count += 1
+                if count:
+                    found += [LoadChunk(*row) for row in self._sql.loading.read(connection, **place, limit=count)]
+                if count < len(sizes) or max_rows <= 0:
+                    break
+        return found
+
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         with self._database.writing(durable=False) as connection:
             changes.fence(connection, self._sql, shard, epoch)
             self._sql.commanding.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
             self._sql.commanding.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
+            self._sql.loading.over(connection)
+            self._sql.loading.forget_parts(connection)
+            self._sql.loading.forget(connection, before_ms=now_ms - KEPT_MS)
 
 
 def in_parts(wanted: Sequence[Any], places: int) -> list[tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, and_, delete, exists, func, select, tuple_, update
 
+from celery_wheel.store import loads
 from celery_wheel.store.changes import fence
 from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, UNIQUE, WATCH, LaneState, Message, Position
 from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, timer, watch
@@ -120,10 +121,10 @@ def count_waiting(store: SqlStore, shard: int) -> int:
 
 
 def count_inbox(store: SqlStore) -> int:
-    """Messages and commands, of all shards."""
+    """Messages and commands, of all shards, with those of committed loads."""
     with store.database.reading() as connection:
         count: int = connection.execute(select(func.count()).select_from(inbox)).scalar_one()
-    return count
+        return count + loads.count_waiting(connection)
 
 
 # -- what was set aside ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 ::
 
-    version 2 ─► 3      one step a version: what is new is made, what is there stays; all steps in one transaction
-                        schedulers are stopped: a shard that is held is an error, and none can be taken meanwhile
+    version 2 ─► 3 ─► 4   one step a version: what is new is made, what is there stays; all steps in one transaction
+                          schedulers are stopped: a shard that is held is an error, and none can be taken meanwhile
 
 A store of Django's is Django's to migrate: ``manage.py migrate``. A newer store is refused, and nothing is touched.
 """
@@ -17,7 +17,20 @@ from sqlalchemy.schema import CreateColumn
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.database import Database
-from celery_wheel.store.schema import SCHEMA_VERSION, answer, gate, lane, meta, shard, timer, tombstone, watch
+from celery_wheel.store.schema import (
+    SCHEMA_VERSION,
+    answer,
+    gate,
+    lane,
+    load,
+    load_chunk,
+    load_part,
+    meta,
+    shard,
+    timer,
+    tombstone,
+    watch,
+)
 
 
 def migrate(database: Database) -> list[int]:
@@ -85,5 +98,11 @@ def _from_2(connection: Connection) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {described}")
 
 
+def _from_3(connection: Connection) -> None:
+    """Bulk loads."""
+    for table in (load, load_part, load_chunk):
+        table.create(connection)
+
+
 #: By the version they begin with.
-STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2}
+STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2, 3: _from_3}

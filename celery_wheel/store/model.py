@@ -13,7 +13,9 @@
 The one write of a holder is a ``Change``: all of it is committed, or none.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
-unique in the store, increasing within its shard. Every id in the store is such a number, given once.
+unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads commit in
+another order than these were given in; batches and outcomes get later ones then, so that theirs are in the order of
+commits: whoever reads a shard's history up to a number, and later on from there, misses nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ HOUR_MS = 3_600_000
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
 CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
 REQUEUE, REPLAY = "requeue", "replay"
+
+#: States of a bulk load; what is aborted had to be open, what is done was committed and is all taken in.
+OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
@@ -226,7 +231,7 @@ class Move:
 class Outcome:
     """What became of a row that did not simply leave."""
 
-    id: int  #: a seq of its own
+    id: int  #: a seq of its own; as stored it is a later one, where others were committed since
     timer_id: int
     kind: str  #: cancelled | moved | expired | rejected | parked
     reason: str
@@ -304,7 +309,7 @@ class Gate:
 class Batch:
     """One settlement: the rows of a lane in (from_, to] were handed to the broker at dispatched_ms."""
 
-    id: int
+    id: int  #: as that of an Outcome
     lane: int
     from_: Position
     to: Position
@@ -334,7 +339,8 @@ class Change:
     """All that one transaction of a holder writes. An empty part costs nothing.
 
     ``lanes`` sets the hand and the cut of a lane, and opens a lane that is not there yet.
-    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in.
+    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in,
+    ``loaded`` those of chunks of bulk loads.
     """
 
     seq: int = 0  #: the highest seq given so far; 0 leaves the stored one
@@ -346,6 +352,7 @@ class Change:
     lanes: list[LaneState] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
+    loaded: list[int] = field(default_factory=list)  #: ids of chunks of loads
     answers: list[Answer] = field(default_factory=list)
     tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
     watches: list[Watch] = field(default_factory=list)
@@ -361,6 +368,14 @@ class InboxItem:
 
     id: int
     kind: str
+    payload: bytes
+
+
+class LoadChunk(NamedTuple):
+    """Messages of a bulk load, packed (``celery_wheel.store.packed``)."""
+
+    id: int
+    rows: int
     payload: bytes
 
 

@@ -24,6 +24,7 @@ from celery_wheel.store.model import (
     Gate,
     InboxItem,
     LaneState,
+    LoadChunk,
     Position,
     RangeSummary,
     Row,
@@ -131,6 +132,12 @@ class Store(Protocol):
         """The oldest items by id, at least one if there is one. There is no cursor: commits come out of order; taking
         in deletes."""
 
+    # -- bulk loads: written by ``loads``, taken in by the holder ------------------------------------------
+
+    def read_loads(self, shard: int, max_rows: int) -> list[LoadChunk]:
+        """The oldest chunks of committed loads that are that many messages together, at least one if there is one; in
+        the order of loads and in them of ids. Taking in deletes."""
+
     # -- commands: asked by anybody, answered by the holder ---------------------------------------------
 
     def ask(self, shard: int, kind: str, payload: bytes) -> int:
@@ -159,6 +166,7 @@ class Store(Protocol):
         """What is paused or leaves slowly, in the order in which it was set."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
-        """Remove tombstones that are over, and old answers. Need not be durable."""
+        """Remove tombstones that are over, and old answers; note of which loads all is taken in. Need not be
+        durable."""
 
     def close(self) -> None: ...

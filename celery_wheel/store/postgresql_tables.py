@@ -6,7 +6,7 @@
     wheel_outcome, wheel_batch      the same
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
     wheel_tally                     updated in every commit, one row an hour, queue and task
-    wheel_inbox                     empty most of the time, written and deleted in bursts
+    wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
 
 The defaults wait for a fifth of a table to be dead, which in a store of 10 million rows is 2 million; they also pause
 after every little work.
@@ -47,6 +47,7 @@ PARAMETERS = {
     "wheel_lane": _HOT,
     "wheel_tally": {**_HOT, "fillfactor": "70"},
     "wheel_inbox": _BURSTS,
+    "wheel_load_chunk": _BURSTS,
     "wheel_answer": _BURSTS,
     "wheel_tombstone": _BURSTS,
     "wheel_watch": _LOG,

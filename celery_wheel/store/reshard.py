@@ -23,9 +23,9 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.store import reshard_control
+from celery_wheel.store import loads, reshard_control
 from celery_wheel.store.database import Database
-from celery_wheel.store.model import HOUR_MS, ORIGIN, SHARD_BITS
+from celery_wheel.store.model import HOUR_MS, OPEN, ORIGIN, SHARD_BITS
 from celery_wheel.store.schema import batch, inbox, lane, meta, outcome, payload, scheduler, shard, tally, timer
 from celery_wheel.store.sql import SqlStore
 
@@ -103,6 +103,9 @@ class _Resharding:
             )
         if self._connection.execute(select(inbox.c.id).limit(1)).first():
             self._refuse("its inbox has something in it", "start a scheduler, which takes it in, and stop it")
+        for one in loads.unfinished(self._connection):
+            remedy = "end it" if one.state == OPEN else "start a scheduler, which takes it in, and stop it"
+            self._refuse(f"the load {one.name!r} is {one.state}", remedy)
 
     def _refuse(self, why: str, what_to_do: str) -> None:
         raise StoreUnusable(f"the store {self._name} cannot be resharded: {why}; nothing was changed; {what_to_do}")

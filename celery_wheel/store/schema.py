@@ -58,7 +58,7 @@ from sqlalchemy import (
 )
 
 #: Raised by every change of this description; a store carries the one it was made or migrated with.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -209,6 +209,51 @@ inbox = Table(
     _required("payload", LargeBinary, "the message or the command's arguments"),
     Index("wheel_inbox_shard", "shard", "id"),
     # Ids are never used again: a command that was taken in must not be taken for a newer one.
+    sqlite_autoincrement=True,
+)
+
+load = Table(
+    "wheel_load",
+    metadata,
+    _surrogate(),
+    _required("name", Text, "given by who loads; of one name at most one load is committed"),
+    _required("state", Text, "open, committed, done (committed, and all of it taken in) or aborted"),
+    _required("run", BigInteger, "raised whenever the load is begun or resumed; an older one may write nothing"),
+    _required("created_ms", BigInteger, "when it was first begun; instant, Unix milliseconds"),
+    _required("begun_ms", BigInteger, "when its last run began; instant, Unix milliseconds"),
+    _optional("ended_ms", BigInteger, "when it was committed or aborted; instant, Unix milliseconds"),
+    _required("rows", BigInteger, "messages in it, once it is committed"),
+    UniqueConstraint("name", name="wheel_load_name"),
+    Index("wheel_load_state", "state", "id"),
+    # Parts and chunks are found by it.
+    sqlite_autoincrement=True,
+)
+
+load_part = Table(
+    "wheel_load_part",
+    metadata,
+    _surrogate(),
+    _required("load", BigInteger, "id of the load"),
+    _required("part", Integer, "number of the part, from 0"),
+    _required("run", BigInteger, "run of the load in which it was claimed"),
+    _required("attempt", Text, "who may write it: made anew by each attempt, and an older one may write nothing"),
+    UniqueConstraint("load", "part", name="wheel_load_part_place"),
+)
+
+load_chunk = Table(
+    "wheel_load_chunk",
+    metadata,
+    _surrogate(),
+    _required("load", BigInteger, "id of the load"),
+    _required("part", Integer, "number of the part, from 0"),
+    _required("number", Integer, "number of the slice of the part's rows that it is of, from 0"),
+    _shard(),
+    _required("rows", Integer, "messages in it"),
+    _required("digest", Text, "of the slice's rows and of what made messages of them"),
+    _required("payload", LargeBinary, "the messages, packed"),
+    UniqueConstraint("load", "part", "number", "shard", name="wheel_load_chunk_place"),
+    Index("wheel_load_chunk_shard", "load", "shard", "id"),
+    # As those of the inbox: what was taken in must not be taken for something newer.
     sqlite_autoincrement=True,
 )
 

@@ -135,7 +135,6 @@ class SqlStore(Desk):
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
         with self._database.writing() as connection:
-            changes.fence(connection, self._sql, shard, epoch, change.seq)
             changes.write(connection, self._sql, shard, epoch, change)
 
     def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from celery_wheel.store.commanding import Commanding
+from celery_wheel.store.loading import Loading
 from celery_wheel.store.model import REST, Position
 from celery_wheel.store.prepared import Prepared
 from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, scheduler, shard, tally, timer, watch
@@ -136,6 +137,7 @@ class Statements:
         self._holding()
         self._writing()
         self.commanding = Commanding(self._prepare, insert_or)
+        self.loading = Loading(self._prepare, self._bulk, insert_or)
         self.commanding.watches(ROW, self._claims_on)
         self.commanding.recalling(ROW)
         self._forgetting()
@@ -164,6 +166,7 @@ class Statements:
             update(shard).where(free).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
+        self.seq = self._prepare(select(shard.c.seq).where(row))
         self.renew = self._prepare(
             update(shard)
             .where(_held())

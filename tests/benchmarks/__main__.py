@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tests.benchmarks import complete, machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import analytics, complete, load, machine, many, purgatory, rabbit, reading, spine, wheel
 from tests.benchmarks.figure import Figure, table
 from tests.benchmarks.show import Show
 
@@ -30,6 +30,8 @@ BENCHES: dict[str, Bench] = {
     "rabbit": rabbit.run,
     "reading": reading.run,
     "many": many.run,
+    "load": load.run,
+    "analytics": analytics.run,
 }
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
 ROWS = 2_000_000

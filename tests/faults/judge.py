@@ -54,9 +54,10 @@ def judge(
     verdict.published_twice = sorted(task_id for task_id, count in (published or {}).items() if count > 1)
     verdict.strange = sorted(runs.keys() - known)
     for task_id, all_runs in runs.items():
-        if min(run["ran_ms"] for run in all_runs) < all_runs[0]["eta_ms"] - CLOCK_MS:
+        first_ms = min(run["ran_ms"] for run in all_runs)
+        if first_ms < all_runs[0]["eta_ms"] - CLOCK_MS:
             verdict.early.append(task_id)
-        verdict.late_ms = max(verdict.late_ms, all_runs[0]["ran_ms"] - all_runs[0]["eta_ms"])
+        verdict.late_ms = max(verdict.late_ms, first_ms - all_runs[0]["eta_ms"])
         # What a worker lost and got again from its broker is the same message, not the wheel's doing.
         messages = {run["delivery"]: run for run in all_runs if not run["redelivered"]}
         if len(messages) > 1:

@@ -28,6 +28,7 @@ from celery_wheel.store.model import (
     Gate,
     InboxItem,
     LaneState,
+    LoadChunk,
     Message,
     Outcome,
     Position,
@@ -40,6 +41,7 @@ from celery_wheel.store.model import (
     Watch,
     Withdrawn,
 )
+from tests.simulation.model_loads import ModelLoads
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Disk:
         self.shards: dict[int, ShardData] = {}
         self.schedulers: dict[str, int] = {}
         self.inbox_ids = itertools.count(1)
+        self.loads = ModelLoads()
         self.lock = threading.RLock()
 
     def shard(self, number: int) -> ShardData:
@@ -184,6 +187,7 @@ class ModelStore:
                 data.tally[key] = data.tally.get(key, 0) + n
             for item_id in change.inbox:
                 del data.inbox[item_id]
+            self.disk.loads.take_in(change.loaded)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
             over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}
@@ -369,7 +373,14 @@ class ModelStore:
             data = self._held(shard, epoch)
             data.answers = {id_: one for id_, one in data.answers.items() if one.at_ms >= answers_before_ms}
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
+            self.disk.loads.expire()
             self.fault("after commit")
+
+    # -- bulk loads ----------------------------------------------------------------------------------
+
+    def read_loads(self, shard: int, max_rows: int) -> list[LoadChunk]:
+        with self.disk.lock:
+            return self.disk.loads.read(shard, max_rows)
 
     def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
         with self.disk.lock:

@@ -19,6 +19,7 @@ from celery_wheel.engine.port import Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
 from celery_wheel.store.model import Change, Gate, Position, Row
+from tests.simulation.model_loads import ModelLoads
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
@@ -173,6 +174,35 @@ def closed_too_late() -> Iterator[type[World]]:
     yield Broken
 
 
+@contextmanager
+def loads_without_a_fence() -> Iterator[type[World]]:
+    """Whoever loads does not look whether the load is still open, and the part still its own."""
+
+    class Careless(ModelLoads):
+        fenced = False
+
+    class Broken(World):
+        loads_class = Careless
+
+    yield Broken
+
+
+@contextmanager
+def chunks_gone_before_their_rows() -> Iterator[type[World]]:
+    """Chunks of a load are removed in a transaction of their own."""
+
+    class Careless(ModelStore):
+        def apply(self, shard: int, epoch: int, change: Change) -> None:
+            self._held(shard, epoch)
+            self.disk.loads.take_in(change.loaded)
+            super().apply(shard, epoch, change)
+
+    class Broken(World):
+        store_class = Careless
+
+    yield Broken
+
+
 def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
     return _reserve(lane, END)
 
@@ -284,6 +314,8 @@ PLANTED: list[Callable[[], object]] = [
     key_without_a_look,
     each_alone_is_unique,
     what_left_is_unique,
+    loads_without_a_fence,
+    chunks_gone_before_their_rows,
     no_epoch_check,
     five_ms_early,
 ]

@@ -30,6 +30,8 @@ from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
 from tests.simulation.gating import GATES, Gating
+from tests.simulation.loading import Loading
+from tests.simulation.model_loads import ModelLoads
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 from tests.simulation.recalling import Recalling
@@ -38,7 +40,16 @@ START_MS = 1_700_000_000_000
 ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "announce", "forget")
 WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
 #: Steps that say nothing to a reader of the log.
-DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "snapshot taken", "hands compared"}
+DULL = {
+    Round.IDLE,
+    Round.BUSY,
+    "forgotten",
+    "clock compared",
+    "inbox read",
+    "loads read",
+    "snapshot taken",
+    "hands compared",
+}
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
 
@@ -56,6 +67,7 @@ class Scheduler:
         self.clock = ManualClock(world.clock_ms)
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
+        self.broker.decode = world.loading.decode  # type: ignore[method-assign]
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_withdrawn=world.tell)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.frozen_until_ms = 0
@@ -86,6 +98,7 @@ class Scheduler:
 class World:
     store_class: type[ModelStore] = ModelStore
     redis_class: type[ModelRedis] = ModelRedis
+    loads_class: type[ModelLoads] = ModelLoads
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -128,6 +141,10 @@ class World:
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.gating = Gating(rng, ModelStore(self.disk), self._violation)
         self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
+        self.disk.loads = self.loads_class()
+        self.loading = Loading(random.Random(~seed), self.disk, self._violation)
+        self.load_rng = random.Random(seed + 1_000_003)  # its own: what else happens does not depend on it
+        self.bulk = self.load_rng.random() < 0.3  #: whether somebody loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether somebody lets tasks leave once more
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
@@ -202,6 +219,7 @@ class World:
         found.update(self.claiming.counts)
         found.update(self.recalling.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
+        found.update(self.loading.counts)
         found.update(self.counts)
         return found
 
@@ -210,6 +228,9 @@ class World:
         self._pass_time(rng.choice((0, 0, 0, 1, 2) if self.dense else (0, 1, 5, 20)))
         if rng.random() < (0.003 if self.dense else 0.03):
             self._pass_time(rng.choice((100, 500, 2_000)))
+        if self.bulk and self.load_rng.random() < 0.05:
+            self.log.append(self.loading.turn(self.clock_ms))
+            self.sent.update(self.loading.committed)
         if dice < 0.10 and self.to_send:
             self._send()
         elif dice < 0.16:
@@ -299,7 +320,8 @@ class World:
             assert isinstance(message, Message)
             (waiting if tuple(at) > hand else left).append(message.task_id)
         queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
-        known = Known([m.task_id for m in self.to_send], queued, waiting, left)
+        unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
+        known = Known(unsent, queued, waiting, left)
         self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
 
     def _work(self) -> None:
@@ -398,6 +420,8 @@ class World:
         self.spoil(mend=True)
         while self.to_send:
             self._send()
+        self.loading.calm()
+        self.sent.update(self.loading.committed)
         for gate in GATES if self.gates else ():
             self.gating.ask("resume", gate)
         for scheduler in self.schedulers:
@@ -421,7 +445,7 @@ class World:
             for lane in data.lanes.values()
         )
         untold = any(one.kind == WITHDRAWN for one in data.watches)
-        return settled and not self.wheel() and not data.inbox and not untold
+        return settled and not self.wheel() and not data.inbox and not untold and self.loading.is_done()
 
     def _missing(self) -> list[str]:
         data = self.disk.shard(0)
@@ -446,6 +470,7 @@ class World:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
         self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
         self.claiming.judge()
+        self.loading.judge(accepted)
         self.recalling.judge(data, self.pushes, exactly=not self.loses)
         if any(data.tally.values()):
             raise self._violation(f"the tally is {data.tally} when nothing is pending")

@@ -188,10 +188,8 @@ def test_a_change_that_fails_leaves_nothing(sql_holder: Holder) -> None:
 
 def test_a_failure_of_the_last_part_undoes_the_first(sql_holder: Holder) -> None:
     holder = sql_holder
-    batch = holder.batch(ORIGIN, ORIGIN)
-    holder.apply(batches=[batch])
     with pytest.raises(StoreError):
-        holder.apply(rows=[holder.row(NOW)], batches=[batch])
+        holder.apply(rows=[holder.row(NOW)], batches=[holder.batch(ORIGIN, ORIGIN, weight=2**70)])
     assert holder.ids() == []
 
 

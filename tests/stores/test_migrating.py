@@ -15,9 +15,14 @@ from tests.stores.backends import SqlBackend
 from tests.stores.samples import NOW, Holder
 
 
-def age(store: SqlStore) -> None:
+def age(store: SqlStore, version: int = 2) -> None:
     """Make the tables what they were."""
     with store.database.writing() as connection:
+        for table in ("wheel_load", "wheel_load_part", "wheel_load_chunk"):
+            connection.exec_driver_sql(f"DROP TABLE {table}")
+        if version == 3:
+            connection.execute(update(meta).values(schema_version=3))
+            return
         for table in ("wheel_answer", "wheel_tombstone", "wheel_watch", "wheel_gate"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("ALTER TABLE wheel_timer DROP COLUMN misfire_ms")
@@ -43,25 +48,27 @@ def described(store: SqlStore) -> dict[str, Any]:
         }
 
 
-def aged(backend: SqlBackend) -> list[str]:
-    """A store of version 2 with two tasks; returns their ids."""
+def aged(backend: SqlBackend, version: int) -> list[str]:
+    """A store of that version with two tasks; returns their ids."""
     store = backend()
     holder = Holder(store)
     rows = holder.accept(NOW, NOW + 1)
     store.release(0, holder.epoch)
-    age(store)
+    age(store, version)
     store.close()
     return [row.message.task_id for row in rows]
 
 
-def test_an_older_store_says_what_to_run_and_is_what_a_new_one_is_then(sql_backend: SqlBackend) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_older_store_says_what_to_run_and_is_what_a_new_one_is_then(sql_backend: SqlBackend, version: int) -> None:
     fresh = sql_backend()
     wanted = described(fresh)
     fresh.close()
-    task_ids = aged(sql_backend)
-    with pytest.raises(StoreUnusable, match=r"version 2, this one needs 3.*nothing was touched; stop every .* migrate"):
+    task_ids = aged(sql_backend, version)
+    said = rf"version {version}, this one needs {SCHEMA_VERSION}.*nothing was touched; stop every .* migrate"
+    with pytest.raises(StoreUnusable, match=said):
         sql_backend()
-    assert migrate_store(sql_backend.url) == [SCHEMA_VERSION]
+    assert migrate_store(sql_backend.url) == [*range(version + 1, SCHEMA_VERSION + 1)]
     assert migrate_store(sql_backend.url) == []
     store = sql_backend()
     assert described(store) == wanted

@@ -44,7 +44,7 @@ def waiting(store: SqlStore, shards: int) -> dict[str, list[int]]:
     for shard in range(shards):
         with store.database.reading() as connection:
             rows = connection.exec_driver_sql(
-                f"SELECT key, due_ms, seq, id FROM wheel_timer WHERE shard = {shard} ORDER BY due_ms, seq"  # noqa: S608
+                f"SELECT key, due_ms, seq, id FROM wheel_timer WHERE shard = {shard} ORDER BY due_ms, seq"
             ).all()
         for key, due_ms, seq, _ in rows:
             assert shard_of(key, "", shards) == shard
@@ -106,7 +106,7 @@ def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, sha
         assert {one.task_id for one in store.tombstones(number)} == {"both", "of-0", "of-1"}
     with store.database.reading() as connection:
         for table in ("watch", "answer", "tombstone", "gate"):
-            found_in = connection.exec_driver_sql(f"SELECT DISTINCT shard FROM wheel_{table}").scalars()  # noqa: S608
+            found_in = connection.exec_driver_sql(f"SELECT DISTINCT shard FROM wheel_{table}").scalars()
             assert set(found_in) <= set(range(shards)), table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table, func, select
 
 from celery_wheel.store import schema
-from celery_wheel.store.model import ORIGIN, REST, LaneState, Outcome, Position, TallyKey
+from celery_wheel.store.model import ORIGIN, REST, Change, LaneState, Outcome, Position, TallyKey
 from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, place
 
@@ -57,6 +57,21 @@ def test_an_outcome_says_what_why_who_and_when(sql_holder: Holder, sql_store: Sq
         "actor": "admin:anna",
         "at_ms": NOW + 3,
     }
+
+
+def test_what_history_consists_of_is_numbered_as_it_is_committed(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """Two threads of a holder give positions one after the other, and commit the other way round."""
+    first, second = sql_holder.accept(NOW, NOW + 1)
+    early, expired = sql_holder.rest(first), sql_holder.outcome(first.id, "expired")
+    change = Change(seq=sql_holder.highest_seq, moves=[early], outcomes=[expired])
+    sql_holder.apply(moves=[sql_holder.rest(second)], outcomes=[sql_holder.outcome(second.id)])
+    sql_holder.settle(ORIGIN, Position(NOW, 1))
+    sql_store.apply(0, sql_holder.epoch, change)
+
+    outcomes = {row["timer_id"]: row["id"] for row in rows_of(sql_store, schema.outcome)}
+    [batch] = rows_of(sql_store, schema.batch)
+    assert outcomes[second.id] < batch["id"] < outcomes[first.id] == sql_store.state(0).seq
+    assert batch["id"] == sql_holder.highest_seq, "what is in order keeps the number that the holder gave"
 
 
 def test_a_row_carries_what_the_window_does_not_need(sql_holder: Holder, sql_store: SqlStore) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 #: Importing the left side must load none of the right side. Kombu itself imports Django where that is installed.
 NEVER = {
@@ -44,8 +48,24 @@ NEVER = {
     "celery_wheel.node.revoking": ["celery", "django", "redis", "celery_wheel.engine.engine", "celery_wheel.beat"],
     "celery_wheel.node.node": ["celery_wheel.engine.engine", "celery_wheel.service", "celery_wheel.beat"],
     "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine"],
+    "celery_wheel.pipeline": ["pyspark", "pyarrow", "pandas", "celery", "django"],
+    "celery_wheel.pipeline.cli": ["pyspark", "pyarrow", "pandas", "matplotlib", "django"],
+    "celery_wheel.pipeline.results": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],
+    "celery_wheel.pipeline.geometry": ["pyspark", "celery", "sqlalchemy", "django"],
+    "celery_wheel.pipeline.session": ["pyspark", "pyarrow", "celery", "django"],
     "celery_wheel.cli": ["sqlalchemy", "redis", "rich", "celery_wheel.engine.engine"],
 }
+
+
+def test_only_the_pipeline_knows_spark() -> None:
+    knows = [
+        path.relative_to(ROOT).as_posix()
+        for package in ("celery_wheel", "django_wheel")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"^\s*(import|from) (pyspark|pyarrow)", path.read_text(), re.MULTILINE)
+    ]
+    assert knows
+    assert all(name.startswith("celery_wheel/pipeline/") for name in knows), knows
 
 
 @pytest.mark.parametrize("module", sorted(NEVER))

@@ -130,7 +130,7 @@ class Stack:
         with closing(sqlite3.connect(self.file)) as database:
             if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'wheel_timer'").fetchone():
                 return []
-            return database.execute(f"SELECT {columns} FROM wheel_timer ORDER BY due_ms, seq").fetchall()  # noqa: S608
+            return database.execute(f"SELECT {columns} FROM wheel_timer ORDER BY due_ms, seq").fetchall()
 
     def said(self, name: str) -> str:
         path = self.folder / f"{name}.log"

@@ -16,6 +16,7 @@ import pytest
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store import open_store
+from celery_wheel.store.schema import SCHEMA_VERSION
 from celery_wheel.store.sql import SqlStore
 
 OpenStore = Callable[..., SqlStore]
@@ -213,7 +214,7 @@ def test_a_store_of_a_newer_version_is_left_alone(path: Path, open_it: OpenStore
     database.commit()
     database.close()
     said = refusal(f"sqlite:///{path}")
-    assert "was made by a newer celery-wheel (its tables have version 99, this one knows 3)" in said
+    assert f"was made by a newer celery-wheel (its tables have version 99, this one knows {SCHEMA_VERSION})" in said
     assert "pip install -U celery-wheel" in said
 
 
@@ -224,7 +225,7 @@ def test_a_store_of_an_older_version_is_left_alone(path: Path, open_it: OpenStor
     database.commit()
     database.close()
     said = refusal(f"sqlite:///{path}")
-    assert "was made by an older celery-wheel (its tables have version 1, this one needs 3)" in said
+    assert f"was made by an older celery-wheel (its tables have version 1, this one needs {SCHEMA_VERSION})" in said
 
 
 @pytest.mark.parametrize("create", [True, False])

@@ -90,6 +90,10 @@ PLANS = {
     "pending": ["SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)"],
     "forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
     "move": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
+    "loading.committed": ["SEARCH wheel_load USING COVERING INDEX wheel_load_state (state=?)"],
+    "loading.sizes": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
+    "loading.read": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
+    "loading.take_in": ["SEARCH wheel_load_chunk USING INTEGER PRIMARY KEY (rowid=?)"],
     "commanding.unwatch": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
     "commanding.complete": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
     "commanding.watchers": [

@@ -1,0 +1,145 @@
+"""The pictures: matplotlib figures out of plain rows. No Spark, no screen, no state between two of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from matplotlib.colors import LogNorm
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+#: So many lines a heat map has at most: those with the most tasks.
+LINES = 40
+
+
+def lateness(rows: Sequence[Row]) -> Figure:
+    """p99 of task by hour, dark is early; an hour that missed its objective has a cross."""
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        counts[_line(row)] += row["n"]
+    lines = sorted(sorted(counts, key=lambda line: -counts[line])[:LINES])
+    hours = sorted({row["hour"] for row in rows})
+    if not lines:
+        return _nothing("nothing left in this time")
+    at_line, at_hour = {line: at for at, line in enumerate(lines)}, {hour: at for at, hour in enumerate(hours)}
+    grid = [[float("nan")] * len(hours) for _ in lines]
+    crosses = []
+    for row in rows:
+        if (line := at_line.get(_line(row))) is not None:
+            grid[line][at_hour[row["hour"]]] = max(row["p99_ms"], 1)
+            if row["missed"]:
+                crosses.append((at_hour[row["hour"]], line))
+    figure = Figure(figsize=(max(8, min(len(hours) / 6, 24)), 2 + len(lines) / 4), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(grid, aspect="auto", norm=LogNorm(), cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, label="p99 of lateness, ms")
+    axes.plot(*zip(*crosses, strict=True), "x", color="red", markersize=5) if crosses else None
+    axes.set_yticks(range(len(lines)), lines)
+    step = max(1, len(hours) // 12)
+    axes.set_xticks(range(0, len(hours), step), [f"{hour:%m-%d %Hh}" for hour in hours[::step]], rotation=45)
+    axes.set_title("lateness by task and hour (UTC)" + ("; x: missed its objective" if crosses else ""))
+    return figure
+
+
+def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
+    """Due a minute, a line a queue, with the herds marked."""
+    if not minutes:
+        return _nothing("nothing is pending")
+    queues: dict[str, list[Row]] = defaultdict(list)
+    for row in minutes:
+        queues[str(row["queue"])].append(row)
+    largest = sorted(queues, key=lambda queue: -sum(row["n"] for row in queues[queue]))[:10]
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for queue in largest:
+        found = sorted(queues[queue], key=lambda row: row["minute"])
+        axes.plot([row["minute"] for row in found], [row["n"] for row in found], ".-", lw=0.8, ms=2, label=queue)
+    if herds:
+        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+    axes.set_yscale("log")
+    axes.set_ylabel("tasks due a minute")
+    _dates(axes)
+    axes.legend()
+    axes.set_title("what is going to be due (UTC)")
+    return figure
+
+
+def load(rows: Sequence[Row], herds: Sequence[Row], unit: str) -> Figure:
+    """Due a minute or an hour, before and after a load, with the herds that it makes."""
+    if not rows:
+        return _nothing("nothing is pending, and nothing would be")
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    axes = figure.add_subplot()
+    at = [row["at"] for row in rows]
+    axes.fill_between(at, [row["after"] for row in rows], step="post", alpha=0.4, label="with these rows")
+    axes.fill_between(at, [row["before"] for row in rows], step="post", alpha=0.7, label="pending before")
+    if herds:
+        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+    axes.set_yscale("symlog")
+    axes.set_ylabel(f"tasks due an {unit}" if unit == "hour" else f"tasks due a {unit}")
+    _dates(axes)
+    axes.legend()
+    axes.set_title("what is due, before and after (UTC)")
+    return figure
+
+
+def tune(rows: Sequence[Row]) -> Figure:
+    """Cascades a task by tick and wheel size, with the buckets that it takes; the recommended one has a frame."""
+    ticks, sizes = sorted({row["tick_ms"] for row in rows}), sorted({row["wheel_size"] for row in rows})
+    figure = Figure(figsize=(3 + len(sizes) * 1.3, 2 + len(ticks) * 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    grid = [[0.0] * len(sizes) for _ in ticks]
+    for row in rows:
+        y, x = ticks.index(row["tick_ms"]), sizes.index(row["wheel_size"])
+        grid[y][x] = row["cascades_a_task"]
+        text = f"{row['cascades_a_task']:.2f}\n{row['buckets']:,} buckets"
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, color="black", bbox={"fc": "white", "alpha": 0.6})
+        if row["recommended"]:
+            axes.plot(x, y, "s", ms=48, mfc="none", mec="red", mew=2)
+    figure.colorbar(axes.imshow(grid, aspect="auto", cmap="viridis_r"), label="cascades a task")
+    axes.set_yticks(range(len(ticks)), [f"{tick} ms" for tick in ticks])
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.set_ylabel("tick")
+    axes.set_xlabel("wheel size")
+    axes.set_title("placed anew before they leave (red: recommended)")
+    return figure
+
+
+def reconcile(days: Sequence[Row]) -> Figure:
+    """Findings a day, a bar a kind."""
+    if not days:
+        return _nothing("no finding: each task that was scheduled ran once, and in time")
+    kinds, at = sorted({row["finding"] for row in days}), sorted({str(row["day"]) for row in days})
+    figure = Figure(figsize=(max(6, len(at) * 0.8), 4), layout="constrained")
+    axes = figure.add_subplot()
+    bottom = [0] * len(at)
+    for kind in kinds:
+        counts = [sum(row["n"] for row in days if row["finding"] == kind and str(row["day"]) == day) for day in at]
+        axes.bar(at, counts, bottom=bottom, label=kind)
+        bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
+    axes.tick_params(axis="x", rotation=45)
+    axes.legend()
+    axes.set_title("findings by the day that the task was due (UTC)")
+    return figure
+
+
+def _line(row: Row) -> str:
+    task, queue = str(row["task"]), str(row["queue"])
+    return f"{task[-50:]} ({queue[-20:]})"
+
+
+def _dates(axes: Any) -> None:
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+
+
+def _nothing(why: str) -> Figure:
+    figure = Figure(figsize=(6, 1.5))
+    figure.text(0.5, 0.5, f"{why}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", ha="center", va="center")
+    return figure

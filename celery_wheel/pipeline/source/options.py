@@ -1,0 +1,110 @@
+"""Options of the data source ``wheel``, as Spark hands them over: text, with names in any case.
+
+::
+
+    url        store to read, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
+    table      pending or history                                   default: pending; a stream is of history
+    queue      only tasks of this queue (or of this routing key, where no queue was named)
+    task       only tasks of this name
+    dueFrom    only what is due at or after this                    ISO 8601 (UTC if it names no zone) or ms since 1970
+    dueTo      only what is due before this                         the same
+    partitions how many tasks Spark reads it with, about            default: one for 250,000 rows, at most 32
+    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``push``
+               statements
+
+Of a stream only
+
+::
+
+    startingAt earliest (what the store has still) or latest        default: earliest; a checkpoint goes before it
+    maxRows    at most about so many rows a micro-batch             default: 1,000,000
+    failOnLoss true: an error where retention was faster            default: true
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from celery_wheel.errors import SettingError
+from celery_wheel.pipeline.columns import HISTORY, PENDING
+
+ENVIRONMENT = "CELERY_WHEEL_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    url: str
+    table: str = PENDING
+    queue: str | None = None
+    task: str | None = None
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    partitions: int | None = None
+    pushdown: bool = False
+    starting_at: str = "earliest"
+    max_rows: int = 1_000_000
+    fail_on_loss: bool = True
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Raises SettingError, which says what must be."""
+    named = {name.lower(): value for name, value in given.items()}
+    return Options(
+        url=store_url(named),
+        table=_one_of(named, "table", (PENDING, HISTORY), PENDING),
+        queue=named.get("queue"),
+        task=named.get("task"),
+        due_from_ms=_instant(named, "dueFrom"),
+        due_to_ms=_instant(named, "dueTo"),
+        partitions=_count(named, "partitions"),
+        pushdown=_one_of(named, "pushdown", ("true", "false"), "false") == "true",
+        starting_at=_one_of(named, "startingAt", ("earliest", "latest"), "earliest"),
+        max_rows=_count(named, "maxRows") or 1_000_000,
+        fail_on_loss=_one_of(named, "failOnLoss", ("true", "false"), "true") == "true",
+    )
+
+
+def store_url(named: Mapping[str, str]) -> str:
+    """``named``: options by their name in small letters."""
+    url = named.get("url") or os.environ.get(ENVIRONMENT)
+    if not url:
+        raise SettingError(
+            f"url must name the store to use, like wheel_store does, got none; give it by .option('url', …), or to all "
+            f"jobs by the environment variable {ENVIRONMENT}"
+        )
+    return url
+
+
+def _one_of(named: Mapping[str, str], name: str, values: tuple[str, ...], default: str) -> str:
+    value = str(named.get(name.lower(), default)).lower()
+    if value not in (allowed.lower() for allowed in values):
+        raise SettingError(f"{name} must be {' or '.join(values)}, got {value!r}")
+    return value
+
+
+def _count(named: Mapping[str, str], name: str) -> int | None:
+    text = named.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingError(f"{name} must be a number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _instant(named: Mapping[str, str], name: str) -> int | None:
+    text = named.get(name.lower())
+    if text is None:
+        return None
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingError(
+            f"{name} must be an instant like 2027-01-15T08:00:00 (UTC) or 1800000000000 (milliseconds), got {text!r}"
+        ) from None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1_000)

@@ -1,0 +1,127 @@
+"""The pipeline's jobs against DuckDB: a history of ``rows`` in Parquet by day, both on this machine, both warm.
+
+::
+
+    session    starting Spark, and its first query; DuckDB has neither
+    lateness   n, percentiles, max and objective of each task, queue and hour. Spark: KLL sketches, which it keeps;
+               DuckDB: exact
+    forecast   due by minute, and herds
+    tune       16 shapes of a wheel, and how many leave in one tick of each of 4
+
+Each question is first put to both and the answers compared, so that what is timed then is warm. The log is made anew,
+out of hashes (``tests.spark.duck``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from celery_wheel.pipeline.geometry import Shape
+from celery_wheel.pipeline.jobs import forecast, lateness, tune
+from celery_wheel.pipeline.session import session
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.show import Show
+from tests.spark import agreement, duck
+
+LIMITS = {"queue_1": 300, "*": 1_000}
+TICKS = (1, 10, 100, 1_000)
+SHAPES = [Shape(tick, size) for tick in TICKS for size in (16, 64, 256, 512)]
+FROM_S = duck.START_MS // 1_000
+HERD = 100
+
+Question = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]  #: agree, Spark, DuckDB
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    path = duck.generate(folder / "history", rows)
+    began = time.perf_counter()
+    spark = _session(folder)
+    spark.range(1).count()
+    yield Figure("analytics", "session and first query", time.perf_counter() - began, "s", less_is_better=True)
+    try:
+        log = spark.read.parquet(path)
+        for name in show.track(QUESTIONS, "analytics"):
+            agree, ours, theirs = QUESTIONS[name](log, path)
+            agree()
+            against = _seconds(theirs)
+            yield Figure("analytics", name, _seconds(ours), "s", "DuckDB", against, less_is_better=True)
+    finally:
+        spark.stop()
+
+
+def _session(folder: Path) -> SparkSession:
+    settings = {"spark.driver.memory": "4g", "spark.local.dir": str(folder / "spark"), "spark.log.level": "ERROR"}
+    return session("local[*]", name="benchmark", settings=settings)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _ask(*queries: str) -> None:
+    with duck.connect() as connection:
+        for query in queries:
+            connection.execute(query).fetchall()
+
+
+def _lateness(log: DataFrame, path: str) -> Question:
+    hours = lateness.hours(lateness.usable(log)[0], LIMITS)
+    return partial(agreement.lateness, hours, path, LIMITS), hours.toArrow, partial(_ask, duck.lateness(path, LIMITS))
+
+
+def _forecast(log: DataFrame, path: str) -> Question:
+    def found() -> tuple[DataFrame, DataFrame, DataFrame]:
+        due = forecast.due(log)[0].persist()
+        return due, forecast.minutes(due, 0, 2**40), forecast.herds(due, FROM_S, FROM_S, HERD, {})
+
+    def agree() -> None:
+        due, minutes, herds = found()
+        agreement.minutes(minutes, path)
+        assert agreement.herds(herds, path, HERD), "the log has herds"
+        due.unpersist()
+
+    def ours() -> None:
+        due, *tables = found()
+        for table in tables:
+            table.toArrow()
+        due.unpersist()
+
+    sql = duck.herds(path, FROM_S, HERD, forecast.WINDOW_S, forecast.DEVIATIONS)
+    return agree, ours, partial(_ask, duck.minutes(path), sql)
+
+
+def _tune(log: DataFrame, path: str) -> Question:
+    pairs = tune.pairs(log)[0]
+
+    def agree() -> None:
+        agreement.geometry(pairs, SHAPES, path)
+        agreement.bursts(pairs, TICKS, path)
+
+    def ours() -> Any:
+        return tune.geometry(pairs, SHAPES, tune.longest_ms(pairs)).collect(), tune.bursts(pairs, TICKS).collect()
+
+    longest = f"select max(epoch_ms(eta) - epoch_ms(created)) from {duck.source(path)}"
+
+    def theirs() -> None:
+        with duck.connect() as connection:
+            [row] = duck.rows(connection, longest)
+            connection.execute(duck.geometry(path, SHAPES, max(row.values()))).fetchall()
+            for tick in TICKS:
+                connection.execute(duck.bursts(path, tick)).fetchall()
+
+    return agree, ours, theirs
+
+
+QUESTIONS: dict[str, Callable[[DataFrame, str], Question]] = {
+    "lateness": _lateness,
+    "forecast": _forecast,
+    "tune": _tune,
+}

@@ -1,0 +1,133 @@
+"""A bulk load from Spark against a loop of ``apply_async`` and against ``schedule_many``, in one run.
+
+::
+
+    apply_async     a real Redis, one call after the other                                     the yardstick
+    schedule_many   the same tasks into SQLite, and PostgreSQL, fsync on                       one process
+    Spark           the same from a DataFrame with a key column, local[2], until it is committed
+    intake          a scheduler takes in what the load has left: rows with their three indexes
+
+Spark is warm: what its first use in a process costs is a figure of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from celery_wheel.store import loads, open_store
+from tests.benchmarks.child import Child
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.kombu import Pace
+from tests.benchmarks.many import YARDSTICK, _load, _loop
+from tests.benchmarks.show import Bar, Show
+from tests.postgres import PostgresServer, postgres_binaries
+from tests.servers import RedisServer
+
+TURNS = 3
+TARGETS = {"SQLite": 60_000, "PostgreSQL": 150_000}
+TARGET_RATIO = 50
+MANY = "schedule_many"
+WARM = 2_000
+
+
+def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+    count = max(100_000, rows // 2)
+    with RedisServer(folder / "redis") as server, show.bar("load", 2 * TURNS + 2) as bar:
+        stores = {"SQLite": f"sqlite:///{folder / 'wheel.sqlite3'}"}
+        others = {"SQLite": f"sqlite:///{folder / 'many.sqlite3'}"}
+        if postgres_binaries() is None:
+            print("load: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
+            yield from _figures(server, stores, others, count, folder, bar)
+        else:
+            with PostgresServer(fsync="on", full_page_writes="on", shared_buffers="256MB") as postgres:
+                stores["PostgreSQL"], others["PostgreSQL"] = postgres.new_database(), postgres.new_database()
+                yield from _figures(server, stores, others, count, folder, bar)
+
+
+def _figures(
+    server: RedisServer, stores: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
+) -> Iterator[Figure]:
+    """In turns, so that what else this machine does meets all alike; of each its best. ``others``: of the plain way."""
+    from celery_wheel.pipeline.session import session
+
+    bar.tell("Spark starts")
+    began = time.perf_counter()
+    settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    spark = session("local[2]", name="bench", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    frame = _frame(spark, count, folder)
+    try:
+        for store in stores.values():
+            open_store(store).close()
+            _save(frame.limit(WARM).drop("trial"), store, "warm", key=None)
+        yield Figure("load", "Spark started, and its first loads", time.perf_counter() - began, "s")
+        paces: dict[str, list[float]] = {name: [] for name in stores}
+        loops: list[Pace] = []
+        many: dict[str, list[Pace]] = {name: [] for name in stores}
+        for turn in range(TURNS):
+            bar.tell("apply_async")
+            loops.append(_loop(server.url, stores["SQLite"]))
+            for name, store in stores.items():
+                bar.tell(f"{MANY}, {name}")
+                many[name].append(_load(server.url, others[name], 20_000))
+                bar.tell(f"Spark, {name}")
+                began = time.perf_counter()
+                _save(frame, store, f"turn {turn}")
+                paces[name].append(count / (time.perf_counter() - began))
+            bar.reach(turn + 1)
+    finally:
+        spark.stop()
+    loop = max(loops, key=attrgetter("per_s")).per_s
+    yield Figure("load", YARDSTICK, loop, "rows/s")
+    for name, found in paces.items():
+        best = max(one.per_s for one in many[name])
+        target = max(TARGETS[name], TARGET_RATIO * loop) if name == "PostgreSQL" else TARGETS[name]
+        yield Figure("load", f"{count:,} rows by Spark into {name}", max(found), "rows/s", YARDSTICK, loop, target)
+        yield Figure("load", f"… {name}", max(found), "rows/s", f"{MANY}, one process", best)
+    server.client().flushall()
+    yield from _intake(server.url, stores, bar)
+
+
+def _frame(spark: Any, count: int, folder: Path) -> Any:
+    """As it comes from elsewhere: a table of files."""
+    from pyspark.sql import functions
+
+    start_ms = int(time.time() * 1_000) + 86_400_000
+    rows = spark.range(0, count, 1, 2).select(
+        functions.lit("shop.accounts.tasks.remind_of_trial").alias("task"),
+        functions.expr("concat('[', id, ', \"user', id, '@example.org\"]')").alias("args"),
+        functions.lit('{"template": "trial-ends"}').alias("kwargs"),
+        functions.expr(f"timestamp_millis({start_ms}L + (id * 2592000000L) div {count})").alias("eta"),
+        functions.lit("mail").alias("queue"),
+        functions.expr("concat('trial-', id)").alias("trial"),
+    )
+    rows.write.mode("overwrite").parquet(str(folder / "reminders"))
+    return spark.read.parquet(str(folder / "reminders"))
+
+
+def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None:
+    named = {} if key is None else {"key": key}
+    frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
+
+
+def _intake(broker: str, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
+    """Of one load: the others have the same keys, and what is known is not taken in again."""
+    for number, (name, url) in enumerate(stores.items()):
+        bar.tell(f"intake, {name}")
+        store = open_store(url, create=False)
+        oldest = min(one.rows for one in loads.listed(store) if one.rows > WARM)
+        store.close()
+        with Child({"broker": broker, "store": url, "ahead_ms": 0}) as child:
+            child.until("held", 1)
+            before, began = child.status().accepted, time.perf_counter()
+            count = min(oldest, 200_000) + before
+            child.until("accepted", count)
+            took = time.perf_counter() - began
+            child.stop()
+        yield Figure("load", f"taken in by the scheduler, {name}", (count - before) / took, "rows/s")
+        bar.reach(TURNS + number + 1)

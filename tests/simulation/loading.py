@@ -1,0 +1,182 @@
+"""Bulk loads into a simulated world: by jobs whose tasks fail, are tried twice, come back from the dead, are aborted.
+
+::
+
+    turn     the job at work goes on by one transaction: begin, claim, put, commit or abort; or its driver dies, and the
+             same job is begun again later. Attempts that were given up go on as well, whenever they like
+    judge    committed   all of its messages came into the store           once, as everywhere
+             otherwise   none of them did, unless another load has it too
+             aborted     nothing of it is left
+
+Some of a load's messages are another's as well: the same job under another name.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from celery_wheel.errors import LoadOver
+from celery_wheel.store.model import ABORTED, COMMITTED, DONE, Message
+from celery_wheel.store.packed import WHOLE, line, pack
+from tests.simulation.model_store import Disk
+
+PARTS = 2
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A task of a job: it writes its part, slice by slice, until somebody else has taken it over."""
+
+    part: int
+    number: int
+    slices: list[Message]
+    put: int = 0
+
+
+@dataclass(slots=True)
+class Job:
+    name: str
+    run: int
+    attempts: list[Attempt] = field(default_factory=list)
+    last: dict[int, Attempt] = field(default_factory=dict)  #: of each part
+
+
+class Loading:
+    def __init__(self, rng: random.Random, disk: Disk, violation: Callable[[str], Exception]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.committed: dict[str, Message] = {}  #: by envelope, messages of loads that were committed
+        self._rng = rng
+        self._disk = disk
+        self._violation = violation
+        self._messages: dict[str, Message] = {}
+        self._plans: dict[str, list[list[Message]]] = {}
+        self._job: Job | None = None
+        self._given_up: list[Job] = []
+
+    def decode(self, raw: bytes) -> Message:
+        """What stands for the raw message of an envelope."""
+        return copy.copy(self._messages[raw.decode()])
+
+    def unknown(self) -> list[str]:
+        """Task ids that no scheduler has heard of for certain."""
+        stored = self._disk.shard(0).envelopes
+        return [one.task_id for id_, one in self._messages.items() if id_ not in stored]
+
+    # -- what happens ----------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> str:
+        try:
+            if self._given_up and self._rng.random() < 0.3:
+                return self._go_on(self._rng.choice(self._given_up))
+            if self._job is None:
+                return self._begin(now_ms)
+            return self._work(self._job)
+        except LoadOver as over:
+            self.counts["writers fenced"] += 1
+            return f"load: {over}"
+
+    def _begin(self, now_ms: int) -> str:
+        names = list(self._plans)
+        name = self._rng.choice(names) if names and self._rng.random() < 0.5 else f"load-{len(names)}"
+        run = self._disk.loads.begin(name)
+        if run is None:
+            self.counts["loaded already"] += 1
+            return f"{name}: is loaded already"
+        if name not in self._plans:
+            self._plans[name] = [[self._message(now_ms) for _ in range(self._rng.choice((1, 2)))] for _ in range(PARTS)]
+        self._job = Job(name, run)
+        return f"{name}: run {run} begins"
+
+    def _message(self, now_ms: int) -> Message:
+        if self._messages and self._rng.random() < 0.2:
+            return self._rng.choice(list(self._messages.values()))
+        number = len(self._messages)
+        envelope_id = f"00000000-0000-7000-9000-{number:012d}"
+        eta_ms = now_ms + self._rng.choice((-5, 5, 30, 100, 400))
+        queue = self._rng.choice(("celery", "mail"))
+        message = Message(
+            envelope_id, f"loaded-{number}", "tasks.add", eta_ms, now_ms, "", "direct", queue, queue, *[None] * 4,
+            headers=b"{}", properties=b"{}", body=b"x",
+        )  # fmt: skip
+        self._messages[envelope_id] = message
+        return message
+
+    def _work(self, job: Job) -> str:
+        dice = self._rng.random()
+        if dice < 0.06:
+            self._give_up(job)
+            return f"{job.name}: its driver dies"
+        if dice < 0.12:
+            self._give_up(job)
+            self._disk.loads.abort(job.name, job.run)
+            self.counts["loads aborted"] += 1
+            return f"{job.name}: aborted"
+        missing = [part for part in range(PARTS) if part not in job.last]
+        if missing or dice < 0.2:
+            return self._claim(job, self._rng.choice(missing or range(PARTS)))
+        if all(one.put == len(one.slices) for one in job.last.values()):
+            return self._commit(job)
+        return self._go_on(job)
+
+    def _give_up(self, job: Job) -> None:
+        self._given_up.append(job)
+        self._job = None
+
+    def _claim(self, job: Job, part: int) -> str:
+        number = self._disk.loads.claim(job.name, job.run, part)
+        job.last[part] = Attempt(part, number, self._plans[job.name][part])
+        job.attempts.append(job.last[part])
+        return f"{job.name}: attempt {number} at part {part}"
+
+    def _go_on(self, job: Job) -> str:
+        unfinished = [one for one in job.attempts if one.put < len(one.slices)]
+        if not unfinished:
+            return f"{job.name}: rests"
+        one = self._rng.choice(unfinished)
+        payload = pack([WHOLE], [line(0, one.slices[one.put].envelope_id)])
+        one.put += 1
+        self._disk.loads.put(job.name, job.run, one.part, one.number, one.put - 1, {0: payload})
+        return f"{job.name}: slice {one.put - 1} of part {one.part} by attempt {one.number}"
+
+    def _commit(self, job: Job) -> str:
+        self._job = None
+        self._given_up.append(job)
+        self._disk.loads.commit(job.name, job.run, {part: one.number for part, one in job.last.items()})
+        self.counts["loads committed"] += 1
+        self.committed.update({one.envelope_id: one for one in self._of(job.name)})
+        return f"{job.name}: committed"
+
+    def _of(self, name: str) -> Iterable[Message]:
+        return (message for part in self._plans[name] for message in part)
+
+    # -- oracles -----------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """Whatever was given up tries once more, and then no more."""
+        for job in [*self._given_up, *([self._job] if self._job else [])]:
+            for _ in range(2 * PARTS):
+                try:
+                    self._go_on(job)
+                except LoadOver:
+                    self.counts["writers fenced"] += 1
+        if self._job is not None:
+            self._disk.loads.abort(self._job.name, self._job.run)
+
+    def is_done(self) -> bool:
+        return not self._disk.loads.read(0, 1)
+
+    def judge(self, accepted: set[str]) -> None:
+        for name, load in self._disk.loads.loads.items():
+            there = {one.envelope_id for one in self._of(name)}
+            if load.state in (COMMITTED, DONE):
+                if missing := there - accepted:
+                    raise self._violation(f"{name} is {load.state}, and {sorted(missing)} never came into the store")
+                continue
+            if early := there & accepted - self.committed.keys():
+                raise self._violation(f"{name} is {load.state}, and {sorted(early)} came into the store")
+            if load.state == ABORTED and any(load.parts.values()):
+                raise self._violation(f"{name} was aborted, and something of it is left")

@@ -1,0 +1,79 @@
+"""One Spark for all tests of this folder: starting one takes as long as most of the tests together.
+
+Failed tasks are tried three times, as on a cluster. Whatever Spark writes beside results goes to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_wheel.errors import SettingError
+from celery_wheel.pipeline.java import ensure_java
+from tests.postgres import PostgresServer
+from tests.servers import absent
+from tests.spark.stores import MakeUrl
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from celery_wheel.pipeline.session import session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector.
+
+    A test that is cut off in the middle of an answer of the JVM leaves a connection that no other test can use: on a
+    machine that is busy they have more time.
+    """
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.timeout(400))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    try:
+        ensure_java()
+    except SettingError:
+        absent("Java")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    spark = session("local[2,3]", name="tests", settings=settings)
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests of a process; each test has a database of its own."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+    """URL of a store that is not there yet, of either database."""
+    if request.param == "sqlite":
+        return lambda: f"sqlite:///{tmp_path}/wheel.sqlite3"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database

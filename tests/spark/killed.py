@@ -1,0 +1,29 @@
+"""A driver to be killed in mid-load: of two parts one is written, and the other never ends. Run by ``test_write``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import TaskContext
+
+from celery_wheel.pipeline.session import session
+from tests.spark.test_write import ROWS, reminders
+
+
+def stay(batches: Iterator[Any]) -> Iterator[Any]:
+    """Part 1 waits: this process and its children are killed meanwhile."""
+    context = TaskContext.get()
+    while context is not None and context.partitionId() == 1:
+        time.sleep(0.1)
+    yield from batches
+
+
+if __name__ == "__main__":
+    url, folder = sys.argv[1:]
+    spark = session("local[2]", name="killed", settings={"spark.sql.warehouse.dir": folder, "spark.local.dir": folder})
+    rows = reminders(spark, ROWS, 2)
+    rows = rows.mapInArrow(stay, rows.schema)
+    rows.write.format("wheel").options(url=url, batch="monday", key="order").mode("append").save()

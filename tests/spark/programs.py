@@ -1,0 +1,31 @@
+"""What the tests start in processes of their own: a job by spark-submit, and one over Spark Connect.
+
+python -m tests.spark.programs count REMOTE URL                 prints the rows of both tables, as JSON
+spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT ends when all of the history is written
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from celery_wheel.pipeline.session import session
+from celery_wheel.pipeline.tables import read, tail
+
+
+def count(remote: str, url: str) -> None:
+    spark = session(remote=remote)
+    history = read(spark, "history", url, partitions=2)
+    of = {row.outcome: row["count"] for row in history.where("lateness_ms > 0").groupBy("outcome").count().collect()}
+    print(json.dumps({"pending": read(spark, "pending", url).count(), "history": history.count(), **of}))
+    spark.stop()
+
+
+def tail_all(url: str, target: str, checkpoint: str) -> None:
+    spark = session(settings={"spark.sql.shuffle.partitions": "2"})
+    tail(spark, url, target, checkpoint, maxRows=400, partitions=8).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    {"count": count, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])

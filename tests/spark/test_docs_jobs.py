@@ -1,0 +1,61 @@
+"""The examples of docs/pipeline-jobs.md run as they stand there, but for their paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from celery_wheel.pipeline.cli import command, main
+from celery_wheel.pipeline.jobs import JOBS
+from celery_wheel.pipeline.jobs.reconcile import KINDS
+from tests.spark import duck
+from tests.spark.stores import fill, site
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
+#: The jobs that this page is about.
+TOLD = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    duck.generate(tmp_path / "archive", 2_000, days=1)
+    scheduled, executed = blocks("json")[0].splitlines()
+    (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
+    (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
+    here = [block.replace("/var/lib/wheel", str(tmp_path)) for block in blocks("sh") + blocks("python") + blocks("sql")]
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        fill(one)
+        for line in here[0].splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "celery-wheel-pipeline"
+            done = CliRunner().invoke(main, arguments)
+            assert (done.exit_code, "Error" in done.output) == (0, False), done.output
+    names: dict[str, Any] = {}
+    for example in here[1:-1]:
+        exec(example, names)  # noqa: S102 - our own page
+    shown = capsys.readouterr().out
+    assert re.search(r"\| *queue_1 *\|", shown)
+    assert "2000 " in shown
+    with duck.connect() as connection:
+        rows = duck.rows(connection, here[-1])
+    assert sum(row["n"] for row in rows) == 2_000
+    assert {name: len(list(tmp_path.glob(f"*/{name}.png"))) for name in TOLD} == dict.fromkeys(TOLD, 1)
+    assert json.loads((tmp_path / "audit/summary.json").read_text())["findings"] == {}
+
+
+def test_every_job_option_and_finding_of_the_page_exists() -> None:
+    assert [name for name in JOBS if name in TOLD] == TOLD
+    known = {option for name in JOBS for parameter in command(name).params for option in parameter.opts}
+    assert set(re.findall(r"--[a-z]+", PAGE)) <= known
+    rows = " ".join(re.findall(r"^\| (`[^|]*) \|", PAGE.split("## reconcile")[1], re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", rows)) == {*KINDS}

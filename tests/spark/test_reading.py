@@ -1,0 +1,212 @@
+"""What Spark reads of a store is what the CLI and the admin read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
+
+from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
+from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.read import PushingReader, WheelReader
+from celery_wheel.pipeline.tables import read
+from celery_wheel.store import browse
+from celery_wheel.store.browse import Criteria
+from celery_wheel.store.model import ORIGIN, Position
+from tests.spark.stores import MakeUrl, Site, fill, site
+from tests.stores.samples import NOW, place
+
+
+def positions(frame: DataFrame) -> list[Position]:
+    return sorted(Position(row.due_ms, row.seq) for row in frame.select("due_ms", "seq").collect())
+
+
+def rows_of(reader: WheelReader) -> list[dict[str, Any]]:
+    """Read without Spark: what the driver plans, and then each task."""
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def history(one: Site, **options: str) -> WheelReader:
+    return WheelReader(read_options({"url": one.url, "table": HISTORY, **options}), HISTORY_SCHEMA)
+
+
+def pending(one: Site, **options: str) -> WheelReader:
+    return WheelReader(read_options({"url": one.url, **options}), PENDING_SCHEMA)
+
+
+def test_pending_is_what_waits(spark: SparkSession, make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        frame = read(spark, "pending", one.url, partitions=3)
+        page = browse.pending(one.store, Criteria())
+        assert positions(frame) == [task.position for task in page.items]
+        [beside] = frame.where("queue = 'by.key'").collect()
+    assert (beside.lane, beside.due_ms, beside.key, beside.priority) == (3, NOW + 1_500, None, None)
+    assert (beside.due.timestamp(), beside.created.timestamp()) == ((NOW + 1_500) / 1_000, (NOW - 5) / 1_000)
+
+
+def test_history_is_what_left_and_what_became_of_the_rest(spark: SparkSession, make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        frame = read(spark, "history", one.url)
+        left = {task.position: task for task in browse.dispatched(one.store, Criteria()).items}
+        batches = {found.id for found in browse.batches(one.store, Criteria()).items}
+        stopped = browse.outcomes(one.store, ["rejected", "moved"], Criteria()).items
+        rows = frame.collect()
+    gone = [row for row in rows if row.outcome == "dispatched"]
+    assert {Position(row.due_ms, row.seq): (row.task_id, row.queue, row.lateness_ms) for row in gone} == {
+        place: (task.task_id, task.target, task.late_ms) for place, task in left.items()
+    }
+    assert len(gone) == len(left) == 7
+    assert {row.batch for row in gone} == batches
+    assert [row.key for row in gone].count("order:42") == 5
+    others = {row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in rows if row not in gone}
+    assert others == {found.id: (found.kind, found.reason, found.at_ms) for found in stopped}
+    assert {(row.lane, row.dispatched, row.lateness_ms) for row in rows if row not in gone} == {(-1, None, None)}
+
+
+def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        frame = read(spark, "history", one.url, schema="lateness_ms long, task string")
+        assert Counter(frame.where("task = 'app.mail'").collect()) == {(15, "app.mail"): 1}
+        [first, *_] = WheelReader(read_options({"url": one.url}), frame.select("task").schema).partitions()
+    assert "lateness" not in first.sql
+    assert first.sql.startswith("SELECT t.task FROM")
+
+
+def test_names_and_due_times_are_conditions_of_the_store(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        assert [row["task"] for row in rows_of(history(one, queue="mail"))] == ["app.mail"]
+        assert len(rows_of(history(one, task="app.remind"))) == 7
+        assert len(rows_of(history(one, dueFrom=str(NOW + 4), dueTo=str(NOW + 30)))) == 2
+        assert {row["due_ms"] - NOW for row in rows_of(pending(one, dueFrom=str(NOW + 1_500)))} == {1_500, 3_000, 4_000}
+        assert [row["due_ms"] - NOW for row in rows_of(pending(one, dueTo="2027-01-15T08:00:01.001"))] == [1_000]
+        assert rows_of(pending(one, dueTo=str(NOW + 1_000))) == []
+
+
+def test_conditions_of_a_query_go_to_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+
+        def frame() -> DataFrame:
+            return read(spark, "history", one.url, pushdown=True)
+
+        late = "outcome = 'dispatched' and lateness_ms > 17 and at > timestamp '2020-01-01' and shard = 0"
+        assert sorted(row.lateness_ms for row in frame().where(late).collect()) == [18, 19, 20]
+        assert frame().where("queue in ('mail', 'x') or 1 = 2").count() == 1
+        assert frame().where("key is null and dispatched < timestamp_millis(0)").count() == 0
+
+        def pushing(*filters: Filter) -> PushingReader:
+            reader = PushingReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
+            assert list(reader.pushFilters([*filters])) == [*filters]
+            return reader
+
+        filters = EqualTo(("task",), "it's 100 %?"), GreaterThan(("lateness_ms",), 17), EqualTo(("key",), 1.5)
+        assert rows_of(pushing(*filters)) == []
+        assert sorted(row["lateness_ms"] for row in rows_of(pushing(*filters[1:]))) == [18, 19, 20]
+
+
+def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl) -> None:
+    """Spark keeps what is pushed down with the frame, so nothing is unless it is asked for."""
+    with site(make_url()) as one:
+        fill(one)
+        frame = read(spark, "history", one.url)
+        moved = frame.where("outcome = 'moved'")
+        assert (moved.count(), frame.count(), moved.union(frame).count()) == (1, 9, 10)
+
+
+def test_what_happens_while_spark_reads_is_not_read(make_url: MakeUrl) -> None:
+    """Tasks come to their parts late: up to the hands and numbers that the driver saw."""
+    with site(make_url()) as one:
+        fill(one)
+        before = rows_of(pending(one)), rows_of(history(one))
+        for given in ({}, {"dueTo": "9999-01-01"}):
+            waiting, past = pending(one, **given), history(one)
+            parts = waiting.partitions(), past.partitions()
+            one.leave(one.holder.accept(NOW + 1_001), NOW + 3_000)  # and what was before it, in lane 0
+            [new] = one.second.accept(NOW + 2)
+            read = [
+                [r for part in of for batch in rd.read(part) for r in batch.to_pylist()]
+                for rd, of in zip((waiting, past), parts, strict=True)
+            ]
+            assert Counter(map(str, read[0])) == Counter(map(str, before[0]))
+            assert Counter(map(str, read[1])) == Counter(map(str, before[1]))
+            before = rows_of(pending(one)), rows_of(history(one))
+            assert new.id in {row["id"] for row in before[0]}
+
+
+def test_what_was_replayed_left_twice(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        rows = one.holder.accept(NOW, NOW + 2)
+        one.leave(rows, NOW + 10)
+        one.holder.put_hand(ORIGIN)
+        [new] = one.holder.accept(NOW + 1)
+        one.holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 90)
+        left = [(row["id"], row["lateness_ms"]) for row in rows_of(history(one))]
+    assert sorted(left) == [(rows[0].id, 10), (rows[0].id, 90), (rows[1].id, 8), (rows[1].id, 88), (new.id, 89)]
+
+
+def test_text_and_times_come_as_they_are(make_url: MakeUrl) -> None:
+    odd = 'a,"b"\n\r\\N é漢字'
+    with site(make_url()) as one:
+        one.holder.accept(NOW, task_id=odd, key="", task="NULL", routing_key=odd, queue="")
+        one.holder.accept(NOW + 1, task_id="x" * 3_000, key="k" * 2_000_000, expires_ms=2**61)
+        first, second = sorted(rows_of(pending(one)), key=lambda row: row["due_ms"])
+    assert (first["task_id"], first["key"], first["task"], first["queue"]) == (odd, "", "NULL", odd)
+    assert (len(second["key"]), second["expires"]) == (2_000_000, None)
+
+
+def test_an_empty_store_has_no_rows(spark: SparkSession, make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        for table in (PENDING, HISTORY):
+            assert read(spark, table, one.url).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "batches"}, "table must be pending or history, got 'batches'"),
+        ({"partitions": "0"}, "partitions must be a number from 1 on, got '0'"),
+        ({"dueFrom": "soon"}, "dueFrom must be an instant"),
+        ({"pushdown": "yes"}, "pushdown must be true or false"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        read_options({"url": "sqlite:///x", **options})
+
+
+def test_a_store_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
+    with pytest.raises(SettingError, match="CELERY_WHEEL_STORE"):
+        read_options({})
+    monkeypatch.setenv("CELERY_WHEEL_STORE", "sqlite:///x")
+    assert read_options({}).url == "sqlite:///x"
+
+
+def test_errors_reach_people(spark: SparkSession, make_url: MakeUrl, tmp_path: Any) -> None:
+    with pytest.raises(PySparkException, match="a scheduler makes it when it starts"):
+        read(spark, "pending", f"sqlite:///{tmp_path}/none.sqlite3").count()
+    with site(make_url()) as one:
+        with pytest.raises(PySparkException, match="columns of pending must be some of shard"):
+            read(spark, "pending", one.url, schema="lateness_ms long").count()
+        with pytest.raises(PySparkException, match="column id of pending must be bigint, got string"):
+            read(spark, "pending", one.url, schema="id string").count()
+        with pytest.raises(PySparkException, match="mode must be append"):
+            spark.range(1).write.format("wheel").option("url", one.url).mode("overwrite").save()
+
+
+def test_a_file_that_is_not_on_this_machine_is_said_to_be(make_url: MakeUrl, tmp_path: Any) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        [part, *_] = pending(one).partitions()
+        part.url = f"sqlite:///{tmp_path}/elsewhere.sqlite3"
+        with pytest.raises(StoreUnusable, match="can be read where the file is"):
+            list(pending(one).read(part))

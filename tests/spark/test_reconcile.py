@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from celery_wheel.pipeline.cli import main
+from celery_wheel.pipeline.jobs.reconcile import audit, findings
+from celery_wheel.pipeline.results import Results
+from celery_wheel.pipeline.tables import read
+from tests.faults import auditor
+from tests.faults.judge import judge
+from tests.spark.stores import fill, site
+from tests.stores.samples import NOW
+
+ETA = "2027-01-15T08:00:00.000Z"
+
+
+def in_here(*arguments: str) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code in (0, 1), done.output
+
+
+def log(path: Path, *lines: dict[str, Any] | str) -> str:
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
+    """A task is named by what becomes of it."""
+    at, before, after = "2027-01-15T08:00:00.001Z", "2027-01-15T07:59:59.997Z", "2027-01-15T09:00:01+01:00"
+    owed = ["fine", "lost", "lost_by_worker", "duplicated", "repeated", "dispatched_twice", "early", "late", "again"]
+    scheduled = log(
+        tmp_path / "scheduled.jsonl",
+        *({"task_id": name, "eta": ETA} for name in owed),
+        {"task_id": "ran_though_cancelled", "eta": ETA, "cancelled": True},
+        {"task_id": "cancelled", "eta_ms": 1, "cancelled": True},
+        {"task_id": "sending failed", "perhaps": True},
+        {"eta": ETA},
+    )
+    ran = [name for name in owed if "lost" not in name and name not in ("early", "late")]
+    executed = log(
+        tmp_path / "executed.jsonl",
+        *({"task_id": name, "started": at} for name in [*ran, "ran_though_cancelled", "unknown"]),
+        {"task_id": "early", "started": before},
+        {"task_id": "late", "started": after},
+        {"task_id": "duplicated", "started": at, "again": False},
+        {"task_id": "repeated", "started": at, "again": True},
+        {"task_id": "again", "started": at, "redelivered": True},
+        {"task_id": "no time", "started": "yesterday"},
+        '{"task_id": "torn',
+    )
+    names = {*owed, "ran_though_cancelled", "unknown"} - {"lost"}
+    dispatched = log(tmp_path / "dispatched.jsonl", *({"task_id": name} for name in [*names, "dispatched_twice"]))
+    arguments = ["reconcile", "--scheduled", scheduled, "--executed", executed, "--dispatched", dispatched]
+    output = tmp_path / "out"
+    done = CliRunner().invoke(main, [*arguments, "--output", str(output), "--late", "1s", "--json"])
+    assert done.exit_code == 1, done.output
+    summary = json.loads(done.stdout)
+    kinds = sorted([*({*owed} - {"fine", "again"}), "ran_though_cancelled", "unknown"])
+    found = Results(output)
+    assert [(row["task_id"], row["finding"]) for row in found.rows("findings")] == [
+        (kind, kind) for kind in kinds if kind != "late"
+    ]
+    assert summary["rejects"] == {"no started": 1, "no task_id": 1, "not JSON": 1}
+    assert {row["reason"]: row["log"] for row in found.rows("rejects")}["no task_id"] == "scheduled"
+    assert (summary["scheduled"], summary["latest_ms"], summary["dispatched"]) == (11, 1_000, 10)
+    assert (output / "reconcile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_found_is_the_proof_and_what_is_allowed_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
+    scheduled = log(tmp_path / "s.jsonl", {"task_id": "a", "eta": ETA}, {"task_id": "b", "eta": ETA})
+    executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started": ETA, "again": name == "c"} for name in "aab"))
+    arguments = ["reconcile", "--scheduled", scheduled, "--executed", executed]
+    found = CliRunner().invoke(main, arguments)
+    assert (found.exit_code, "duplicated: 1" in found.stdout) == (1, True)
+    allowed = CliRunner().invoke(main, [*arguments, "--allow", "duplicated"])
+    assert (allowed.exit_code, "duplicated: 1 (allowed)" in allowed.stdout) == (0, True)
+
+
+def test_the_stores_own_history_is_what_left(spark: SparkSession, tmp_path: Path) -> None:
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        fill(one)
+        ids = [
+            row.task_id
+            for row in read(
+                spark, "history", one.url, schema="task_id string, outcome string", pushdown=False
+            ).collect()
+            if row.outcome == "dispatched"
+        ]
+        executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started_ms": NOW + 60} for name in ids[1:]))
+        arguments = ["reconcile", "--store", one.url, "--executed", executed, "--json"]
+        done = CliRunner().invoke(main, arguments)
+    summary = json.loads(done.stdout)
+    assert summary["findings"] == {"lost_by_worker": 1}
+    assert (summary["dispatched"], summary["ran"], done.exit_code) == (len(set(ids)), len(set(ids)) - 1, 1)
+
+
+def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
+    """What workers may note: runs of a task, several of them, marked or not, redelivered or not, early or late."""
+    found = []
+    for task_id in ids:
+        for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 3])):
+            ran_ms = NOW + rng.choice([-3, -2, -1, 0, 5, 900])
+            found.append(
+                {
+                    "id": task_id,
+                    "delivery": rng.choice("xyz"),
+                    "redelivered": rng.random() < 0.3,
+                    "eta_ms": NOW,
+                    "ran_ms": ran_ms,
+                }
+            )
+    # A mark is the message's, not the run's.
+    return [{**note, "again": note["delivery"] != "x" and hash_of(note["id"]) % 3 > 0} for note in found]
+
+
+def hash_of(text: str) -> int:
+    return random.Random(text).randrange(1_000)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_both_judges_say_the_same(spark: SparkSession, tmp_path: Path, logged: bool) -> None:
+    rng = random.Random(5)
+    ids = [f"task {number}" for number in range(400)]
+    scheduled, perhaps = ids[:300], ids[300:380]
+    noted = notes(rng, ids)
+    published = {name: rng.choice([1, 1, 2]) for name in ids if rng.random() < 0.8} if logged else None
+    expected = judge(scheduled, perhaps, noted, published)
+    found = auditor.audit(tmp_path / "audit", scheduled, perhaps, noted, published, in_here)
+    for name in auditor.FIELDS.values():
+        assert sorted(getattr(found, name)) == sorted(getattr(expected, name)), name
+        assert getattr(expected, name) or not logged, f"the logs have none that is {name}"
+    assert str(found) == str(expected)
+
+
+def test_the_functions_take_any_frame(spark: SparkSession) -> None:
+    scheduled = spark.sql("select 'a' task_id, timestamp '2027-01-15 08:00' eta, false cancelled, false perhaps")
+    executed = spark.sql(
+        "select 'a' task_id, timestamp '2027-01-15 07:00' started, cast(null as timestamp) eta, false again, "
+        "false redelivered, cast(null as string) delivery"
+    )
+    [row] = findings(audit(scheduled, executed)).collect()
+    assert (row.task_id, row.finding, row.messages, row.dispatches) == ("a", "early", 1, None)

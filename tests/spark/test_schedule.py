@@ -1,0 +1,103 @@
+"""The job ``schedule``: from a file to the store, once, with the load before and after."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from celery_wheel.pipeline import cli
+from celery_wheel.store import loads, open_store
+from celery_wheel.store.model import COMMITTED
+
+HEADER = "day,hour,minute,flight,to"
+DAYS = [f"2030-11-0{n}" for n in range(1, 6)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    open_store(url).close()
+    return url
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Path:
+    """600 flights, 120 a day at 1:30 in New York; a Sunday on which that comes twice is among the days."""
+    lines = [f"{day},1,30,{n},mia" for n in range(120) for day in DAYS]
+    path = tmp_path / "flights.csv"
+    path.write_text("\n".join([HEADER, *lines, "2030-11-06,25,0,1,mia", "2030-11-06,1,0,,mia"]) + "\n")
+    return path
+
+
+SQL = (
+    "SELECT concat(day, ' ', lpad(hour, 2, '0'), ':', lpad(minute, 2, '0')) AS local, array(flight, to) AS args, "
+    "concat(day, '/', flight) AS flight FROM rows"
+)
+
+
+@pytest.fixture
+def call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, flights: Path) -> Any:
+    monkeypatch.setattr(cli, "_session", lambda *_: spark)
+
+    def run(*options: str) -> Result:
+        given = ["--store", url, "--rows", str(flights), "--sql", SQL, "--task", "air.board", "--queue", "gates"]
+        return CliRunner().invoke(cli.main, ["schedule", *given, "--zone", "America/New_York", "--json", *options])
+
+    return run
+
+
+def test_a_dry_run_says_what_would_be_and_writes_nothing(call: Any, url: str, tmp_path: Path) -> None:
+    found = call("--dry-run", "--id", "flight", "--output", str(tmp_path / "out"))
+    assert found.exit_code == 0, found.output
+    said = json.loads(found.stdout)
+    assert (said["rows"], said["good"]) == (602, 600)
+    assert said["rejects"] == {"flight is missing": 1, "local time cannot be read: 2030-11-06 25:00": 1}
+    assert (said["first"], said["last"]) == ("2030-11-01T05:30:00Z", "2030-11-05T06:30:00Z")
+    assert [herd["n"] for herd in said["worst_herds"]] == [120] * 5
+    assert "nothing was scheduled: this was a dry run" in said["words"]
+    with closing(open_store(url)) as store:
+        assert loads.listed(store) == []
+    [rejects] = (tmp_path / "out").glob("rejects-*.parquet")
+    assert {row["reason"] for row in pq.read_table(rejects).to_pylist()} == set(said["rejects"])
+    [load] = (tmp_path / "out").glob("load-*.parquet")
+    assert [(row["before"], row["after"]) for row in pq.read_table(load).to_pylist()] == [(0, 120)] * 5
+    assert (tmp_path / "out" / "schedule.png").stat().st_size > 5_000
+
+
+def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
+    first, second = (json.loads(call("--batch", "november", "--id", "flight").stdout) for _ in range(2))
+    assert (first["loaded"], first["was_loaded"]) == (600, False)
+    assert (second["loaded"], second["was_loaded"]) == (0, True)
+    with closing(open_store(url)) as store:
+        [one] = loads.listed(store)
+        assert (one.load.name, one.load.state, one.load.rows) == ("november", COMMITTED, 600)
+
+
+def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:
+    said = json.loads(call("--dry-run", "--fold", "reject", "--jitter", "10m").stdout)
+    assert said["good"] == 480 + 1  # the one without a flight has no need of it here
+    assert said["herds"] == 0
+    twice = "local time comes twice in America/New_York: 2030-11-03 01:30"
+    assert said["rejects"][twice] == 120
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--batch must name this load"),
+        (("--dry-run", "--id", "x"), "--id must name a column"),
+        (("--dry-run", "--jdbc", "jdbc:x"), "one of --rows and --jdbc must say what to schedule"),
+        (("--dry-run", "--sql", "SELECT nothing FROM rows"), "nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_a_line(call: Any, options: tuple[str, ...], said: str) -> None:
+    found = call(*options)
+    assert found.exit_code in (1, 2)
+    assert said in found.stderr.splitlines()[-1]

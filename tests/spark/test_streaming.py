@@ -1,0 +1,162 @@
+"""The history as a stream: no row is skipped, none comes twice, whatever happens between two micro-batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from celery_wheel.errors import StoreUnusable
+from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.stream import WheelStreamReader
+from celery_wheel.pipeline.tables import read, stream, tail
+from celery_wheel.store.model import Change, Position
+from tests.spark.stores import MakeUrl, Site, fill, site
+from tests.stores.samples import NO_LIMIT, NOW, place
+
+
+def reader(one: Site, **options: str) -> WheelStreamReader:
+    return WheelStreamReader(read_options({"url": one.url, "table": "history", **options}), HISTORY_SCHEMA)
+
+
+def new_rows(of: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Counter[tuple[int, int]]:
+    """What a micro-batch reads."""
+    parts = of.partitions(start, end)
+    return Counter((row["id"], row["seq"]) for part in parts for batch in of.read(part) for row in batch.to_pylist())
+
+
+def test_each_row_of_history_is_written_once(spark: SparkSession, make_url: MakeUrl, tmp_path: Path) -> None:
+    target, checkpoint = str(tmp_path / "history"), str(tmp_path / "checkpoint")
+    with site(make_url()) as one:
+        fill(one)
+        for round_ in range(3):
+            tail(spark, one.url, target, checkpoint, maxRows=6).awaitTermination()
+            written = spark.read.parquet(target)
+            kept = written.drop("day").collect()
+            assert Counter(kept) == Counter(read(spark, "history", one.url).select(*HISTORY_SCHEMA.names).collect())
+            assert len(kept) == [9, 12, 15][round_]  # one of shard 0 waited before that, another came to rest
+            one.leave(one.holder.accept(NOW + 1_001 + round_ * 9_000), NOW + 99_000)
+            rest = one.second.accept(NOW)
+            one.second.apply(
+                moves=[one.second.rest(rest[0])], outcomes=[one.second.outcome(rest[0].id, "expired", NOW + 7)]
+            )
+        assert {str(row.day) for row in written.select("day").distinct().collect()} == {"2027-01-15"}
+
+
+def test_what_is_committed_late_is_not_skipped(make_url: MakeUrl) -> None:
+    """Two threads of a holder: the one that gave its numbers first commits last."""
+    with site(make_url()) as one:
+        of, holder = reader(one), one.holder
+        first, second = holder.accept(NOW, NOW + 1)
+        outcome, rest = holder.outcome(first.id), holder.rest(first)
+        slow = Change(seq=holder.highest_seq, moves=[rest], outcomes=[outcome])
+        holder.apply(moves=[holder.rest(second)], outcomes=[holder.outcome(second.id)])
+        start = of.initialOffset()
+        middle = of.latestOffset(start, ReadAllAvailable())
+        one.store.apply(0, holder.epoch, slow)
+        end = of.latestOffset(middle, ReadAllAvailable())
+        assert [id_ for id_, _ in new_rows(of, start, middle)] == [second.id]
+        assert [id_ for id_, _ in new_rows(of, middle, end)] == [first.id]
+        assert of.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_micro_batch_has_about_as_many_rows_as_are_asked_for(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        of = reader(one, maxRows="4")
+        assert of.getDefaultReadLimit() == ReadMaxRows(4)
+        for n in range(10):
+            one.leave(one.holder.accept(NOW + n), NOW + n)
+        one.leave(one.second.accept(NOW), NOW, one.second)
+        start, sizes, seen = of.initialOffset(), [], Counter[tuple[int, int]]()
+        while (end := of.latestOffset(start, of.getDefaultReadLimit())) != start:
+            found = new_rows(of, start, end)
+            seen += found
+            sizes.append(found.total())
+            start = end
+    assert sizes == [3, 2, 2, 2, 2]
+    assert set(seen.values()) == {1}
+
+
+def test_what_is_not_history_is_nothing_new(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        of = reader(one)
+        end = of.latestOffset(of.initialOffset(), ReadAllAvailable())
+        one.holder.accept(NOW + 50_000)
+        assert of.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_available_now_ends_with_what_there_was(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        of = reader(one)
+        of.prepareForTriggerAvailableNow()
+        start = of.initialOffset()
+        before = of.latestOffset(start, ReadAllAvailable())
+        one.leave(one.holder.accept(NOW + 1_001), NOW + 1_001)
+        assert of.latestOffset(start, ReadAllAvailable()) == before
+        assert of.latestOffset(before, ReadAllAvailable()) == before
+
+
+def test_a_stream_may_begin_with_what_comes(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        fill(one)
+        of = reader(one, startingAt="latest")
+        start = of.initialOffset()
+        assert of.latestOffset(start, ReadAllAvailable()) == start
+        [new] = one.second.accept(NOW + 10)
+        one.leave([new], NOW + 10, one.second)
+        assert [id_ for id_, _ in new_rows(of, start, of.latestOffset(start, ReadAllAvailable()))] == [new.id]
+
+
+def test_what_was_forgotten_unread_is_an_error_unless_it_is_asked_for(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        of, holder = reader(one), one.holder
+        rows = holder.accept(*range(NOW, NOW + 4))
+        one.leave(rows[:1], NOW)
+        read_ = of.latestOffset(of.initialOffset(), ReadAllAvailable())
+        one.leave(rows[1:2], NOW + 10)
+        one.leave(rows[2:3], NOW + 20)
+        end = of.latestOffset(read_, ReadAllAvailable())
+        one.store.forget(0, holder.epoch, NOW + 5, NO_LIMIT, 100)
+        assert [id_ for id_, _ in new_rows(of, read_, end)] == [rows[1].id, rows[2].id], "only what was read is gone"
+        one.store.forget(0, holder.epoch, NOW + 15, NO_LIMIT, 100)
+        with pytest.raises(StoreUnusable, match=r"history of shard 0 was forgotten.*'failOnLoss', 'false'"):
+            of.partitions(read_, end)
+        assert [id_ for id_, _ in new_rows(reader(one, failOnLoss="false"), read_, end)] == [rows[2].id]
+
+
+def test_another_store_is_not_read_from_a_checkpoint(make_url: MakeUrl, tmp_path: Path) -> None:
+    with site(make_url()) as one:
+        offset = reader(one).initialOffset()
+    with site(f"sqlite:///{tmp_path}/other.sqlite3") as other, pytest.raises(StoreUnusable, match="new checkpoint"):
+        reader(other).latestOffset(offset, ReadAllAvailable())
+
+
+def test_only_the_history_can_be_streamed(spark: SparkSession, tmp_path: Path) -> None:
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        frame = spark.readStream.format("wheel").option("url", one.url).load()
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        with pytest.raises(StreamingQueryException, match="table of a stream must be history"):
+            query.awaitTermination()
+        assert stream(spark, one.url).schema == HISTORY_SCHEMA
+
+
+def test_a_replay_comes_as_a_second_departure(make_url: MakeUrl) -> None:
+    with site(make_url()) as one:
+        of = reader(one)
+        rows = one.holder.accept(NOW, NOW + 2)
+        one.leave(rows, NOW + 10)
+        start = of.initialOffset()
+        end = of.latestOffset(start, ReadAllAvailable())
+        one.holder.put_hand(Position(NOW, 0))
+        one.leave(rows, NOW + 90)
+        later = of.latestOffset(end, ReadAllAvailable())
+        assert new_rows(of, start, end) == new_rows(of, end, later) == Counter((row.id, row.seq) for row in rows)
+        assert place(rows[0]) > Position(NOW, 0)

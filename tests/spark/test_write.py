@@ -1,0 +1,232 @@
+"""``df.write.format("wheel")``: all of it is scheduled, once, whatever fails and however often it is run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+from sqlalchemy import select
+
+from celery_wheel.broker.envelope import decode
+from celery_wheel.broker.names import shard_of
+from celery_wheel.engine.bulk import unpacked
+from celery_wheel.store import loads, open_store
+from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
+from celery_wheel.store.schema import load_chunk
+from celery_wheel.store.sql import SqlStore
+from tests.postgres import PostgresServer
+from tests.servers import wait_until
+
+ROWS = 20_000
+START_MS = 1_900_000_000_000
+SHARDS = 2
+
+
+@dataclass
+class Site:
+    url: str
+    store: SqlStore
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.new_database()
+    with closing(open_store(url, shards=SHARDS)) as store:
+        yield Site(url, store)
+
+
+on_sqlite = pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+
+
+def reminders(spark: SparkSession, count: int = ROWS, parts: int = 4) -> DataFrame:
+    rows = spark.range(0, count, 1, parts)
+    return rows.select(
+        functions.lit("shop.remind").alias("task"),
+        functions.to_json(functions.array("id")).alias("args"),
+        functions.lit('{"template": "trial-ends"}').alias("kwargs"),
+        functions.timestamp_millis(functions.lit(START_MS) + functions.col("id")).alias("eta"),
+        functions.lit("mail").alias("queue"),
+        functions.concat(functions.lit("order-"), "id").alias("order"),
+    )
+
+
+def heavy(spark: SparkSession, count: int = 6_000) -> DataFrame:
+    """So many bytes that a part of them is committed in mid-part."""
+    hashes = (functions.sha2(functions.concat("order", functions.lit(f"{n}")), 512) for n in range(25))
+    noise = functions.concat(*hashes)
+    return reminders(spark, count, 1).withColumn("args", functions.to_json(functions.array(noise))).drop("order")
+
+
+def save(rows: DataFrame, site: Site, batch: str = "monday", **options: Any) -> None:
+    rows.write.format("wheel").options(url=site.url, batch=batch, **options).mode("append").save()
+
+
+def waiting(store: SqlStore) -> list[Message]:
+    """What holders will find, in all shards."""
+    found: list[Message] = []
+    for shard in range(store.shards):
+        for chunk in store.read_loads(shard, 10**9):
+            for one in unpacked(chunk, lambda raw: decode(raw, 2**23)):
+                assert isinstance(one, Message)
+                found.append(one)
+    return found
+
+
+def listed(site: Site) -> list[tuple[str, str, int]]:
+    return [(one.load.name, one.load.state, one.rows) for one in loads.listed(site.store)]
+
+
+def fail_once(marker: Path, after: int) -> Any:
+    """What a task is given, and an error in the middle of it, the first time."""
+
+    def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            if rows > after and not marker.exists():
+                marker.touch()
+                raise OSError("simulated")
+            yield batch
+
+    return pass_on
+
+
+def test_a_load_is_what_apply_async_would_have_left(spark: SparkSession, site: Site) -> None:
+    save(reminders(spark), site, key="order")
+    found = waiting(site.store)
+    assert len({one.envelope_id for one in found}) == len(found) == ROWS
+    assert {one.body.partition(b", {")[0] for one in found} == {b"[[%d]" % n for n in range(ROWS)}
+    assert {one.eta_ms for one in found} == {START_MS + n for n in range(ROWS)}
+    one = next(one for one in found if one.eta_ms == START_MS + 7)
+    assert (one.task, one.queue, one.routing_key, one.exchange) == ("shop.remind", "mail", "mail", "")
+    assert one.task_id == one.envelope_id
+    assert b'"argsrepr": "(7,)"' in one.headers
+    assert listed(site) == [("monday", COMMITTED, ROWS)]
+
+    save(reminders(spark), site, key="order")  # the same batch again
+    assert listed(site) == [("monday", COMMITTED, ROWS)]
+    save(reminders(spark).limit(100), site, batch="tuesday", key="order")  # some of it under another name
+    again = [one for one in waiting(site.store) if one.eta_ms < START_MS + 100]
+    assert len(again) == 200
+    assert len({one.envelope_id for one in again}) == 100
+
+
+def test_a_task_that_fails_leaves_nothing_and_one_that_is_tried_again_writes_once(
+    spark: SparkSession, site: Site, tmp_path: Path
+) -> None:
+    rows = heavy(spark)
+    once = rows.mapInArrow(fail_once(tmp_path / "failed", 5_000), rows.schema)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    try:
+        save(once, site)
+        assert (tmp_path / "failed").exists()
+        found = waiting(site.store)
+        assert len({one.envelope_id for one in found}) == len(found) == 6_000
+
+        late = functions.col("eta") > functions.timestamp_millis(functions.lit(START_MS + 5_500))
+        wrong = rows.withColumn("kwargs", functions.when(late, "{"))
+        words = r"kwargs must be an object as JSON, got '{'.*\"task\": \"shop.remind\""
+        with pytest.raises(PySparkException, match=words):
+            save(wrong, site, batch="tuesday")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert listed(site) == [("tuesday", ABORTED, 0), ("monday", COMMITTED, 6_000)]
+
+
+@on_sqlite
+def test_rows_without_a_key_have_ids_of_the_load(spark: SparkSession, site: Site) -> None:
+    save(reminders(spark, 1_000).drop("order"), site)
+    ids = sorted(one.envelope_id for one in waiting(site.store))
+    assert len(set(ids)) == 1_000
+    assert {UUID(one).version for one in ids} == {7}
+
+
+@on_sqlite
+def test_other_columns_and_an_app_of_ones_own(spark: SparkSession, site: Site) -> None:
+    rows = (
+        reminders(spark, 30, 2)
+        .drop("queue", "order")
+        .withColumns(
+            {
+                "key": functions.lit("customer:7"),
+                "priority": functions.lit(3),
+                "expires": functions.col("eta") + functions.expr("interval 1 hour"),
+                "task_id": functions.concat(functions.lit("remind-"), "eta"),
+            }
+        )
+    )
+    save(rows, site, app="tests.spark.shop:app")
+    found = waiting(site.store)
+    assert len(found) == 30
+    assert {(one.key, one.priority, one.queue) for one in found} == {("customer:7", 3, "shop")}
+    assert all(one.expires_ms == one.eta_ms + 3_600_000 for one in found)
+    assert all(one.task_id.startswith("remind-2030") for one in found)
+    assert len({shard_of(one.key, one.task_id, SHARDS) for one in found}) == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "sqlite:////nowhere/wheel.sqlite3"}, "there is no store at /nowhere/wheel.sqlite3"),
+        ({"url": "mysql://db/wheel"}, "wheel_store must be a database URL like"),
+        ({"batch": ""}, "option batch must be given"),
+        ({"key": "customer"}, "option key must name a column, got 'customer'; there are task, args,"),
+        ({"key": "task"}, "columns must be among task, args, .*; got order; leave the others out"),
+        ({"app": "tests.nowhere:app"}, "option app must be importable where Spark runs"),
+        ({"chunk": "0"}, "option chunk must be a whole number from 1"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said_before_anything_runs(
+    spark: SparkSession, site: Site, options: dict[str, str], words: str
+) -> None:
+    given = {"url": site.url, "batch": "monday", "key": "order", **options}
+    with pytest.raises(PySparkException, match=words):
+        reminders(spark, 10).write.format("wheel").options(**given).mode("append").save()
+    assert listed(site) == []
+
+
+@on_sqlite
+def test_nothing_is_overwritten(spark: SparkSession, site: Site) -> None:
+    with pytest.raises(PySparkException, match="mode must be append, got overwrite: what is scheduled is not replaced"):
+        reminders(spark, 10).write.format("wheel").options(url=site.url, batch="x").mode("overwrite").save()
+
+
+@on_sqlite
+@pytest.mark.timeout(300)
+def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """One part was written, and the other waits for ever, when the driver is killed."""
+    command = [sys.executable, "-m", "tests.spark.killed", site.url, str(tmp_path)]
+    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (one := listed(site)) != [] and one[0][2] == ROWS // 2, "half is written", 200)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert listed(site) == [("monday", OPEN, ROWS // 2)]
+    assert waiting(site.store) == []
+    before = stamps(site)
+    save(reminders(spark, ROWS, 2), site, key="order")
+    assert listed(site) == [("monday", COMMITTED, ROWS)]
+    assert len({one.envelope_id for one in waiting(site.store)}) == ROWS
+    assert before <= stamps(site), "what was there was written anew"
+
+
+def stamps(site: Site) -> set[int]:
+    with site.store.database.reading() as connection:
+        return set(connection.execute(select(load_chunk.c.id)).scalars())

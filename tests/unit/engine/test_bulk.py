@@ -1,0 +1,145 @@
+"""What was loaded in bulk comes in beside all else, some at a time, whole, and once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from celery_wheel.engine.limits import Limits
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import COMMITTED, DONE, REST, Message, Unreadable
+from celery_wheel.store.packed import WHOLE, line, pack
+from tests.unit.engine.conftest import START_MS, Rig, finish
+
+LIMITS = Limits(bulk_count=2)
+
+
+def message_of(task_id: str, delay_ms: int = 1_000) -> Message:
+    envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, task_id))
+    at_ms = START_MS + delay_ms
+    return Message(
+        envelope_id, task_id, "t", at_ms, START_MS, "", "direct", "q", "q", None, None, None, None, b"{}", b"{}", b"x"
+    )
+
+
+def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
+    """A committed load with one message a chunk; the model's broker knows them by their task ids."""
+    loads, broker = rig.disk.loads, rig.broker
+    broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
+    run = loads.begin(name)
+    assert run is not None
+    attempt = loads.claim(name, run, 0)
+    for number, task_id in enumerate(task_ids):
+        loads.put(name, run, 0, attempt, number, {0: pack([WHOLE], [line(0, task_id)])})
+    loads.commit(name, run, {0: attempt})
+
+
+def accepted(rig: Rig) -> list[str]:
+    return [rig.task_id(row_id) for row_id, one in sorted(rig.disk.shard(0).rows.items()) if one.row.lane != REST]
+
+
+def states(rig: Rig) -> list[str]:
+    return [one.state for one in rig.disk.loads.loads.values()]
+
+
+def test_some_at_a_time_and_done_when_all_is_in() -> None:
+    rig = Rig(limits=LIMITS)
+    load(rig, "a", "b", "c")
+    rig.run("tend", "ingest")
+    assert accepted(rig) == ["a", "b"]
+    rig.run("ingest", "forget")
+    assert (accepted(rig), states(rig)) == (["a", "b", "c"], [DONE])
+    rig.pass_time(1_000)
+    rig.run()
+    assert rig.pushed == ["a", "b", "c"]
+
+
+def test_what_is_open_is_not_taken_in() -> None:
+    rig = Rig()
+    loads = rig.disk.loads
+    run = loads.begin("monday")
+    assert run is not None
+    loads.put("monday", run, 0, loads.claim("monday", run, 0), 0, {0: b"whatever"})
+    rig.run("tend", "ingest")
+    assert accepted(rig) == []
+
+
+def test_what_came_before_is_known() -> None:
+    """By another load of the same key, or of this one when an answer was lost."""
+    rig = Rig()
+    load(rig, "a", "b")
+    rig.run("tend", "ingest")
+    load(rig, "b", "c", "c", name="tuesday")
+    rig.run("ingest")
+    assert (accepted(rig), rig.engine.stats.known) == (["a", "b", "c"], 2)
+    assert rig.store.read_loads(0, 100) == []
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_taking_in_and_accepting_are_one(point: str) -> None:
+    rig = Rig()
+    load(rig, "a", "b")
+    rig.run("tend")
+    rounds = rig.engine.ingest()
+    for step in rounds:
+        if step == "reserved":
+            break
+
+    def fault(at: str) -> None:
+        if at == point:
+            raise StoreError("simulated")
+
+    rig.store.fault = fault
+    finish(rounds)
+    there = len(rig.store.read_loads(0, 100))
+    assert (there, len(accepted(rig))) == ((2, 0) if point == "before commit" else (0, 2))
+    rig.store.fault = lambda at: None
+    rig.run("tend", "ingest")
+    assert accepted(rig) == ["a", "b"]
+
+
+def test_a_chunk_that_cannot_be_read_is_rejected_and_stops_nothing() -> None:
+    rig = Rig()
+    load(rig, "a")
+    part = rig.disk.loads.loads["monday"].parts[0]
+    part[0, 0] = part[0, 0]._replace(payload=b"not packed")
+    load(rig, "b", name="tuesday")
+    rig.run("tend", "ingest")
+    [rejected] = [one.message for one in rig.disk.shard(0).rows.values() if isinstance(one.message, Unreadable)]
+    assert rejected.raw == b"not packed"
+    assert "1 messages of a bulk load (chunk 1) cannot be read: ValueError('packed messages" in rejected.reason
+    assert accepted(rig) == ["b"]
+    assert states(rig) == [COMMITTED, COMMITTED]
+
+
+def ask(rig: Rig, kind: str, *task_ids: str) -> str:
+    number = str(uuid.uuid4())
+    payload = json.dumps({"task_ids": task_ids, "id": number, "actor": "", "reason": ""})
+    rig.store.put_inbox(0, [(kind, payload.encode())])
+    return number
+
+
+def test_commands_do_not_queue_behind_a_load() -> None:
+    rig = Rig(limits=LIMITS)
+    load(rig, *"abcdefghij")
+    rig.run("tend", "ingest")
+    known, coming, never = ask(rig, "move", "a"), ask(rig, "cancel", "h"), ask(rig, "move", "nobody")
+    rig.run("ingest")
+    assert rig.store.answer(known) == {"a": "done"}
+    assert rig.store.answer(coming) == {"h": "unknown"}
+    assert rig.store.answer(never) is None, "it might be in the load"
+    rig.run("ingest", rounds=5)
+    assert rig.store.answer(never) == {"nobody": "unknown"}
+    assert "h" not in accepted(rig), "its tombstone met it"
+    assert len(accepted(rig)) == 9
+
+
+def test_the_wheel_queue_does_not_wait_for_a_load() -> None:
+    rig = Rig(limits=LIMITS)
+    load(rig, "a", "b", "c")
+    rig.run("tend")
+    rig.send("sent", 10)
+    rig.run("ingest")
+    assert accepted(rig) == ["sent", "a", "b"]
