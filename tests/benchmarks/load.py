@@ -89,8 +89,7 @@ def _figures(
         target = max(TARGETS[name], TARGET_RATIO * loop) if name == "PostgreSQL" else TARGETS[name]
         yield Figure("load", f"{count:,} rows by Spark into {name}", max(found), "rows/s", YARDSTICK, loop, target)
         yield Figure("load", f"… {name}", max(found), "rows/s", f"{MANY}, one process", best)
-    server.client().flushall()
-    yield from _intake(server.url, stores, bar)
+    yield from _intake(server, stores, bar)
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
@@ -115,14 +114,15 @@ def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None
     frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
 
 
-def _intake(broker: str, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
+def _intake(server: RedisServer, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
     """Of one load: the others have the same keys, and what is known is not taken in again."""
     for number, (name, url) in enumerate(stores.items()):
         bar.tell(f"intake, {name}")
         store = open_store(url, create=False)
         oldest = min(one.rows for one in loads.listed(store) if one.rows > WARM)
         store.close()
-        with Child({"broker": broker, "store": url, "ahead_ms": 0}) as child:
+        server.client().flushall()  # a broker keeps the hand of one store
+        with Child({"broker": server.url, "store": url, "ahead_ms": 0}) as child:
             child.until("held", 1)
             before, began = child.status().accepted, time.perf_counter()
             count = min(oldest, 200_000) + before
