@@ -1,6 +1,6 @@
 """``make demo-pipeline``: a year of real flights through the data pipeline, with everything it needs.
 
-The processes are those of ``make demo``, and beside them ``manage.py fly_year``, which has Spark: when it ends, all end.
+The processes are those of ``make demo``, and beside them ``manage.py fly_year``, which has Spark: with it all end.
 """
 
 import argparse

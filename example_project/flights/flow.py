@@ -30,7 +30,6 @@ from flights.replay import Run, now_ms
 from flights.report import Report
 from flights.timetable import day_length_ms, flights_of_the_year, flights_on
 
-LEAD_MS = 8_000  #: before the day begins: for its table and its job
 GRACE_MS = 30_000
 POLL_S = 0.2
 PATIENCE_S = 60  #: without one more that is taken in
@@ -57,16 +56,18 @@ class Flow:
 
     def run(self) -> Report:
         rows = self.write_year()
-        load = (*self._store, "--rows", self.jobs.folder / year.TIMETABLE, "--id", "task_id", *STRICT, "--herd", HERD)
-        batch = ("--batch", f"flights-{self.year}")
+        load = ("--rows", self.jobs.folder / year.TIMETABLE, "--id", "task_id", "--batch", f"flights-{self.year}")
+        load = (*self._store, *load, *STRICT, "--herd", HERD)
         seen = self.jobs.run("schedule", *load, "--dry-run", output="dry-run", told=FIRST)
-        first = self.jobs.run("schedule", *load, *batch, told=LAST)
-        again = self.jobs.run("schedule", *load, *batch, output="again", told=LAST)
+        first = self.jobs.run("schedule", *load, told=LAST)
+        began_ms = now_ms()
+        again = self.jobs.run("schedule", *load, output="again", told=LAST)
+        lead_ms = now_ms() - began_ms  # what it took for a year is enough for a day
         strays = self.taken_in(rows)
-        run, second = self.begin_day()
+        run, second = self.begin_day(lead_ms)
         self.look_ahead()
         self.end_day(run)
-        self.jobs.run("lateness", *self.archive(), "--objective", f"{year.QUEUE}=1s")
+        self.jobs.run("lateness", *self.archive(), "--from", self._began_ms, "--objective", f"{year.QUEUE}=1s")
         findings = self.reconcile()
         dispatched = wheel.dispatched_since(self._began_ms) or 0
         return Report(
@@ -97,11 +98,11 @@ class Flow:
             lines.append(f"{rows:,} wait in the wheel; {strays:,} of them at another instant than those of 2013 say")
         return strays
 
-    def begin_day(self) -> tuple[Run, dict[str, Any]]:
-        """Schedule the reminders of the day, so that it passes from soon on."""
+    def begin_day(self, lead_ms: int) -> tuple[Run, dict[str, Any]]:
+        """Schedule the reminders of the day; it begins to pass in ``lead_ms``."""
         flights, began_ms = flights_on(self.day), now_ms()
         speed = day_length_ms(self.day) / 1_000 / self.seconds
-        plan = Plan(self.day, speed, began_ms + LEAD_MS)
+        plan = Plan(self.day, speed, began_ms + lead_ms)
         run = Run(plan, GRACE_MS, stopped=lambda: False)
         rows = [year.reminder(flight, plan.due_at_ms(flight), f"{began_ms // 1_000:x}") for flight in flights]
         year.write_day(self.jobs.folder, rows)

@@ -39,6 +39,5 @@ class Report:
             "findings": self.findings,
         }
         lateness = {"p50": day.lateness_p50_ms, "p99": day.lateness_p99_ms, "max": day.lateness_max_ms}
-        shown = {name: f"{figure:,}" for name, figure in figures.items()}
-        shown |= {f"lateness {name}": "-" if ms is None else f"{ms:,} ms" for name, ms in lateness.items()}
-        return [f"{name:<12} {figure:>10}" for name, figure in shown.items()]
+        told = [f"{name:<12} {figure:>9,}" for name, figure in figures.items()]
+        return told + [f"lateness {name} {'-' if ms is None else f'{ms:,}':>9} ms" for name, ms in lateness.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from contextlib import closing
 from pathlib import Path
@@ -75,9 +76,21 @@ def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
     first, second = (json.loads(call("--batch", "november", "--id", "flight").stdout) for _ in range(2))
     assert (first["loaded"], first["was_loaded"]) == (600, False)
     assert (second["loaded"], second["was_loaded"]) == (0, True)
+    assert (len(first["worst_herds"]), second["worst_herds"]) == (5, []), "what was loaded before adds nothing"
     with closing(open_store(url)) as store:
         [one] = loads.listed(store)
         assert (one.load.name, one.load.state, one.load.rows) == ("november", COMMITTED, 600)
+
+
+def test_json_in_a_csv_file_is_read_as_all_programs_write_it(call: Any, tmp_path: Path) -> None:
+    with (tmp_path / "quoted.csv").open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["args", "eta", "flight"])
+        lines.writerow([json.dumps(["ann, or bob", 'the "first"']), "2031-01-01T10:00:00Z", "1"])
+        lines.writerow(["[]", "2031-01-01T10:00:00Z", "2"])
+    quoted = ("--rows", str(tmp_path / "quoted.csv"), "--sql", "SELECT * FROM rows", "--id", "flight")
+    said = json.loads(call(*quoted, "--dry-run").stdout)
+    assert (said["good"], said["rejects"]) == (2, {})
 
 
 def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:

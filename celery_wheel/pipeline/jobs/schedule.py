@@ -37,6 +37,7 @@ from celery_wheel.pipeline.output import Output
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.store import loads, open_store
+from celery_wheel.store.sql import SqlStore
 
 NAME = "schedule"
 HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
@@ -103,7 +104,8 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     try:
         counts = output.rejects(rows.rejected(found))
         good = rows.good(found, given["id_column"])
-        facts = _looked_at(spark, given, good, output, tell)
+        was_loaded = bool(given["batch"]) and _was_loaded(good, given)
+        facts = _looked_at(spark, given, good, was_loaded, output, tell)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
         if not given["dry_run"]:
             tell("scheduling")
@@ -124,7 +126,8 @@ def _rows(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
             raise SettingError("--table must say what of --jdbc to schedule")
         found = spark.read.format("jdbc").option("url", jdbc).option("dbtable", given["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
-        found = spark.read.option("header", "true").csv(path)
+        # Quotes within quotes are doubled, as all programs write them but Spark: args are JSON, and full of them.
+        found = spark.read.option("header", "true").option("escape", '"').csv(path)
     elif path.endswith(inputs.JSON):
         found = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
     else:
@@ -150,9 +153,14 @@ def _rules(given: Mapping[str, Any]) -> rows.Rules:
 
 
 def _looked_at(
-    spark: SparkSession, given: Mapping[str, Any], good: DataFrame, output: Output, tell: Callable[[str], None]
+    spark: SparkSession,
+    given: Mapping[str, Any],
+    good: DataFrame,
+    was_loaded: bool,
+    output: Output,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The load before and after; the herds that there would be."""
+    """The load before and after; the herds that there would be. Rows of a batch that was loaded add nothing."""
     tell("what is pending, and what would be")
     now_s = _now_ms() // 1_000
     before = forecast.due(inputs.table(spark, {"store": given["store"]}, "pending", forecast.COLUMNS))[0]
@@ -161,8 +169,9 @@ def _looked_at(
         ends = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
         [span] = added.agg(*ends).collect()
         unit_s = 60 if span.n and span.last - span.first <= MINUTES_UP_TO_S else 3_600
-        table = output.table("load", load(before, added, unit_s).orderBy("at")).to_pylist()
-        herds = forecast.herds(before.unionByName(added), now_s, now_s - forecast.WINDOW_S, given["least"], {})
+        new = added.limit(0) if was_loaded else added
+        table = output.table("load", load(before, new, unit_s).orderBy("at")).to_pylist()
+        herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, given["least"], {})
         found = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
     finally:
         added.unpersist()
@@ -184,12 +193,26 @@ def _looked_at(
     }
 
 
-def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Of the write."""
     options = {"batch": given["batch"], "url": given["store"], "app": given["app"]}
     options["key"] = rows.ID if given["id_column"] else None
-    named = {name: value for name, value in options.items() if value}
-    url = target(named, good.schema).url
-    with closing(open_store(url, shards=None, create=False)) as opened:
+    return {name: value for name, value in options.items() if value}
+
+
+def _opened(good: DataFrame, named: Mapping[str, str]) -> closing[SqlStore]:
+    return closing(open_store(target(named, good.schema).url, shards=None, create=False))
+
+
+def _was_loaded(good: DataFrame, given: Mapping[str, Any]) -> bool:
+    with _opened(good, _options(given)) as opened:
+        found = loads.of_name(opened, given["batch"])
+    return found is not None and found.is_loaded
+
+
+def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
+    named = _options(given)
+    with _opened(good, named) as opened:
         before = loads.of_name(opened, given["batch"])
         began = time.monotonic()
         if before is None or not before.is_loaded:
