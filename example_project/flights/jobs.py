@@ -25,6 +25,14 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSe
 ALL, FIRST, LAST = slice(None), slice(4), slice(-1, None)
 
 
+def prepare(folder: Path) -> None:
+    """Before Spark starts: a Java for a short life, whose temporary files go into the folder, also if it is killed."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = str(temporary)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f'{SHORT_LIVED} "-Djava.io.tmpdir={temporary}"')
+
+
 class Jobs:
     """``folder``: each job has its results in one of its own there. ``here``: paths are shown as seen from it."""
 
@@ -32,7 +40,6 @@ class Jobs:
         self.folder = folder
         self.store = store
         self._here = f"{here}{os.sep}"
-        os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
 
     def run(self, job: str, *options: object, output: str | None = None, told: slice = ALL) -> dict[str, Any]:
         """The summary of a job; ``told`` are those of its lines that are shown."""

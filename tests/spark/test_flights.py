@@ -51,8 +51,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "")  # the Java of the tests runs already
+def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> Jobs:
     return Jobs(tmp_path, f"sqlite:///{tmp_path}/wheel.sqlite3", tmp_path)
 
 

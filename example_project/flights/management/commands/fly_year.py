@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from flights.flow import Flow
-from flights.jobs import Jobs
+from flights.jobs import Jobs, prepare
 from flights.timetable import TimetableError
 
 #: Spark has so much work at the same time as beat and the worker, and they go first.
@@ -25,6 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         os.nice(NICE)
+        prepare(settings.RUN_DIR)
         jobs = Jobs(settings.RUN_DIR, settings.CELERY_WHEEL_STORE, settings.PROJECT.parent)
         try:
             report = Flow(jobs, options["date"], options["seconds"]).run()
