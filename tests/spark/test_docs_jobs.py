@@ -56,6 +56,6 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
 def test_every_job_option_and_finding_of_the_page_exists() -> None:
     assert [name for name in JOBS if name in TOLD] == TOLD
     known = {option for name in JOBS for parameter in command(name).params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z]+", PAGE)) <= known
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
     rows = " ".join(re.findall(r"^\| (`[^|]*) \|", PAGE.split("## reconcile")[1], re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", rows)) == {*KINDS}
