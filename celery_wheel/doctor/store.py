@@ -48,7 +48,7 @@ def _left_open(site: Site, store: SqlStore) -> Iterator[Finding]:
         if one.state == OPEN and age_ms > LEFT_OPEN_MS:
             yield warning(
                 "load",
-                f"the bulk load {seen(one.name)} was begun {duration(age_ms)} ago and is open: nothing of it is scheduled",
+                f"the bulk load {seen(one.name)} was begun {duration(age_ms)} ago and is open: nothing of it leaves",
                 "Run the same job again to go on with it, or: "
                 f"celery -A <project> wheel loads --abort {shlex.quote(seen(one.name))}",
             )
