@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.store import loads, open_store
 from celery_wheel.store.model import COMMITTED
 from tests.spark.stores import fill, site
+from tests.stores.samples import NOW
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()
@@ -29,6 +33,12 @@ def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsy
         fill(one)
         for example in examples:
             exec(example.replace("/var/lib/wheel", str(tmp_path)), names)  # noqa: S102 - our own page
+        [command] = re.findall(r"```sh\n(celery-wheel-pipeline .*?)```", PAGE, re.DOTALL)
+        line = command.replace("/var/lib/wheel", str(tmp_path))
+        one.leave(one.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that waited for this instant already
+        for new in (2, 0):  # what the program above has written is not written again, nor is this
+            done = CliRunner().invoke(main, shlex.split(line)[1:])
+            assert (done.exit_code, f"{new} events" in done.stdout) == (0, True), done.output
     assert names["spark"] is spark
     shown = capsys.readouterr().out
     assert re.search(r"by\.key *\| *app\.remind *\| *1 *\|", shown)
