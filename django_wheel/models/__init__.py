@@ -16,15 +16,17 @@ from django_wheel.models.asked import Answer, Gate, Inbox, Tombstone, Watch
 from django_wheel.models.holders import Meta, Scheduler, Shard
 from django_wheel.models.loads import Load, LoadChunk, LoadPart
 from django_wheel.models.log import Batch, Lane, Outcome, Payload, Tally, Timer
-from django_wheel.models.pages import History, Pending, Rejected, Wheel
+from django_wheel.models.pages import Forecast, History, Lateness, Pending, Rejected, Wheel
 
 __all__ = [
     "Answer",
     "Batch",
+    "Forecast",
     "Gate",
     "History",
     "Inbox",
     "Lane",
+    "Lateness",
     "Load",
     "LoadChunk",
     "LoadPart",

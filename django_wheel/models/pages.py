@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django_wheel.models.holders import Shard
-from django_wheel.models.log import Outcome, Timer
+from django_wheel.models.log import Batch, Outcome, Tally, Timer
 
 
 class Wheel(Shard):
@@ -46,3 +46,21 @@ class Rejected(Outcome):
         proxy = True
         default_permissions = ()
         verbose_name_plural = "rejected"
+
+
+class Lateness(Batch):
+    """The page of what the job ``lateness`` left."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name_plural = "lateness"
+
+
+class Forecast(Tally):
+    """The page of what the job ``forecast`` left."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name_plural = "forecast from archive"
