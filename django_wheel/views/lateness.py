@@ -54,7 +54,7 @@ def _shown(found: Results, asked: Asked, number: int) -> dict[str, Any]:
 
     task, queue = asked.criteria.task, asked.criteria.queue
     figure = figures.lateness(found, task, queue, (number - 1) * LINES, LINES)
-    span = range(figure.last_ms, figure.to_ms, HOUR_MS)
+    span = range(figure.last_ms, figure.to_ms, HOUR_MS)[::-1]  # what was last is what is looked for
     rows = [_row(line, span) for line in figure.lines]
     return {
         "figure": figure,
@@ -71,7 +71,7 @@ def _shown(found: Results, asked: Asked, number: int) -> dict[str, Any]:
 def _row(line: Line, span: range) -> Row:
     names = {name: value for name, value in (("task", line.task), ("queue", line.queue)) if value is not None}
     query = "?" + urlencode(names)
-    cells = [line.last.get(at) for at in range(len(span))]
+    cells = [line.last.get(at) for at in reversed(range(len(span)))]
     return Row(line, query, _cell(line.worst, query), [None if one is None else _cell(one, query) for one in cells])
 
 

@@ -60,8 +60,10 @@ def leave_lateness(folder: Path, *rows: dict[str, Any], **facts: Any) -> Path:
     return leave(folder, "lateness", {"hours": pa.Table.from_pylist(ordered, HOURS)}, **facts)
 
 
-def leave_forecast(folder: Path, facts: dict[str, Any] | None = None, **rows: list[dict[str, Any]]) -> Path:
+def leave_forecast(
+    folder: Path, facts: dict[str, Any] | None = None, *, run: datetime = RUN, **rows: list[dict[str, Any]]
+) -> Path:
     """``rows``: minutes, herds, drain."""
     tables = {name: pa.Table.from_pylist(rows.get(name, []), schema) for name, schema in FORECAST.items()}
     known = {"now": "2027-01-15T07:00:00.000Z", "pending": 1_234, "overdue": 5, "beyond": 0, "rejects": {}}
-    return leave(folder, "forecast", tables, **{**known, **(facts or {})})
+    return leave(folder, "forecast", tables, run, **{**known, **(facts or {})})
