@@ -21,6 +21,7 @@ from freezegun import freeze_time
 
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline.figures import rows as figures
+from celery_wheel.pipeline.figures.lateness import lateness
 from celery_wheel.pipeline.results import Results, reading
 from django_wheel.views import results
 from tests.admin.conftest import MakeClient, text_of
@@ -105,6 +106,13 @@ def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) 
     assert "app.other" not in text.split('id="wheel-late"')[1]
     assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
     assert "Nothing left that is asked for." in shown(viewer, f"{LATENESS}?queue=none")
+
+
+def test_the_worst_hour_is_one_hour_and_not_put_together_of_several(tmp_path: Path) -> None:
+    rows = [hour("app.mail", 3, p99_ms=700), hour("app.mail", 0, objective_ms=50, p99_ms=90, max_ms=900)]
+    [line] = lateness(Results(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
+    assert (line.worst.p99_ms, line.worst.objective_ms, line.worst.max_ms, line.max_ms) == (700, None, 95, 900)
+    assert line.worst == line.last[0]
 
 
 def test_the_last_48_hours_are_shown_and_all_are_counted(viewer: Client, folder: Path) -> None:
