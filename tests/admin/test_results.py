@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,15 +16,12 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline.figures import rows as figures
 from celery_wheel.pipeline.figures.lateness import lateness
-from celery_wheel.pipeline.results import Results, reading
-from django_wheel.views import results
-from tests.admin.conftest import MakeClient, text_of
+from celery_wheel.pipeline.results import Results
+from tests.admin.conftest import shown
 from tests.admin.left import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
 from tests.admin.test_permissions import NASTY
-from tests.site import celery_app
 from tests.stores.samples import NOW
 
 ADMIN = "/admin/django_wheel"
@@ -37,27 +31,6 @@ HOUR_MS = 3_600_000
 LAST_MS = round(LAST.timestamp() * 1_000)
 
 pytestmark = pytest.mark.usefixtures("nowhere")
-
-
-@pytest.fixture
-def nowhere() -> Iterator[None]:
-    """The pages need no store: there is none."""
-    before = celery_app.conf.wheel_store
-    celery_app.conf.wheel_store = "sqlite:////nowhere/wheel.sqlite3"
-    yield
-    celery_app.conf.wheel_store = before
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(celery_app.conf, "wheel_results", str(tmp_path))
-    return tmp_path
-
-
-def shown(client: Client, address: str, status: int = 200) -> str:
-    response = client.get(address)
-    assert response.status_code == status
-    return text_of(response)
 
 
 def cells(text: str, table: str) -> list[list[str]]:
@@ -228,141 +201,6 @@ def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
     text = shown(viewer, FORECAST)
     assert "No herd was found." in text
     assert "--rate 500/s" in text
-
-
-def none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pass
-
-
-def unset(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_results", None)
-
-
-def without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "find_spec", lambda name: None)
-
-
-def of_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text(json.dumps({"job": job, "format": 2, "tables": {}}))
-
-
-def half_a_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text('{"job": "late')
-
-
-def without_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text('{"format": 1}')
-
-
-def of_another_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        leave(folder, "tune", {}).rename(folder / job)
-
-
-def no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).write_text("a file")
-
-
-@pytest.mark.parametrize(
-    ("arrange", "why", "line"),
-    [
-        (none, "no job has written results into this folder", "celery-wheel-pipeline {job} --store"),
-        (unset, "wheel_results is not set", "CELERY_WHEEL_RESULTS = "),
-        (without_pyarrow, "pyarrow is not installed here", "pip install 'celery-wheel[results]'"),
-        (of_another_format, "must be of format 1, got 2; run the job again", "--output {folder}/{job}"),
-        (half_a_summary, "is not the summary of a job", "--output {folder}/{job}"),
-        (without_tables, "it names no job, or no tables", "--output {folder}/{job}"),
-        (of_another_job, "has the results of another job: tune", "--output {folder}/{job}"),
-        (no_folder, "is not the summary of a job", "--output {folder}/{job}"),
-    ],
-)
-def test_where_there_is_nothing_to_show_it_is_said_and_not_in_the_menu(
-    client_of: MakeClient,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arrange: Callable[[Path, pytest.MonkeyPatch], None],
-    why: str,
-    line: str,
-) -> None:
-    client = client_of("viewer")
-    arrange(folder, monkeypatch)
-    for job in results.JOBS:
-        text = unescape(shown(client, f"{ADMIN}/{job}/"))
-        assert why in text
-        assert line.format(folder=folder, job=job) in text
-    assert f"{ADMIN}/pending/" in shown(client, "/admin/")
-    for job in results.JOBS:
-        assert f"{ADMIN}/{job}/" not in shown(client, "/admin/")
-
-
-@pytest.mark.parametrize(("kind", "sees"), [("staff", False), ("viewer", True), ("operator", True)])
-def test_the_menu_offers_what_there_is(client_of: MakeClient, folder: Path, kind: str, sees: bool) -> None:
-    leave_lateness(folder)
-    text = text_of(client_of(kind).get("/admin/"))
-    assert (LATENESS in text) is sees
-    assert FORECAST not in text
-
-
-def test_the_wheel_page_leads_to_them(
-    viewer: Client, folder: Path, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "From the pipeline" not in shown(viewer, f"{ADMIN}/wheel/")
-    leave_forecast(folder)
-    page = shown(viewer, f"{ADMIN}/wheel/").split('id="content-main"')[1]
-    assert FORECAST in page
-    assert LATENESS not in page
-
-
-def test_a_setting_that_makes_no_sense_is_said(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_results", "results")
-    assert "wheel_results must be the absolute path of a folder" in shown(viewer, LATENESS, 503)
-    assert FORECAST not in shown(viewer, "/admin/")
-    with pytest.raises(SettingError, match="or None, got 'results'"):
-        results.absent(results.conf(), "lateness")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("damage", ["removed", "half-written", "of other columns", "of other types"])
-def test_files_that_cannot_be_read_are_said_and_are_no_error_of_the_page(
-    viewer: Client, folder: Path, damage: str
-) -> None:
-    [path] = leave_lateness(folder, hour("app.mail")).glob("hours-*.parquet")
-    if damage == "removed":
-        path.unlink()
-    elif damage == "half-written":
-        path.write_bytes(path.read_bytes()[:-10])
-    elif damage == "of other columns":
-        pq.write_table(pa.table({"task": ["app.mail"]}), path)
-    else:
-        row = {name: ["x"] for name in HOURS.names}
-        pq.write_table(pa.table(row), path)
-    text = shown(viewer, LATENESS, 503)
-    assert "The results cannot be shown: " in text
-    assert str(path) in text or "of other types" in text
-
-
-def test_results_that_went_while_they_were_read_are_read_once_more(folder: Path) -> None:
-    place = leave_lateness(folder, hour("app.old"))
-    seen = []
-
-    def read(found: Results) -> list[dict[str, Any]]:
-        seen.append(found.summary["run"])
-        if len(seen) == 1:  # the job comes to its end, twice
-            next(place.glob("hours-*")).unlink()
-            leave_lateness(folder, hour("app.new"), run=RUN + timedelta(hours=2))
-        return found.rows("hours", ["task"])
-
-    assert reading(place, read) == [{"task": "app.new"}]
-    assert seen == ["20270115T070000Z-7", "20270115T090000Z-7"]
-    next(place.glob("hours-*")).unlink()
-    with pytest.raises(FileUnusable, match="run lateness again if that does not pass"):
-        reading(place, lambda found: found.rows("hours"))
 
 
 def test_nothing_of_the_results_reaches_a_page_unescaped(viewer: Client, folder: Path) -> None:
