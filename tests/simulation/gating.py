@@ -60,8 +60,9 @@ class Gating:
             self._collect(data)
 
     def _take(self, row_id: int, chunk: Chunk) -> None:
-        """A chunk whose publishing was broken off is tried again: it is the same one, and on its way since then."""
-        if row_id not in self.taken or (row_id in self.left and self.taken[row_id][0] is not chunk):
+        """What is sent again, by this holder or the next one, since it may have arrived, is on its way since then."""
+        sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.again
+        if row_id not in self.taken or sent_anew:
             self.taken[row_id] = chunk, self.step
             self.left.discard(row_id)
 
