@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import Connection, and_, select, update
 
 from celery_wheel.store.database import Database
 from celery_wheel.store.schema import batch, outcome, shard
@@ -39,10 +39,16 @@ def waiting(database: Database) -> list[Waiting]:
     found = []
     with database.snapshot() as connection:
         for number, mark in connection.execute(select(shard.c.shard, shard.c.archived).order_by(shard.c.shard)).all():
-            instants = []
-            for table, at_ms in ((batch, batch.c.dispatched_ms), (outcome, outcome.c.at_ms)):
-                beyond = select(at_ms).where(table.c.shard == number, table.c.id > mark)
-                instants.append(connection.scalar(beyond.order_by(table.c.id).limit(1)))
-            if known := [at_ms for at_ms in instants if at_ms is not None]:
-                found.append(Waiting(number, mark, min(known)))
+            at_ms = first_after(connection, number, mark)
+            if at_ms is not None:
+                found.append(Waiting(number, mark, at_ms))
     return found
+
+
+def first_after(connection: Connection, shard: int, number: int) -> int | None:
+    """When the first event of a shard beyond a number took place; None where there is none."""
+    instants = []
+    for table, at_ms in ((batch, batch.c.dispatched_ms), (outcome, outcome.c.at_ms)):
+        beyond = select(at_ms).where(table.c.shard == shard, table.c.id > number)
+        instants.append(connection.scalar(beyond.order_by(table.c.id).limit(1)))
+    return min((at_ms for at_ms in instants if at_ms is not None), default=None)
