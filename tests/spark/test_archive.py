@@ -91,8 +91,8 @@ def more(one: Site, at_ms: int) -> None:
     """Two more events at that time: one leaves, one is cancelled."""
     left, stopped = one.holder.accept(one.store.lanes(0)[0].hand.due_ms + 1, NOW + DAY_MS)
     one.leave([left], at_ms)
-    outcome = one.holder.outcome(stopped.id, at_ms=at_ms)
-    one.holder.apply(moves=[one.holder.rest(stopped, at_ms)], outcomes=[outcome])
+    rest, outcome = one.holder.rest(stopped, at_ms), one.holder.outcome(stopped.id, at_ms=at_ms)
+    one.holder.apply(moves=[rest], outcomes=[outcome])
 
 
 def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, make_url: MakeUrl, folder: Path) -> None:
@@ -195,13 +195,15 @@ def test_a_run_that_was_broken_off_is_made_good_by_the_next(
     assert finished["events"] == (0 if at == "done" else 2)
     assert_same(folder, *wanted)
     assert marks(one)[0] == one.holder.highest_seq
-    assert list((folder / "_staging").glob("*/*")) == []
+    assert at == "done" or list((folder / "_staging").glob("*/*")) == [], (
+        "else with the next run that has something to do"
+    )
 
 
 def killed(where: str, one: Site, folder: Path, scratch: Path, there: Callable[[], bool]) -> None:
     """Archive in a process of its own until it stays there; then end it and all its children."""
     command = [sys.executable, "-m", "tests.spark.archiving", where, one.url, str(folder), str(scratch)]
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: there() or process.poll() is not None, f"it is {where}", seconds=120)
             assert process.poll() is None
