@@ -40,6 +40,7 @@ def test_the_page_has_all_columns_and_options() -> None:
         "dueFrom",
         "dueTo",
         "partitions",
+        "events",
         "schema",
         "pushdown",
         "startingAt",

@@ -52,8 +52,9 @@ class States:
 
     def last(self) -> State | None:
         """None of a new archive."""
-        found = [state for slot in SLOTS for state in self._of(slot)]
-        return max(found, key=lambda state: state.serial, default=None)
+        path = f"{self._path}/_state/*"
+        rows = where_it_is(lambda: self._spark.read.text(path).collect()) or []
+        return max((_read(path, row.value) for row in rows), key=lambda state: state.serial, default=None)
 
     def write(self, state: State) -> None:
         """Raises FileUnusable where another run has written since the one before ``state`` was."""
@@ -66,11 +67,6 @@ class States:
         line = json.dumps({"format": FORMAT, **asdict(state)}, sort_keys=True)
         rows = self._spark.createDataFrame([(line,)], "value string").coalesce(1)
         rows.write.mode("overwrite").text(f"{self._path}/_state/{SLOTS[state.serial % len(SLOTS)]}")
-
-    def _of(self, slot: str) -> list[State]:
-        path = f"{self._path}/_state/{slot}"
-        rows = where_it_is(lambda: self._spark.read.text(path).collect()) or []
-        return [_read(path, row.value) for row in rows]
 
 
 def where_it_is(read: Callable[[], T]) -> T | None:
