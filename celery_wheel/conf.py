@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.errors import SettingError
-from celery_wheel.setting import Setting, flag, matching, one_of, rates, scheduler, seconds, whole
+from celery_wheel.setting import Setting, flag, folder, matching, one_of, rates, scheduler, seconds, whole
 
 MIB = 2**20
 GIB = 2**30
@@ -147,6 +147,12 @@ class Conf:
 
     rescue = Setting(False, flag(), "True lets workers hand eta messages of other producers over to the wheel.")
     rescue_after_ms = Setting(1, seconds(0), "A worker itself holds what is due within so many seconds.")
+
+    results = Setting(
+        None,
+        folder(),
+        "The folder in which the pipeline's jobs leave `lateness` and `forecast`, for the admin to show.",
+    )
 
     def __init__(self, app: Any) -> None:
         self.app = app

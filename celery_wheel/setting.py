@@ -16,10 +16,12 @@ Promise: reading gives a value that meets the rule, or raises SettingError. Noth
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from celery_wheel.errors import SettingError
@@ -151,6 +153,17 @@ def matching(pattern: str, phrase: str) -> Rule[str]:
         raise _reject(value)
 
     return Rule(phrase, parse)
+
+
+def folder() -> Rule[Path | None]:
+    """A folder, whether it is there or not; None for none. Web processes start anywhere, so it is absolute."""
+
+    def parse(value: Any) -> Path | None:
+        if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
+            return value if value is None else Path(value)
+        raise _reject(value)
+
+    return Rule("the absolute path of a folder, like /var/lib/wheel, or None", parse)
 
 
 def scheduler() -> Rule[Any]:

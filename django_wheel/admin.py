@@ -1,4 +1,4 @@
-"""The wheel in the Django admin: pages that read the store, and two that ask the holders for something.
+"""The wheel in the Django admin: pages that read the store or results, and two that ask the holders for something.
 
 ::
 
@@ -9,6 +9,8 @@
     Rejected    …/rejected/                          the same
     Batches     …/batch/                             the same
     Shards      …/shard/                             the same
+    Lateness    …/lateness/                          the same; offered where there are results
+    Forecast    …/forecast/                          the same
 
     acting      …/pending/act/    POST               operate_wheel
                 …/wheel/gate/     GET, POST          operate_wheel
@@ -42,7 +44,9 @@ from celery_wheel.store import browse
 from django_wheel import models
 from django_wheel.permissions import may_operate, may_view
 from django_wheel.project import project_wheel
-from django_wheel.views import acting, gates, lists
+from django_wheel.views import acting, gates, lists, results
+from django_wheel.views.forecast import forecast
+from django_wheel.views.lateness import lateness
 from django_wheel.views.live import live
 from django_wheel.views.request import Asked, asked
 
@@ -62,6 +66,7 @@ class PageAdmin(ModelAdmin):
 
     template: ClassVar[str]
     show: Show  #: what the template needs
+    what: ClassVar[str] = "The wheel"  #: cannot be shown
 
     # -- who may -------------------------------------------------------------------------------------
 
@@ -130,7 +135,7 @@ class PageAdmin(ModelAdmin):
         try:
             shown = show(project_wheel(), wanted)
         except (WheelError, ImproperlyConfigured) as error:
-            context["error"] = str(error)
+            context |= {"error": str(error), "what": self.what}
             return TemplateResponse(request, "django_wheel/unusable.html", context, status=503)
         page = shown.get("page")
         context["next_link"] = wanted.next_link(page.next) if page is not None else None
@@ -147,6 +152,9 @@ class WheelAdmin(PageAdmin):
             path("live/", self.guarded(self.live), name=f"{name}_live"),
             path("gate/", self.acting(self.gate, (*READING, "POST")), name=f"{name}_gate"),
         ]
+
+    def page(self, request: HttpRequest) -> HttpResponse:
+        return self.answer(request, self.template, self.show, there={job: results.there(job) for job in results.JOBS})
 
     def live(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request, "django_wheel/live.html", self.show)
@@ -230,3 +238,24 @@ class BatchAdmin(PageAdmin):
 class ShardAdmin(PageAdmin):
     template = "django_wheel/shards.html"
     show = staticmethod(lists.shards)
+
+
+class ResultsAdmin(PageAdmin):
+    """A page of what a job of the pipeline left; in the menu while there is something to show."""
+
+    what = "The results"
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return super().has_module_permission(request) and results.there(str(self.opts.model_name))
+
+
+@admin.register(models.Lateness)
+class LatenessAdmin(ResultsAdmin):
+    template = "django_wheel/lateness.html"
+    show = staticmethod(lateness)
+
+
+@admin.register(models.Forecast)
+class ForecastAdmin(ResultsAdmin):
+    template = "django_wheel/forecast.html"
+    show = staticmethod(forecast)

@@ -124,8 +124,8 @@ def ahead(due: Iterable[Due], now_ms: int) -> Ahead:
         else:
             later += one.pending
     return Ahead(
-        hours=_bars(hours, this_hour, HOUR_MS),
-        days=_bars(days, midnight, DAY_MS, not_before_ms=hours_end),
+        hours=bars(hours, this_hour, HOUR_MS),
+        days=bars(days, midnight, DAY_MS, not_before_ms=hours_end),
         later=later,
         overdue=overdue,
         hours_from_ms=this_hour,
@@ -134,7 +134,8 @@ def ahead(due: Iterable[Due], now_ms: int) -> Ahead:
     )
 
 
-def _bars(counts: Sequence[int], begins_ms: int, width_ms: int, not_before_ms: int = 0) -> list[Bar]:
+def bars(counts: Sequence[int], begins_ms: int, width_ms: int, not_before_ms: int = 0) -> list[Bar]:
+    """A bar for each span of so many milliseconds that has something in it."""
     heights = _heights(counts)
     return [
         Bar(

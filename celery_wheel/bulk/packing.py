@@ -1,4 +1,4 @@
-"""Rows as columns, packed for a bulk load: what ``apply_async`` would have left for each, in a third of the time.
+"""Rows as columns, packed for a bulk load: what ``apply_async`` would have left for each.
 
 ::
 

@@ -10,6 +10,7 @@
     verdicts  what the holders said of each                       gates     pause, resume
                                                                   completing  complete
                                                                   leaving   drain, import
+                                                                  loads     bulk loads
                                                                   migrate, reshard, bench, forecast, doctor
 
 Everything is read from the store, so any process that reaches it can ask, also while no scheduler runs; ``doctor`` asks
@@ -34,6 +35,7 @@ from celery_wheel.cli import (
     forecast,
     gates,
     leaving,
+    loads,
     migrate,
     past,
     reshard,
@@ -51,6 +53,7 @@ __all__ = [
     "forecast",
     "gates",
     "leaving",
+    "loads",
     "migrate",
     "past",
     "reshard",

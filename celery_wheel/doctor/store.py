@@ -1,22 +1,26 @@
-"""The store: can it be read, is it the one that the settings mean, is there room, and is its history archived."""
+"""The store: can it be read, is it what the settings mean, what is left in it, is there room, is history archived."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from celery_wheel.doctor.finding import Finding, error, ok, warning
 from celery_wheel.doctor.site import Site
-from celery_wheel.present import duration, utc
-from celery_wheel.store import archive_marks
+from celery_wheel.present import duration, seen, utc
+from celery_wheel.store import archive_marks, loads
 from celery_wheel.store.archive_marks import ARCHIVE
+from celery_wheel.store.model import OPEN
 from celery_wheel.store.place import place_of
 from celery_wheel.store.schema import SCHEMA_VERSION
 from celery_wheel.store.sql import SqlStore
 
 #: Bytes that are free on the disk. A full one stops what comes in; what is in stays.
 LOW, NEARLY_FULL = 2**30, 100 * 2**20
+#: Hardly any load takes longer than this.
+LEFT_OPEN_MS = 86_400_000
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -32,10 +36,25 @@ def check(site: Site) -> Iterator[Finding]:
             "that no scheduler reads, or schedulers refuse to start",
             f"Set wheel_shards = {store.shards} everywhere, or: celery -A <project> wheel reshard {site.conf.shards}",
         )
+    yield from _left_open(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
     if site.conf.history_archive:
         yield _archived(site, store)
+
+
+def _left_open(site: Site, store: SqlStore) -> Iterator[Finding]:
+    with store.database.reading() as connection:
+        unfinished = loads.unfinished(connection)
+    for one in unfinished:
+        age_ms = site.now_ms() - one.begun_ms
+        if one.state == OPEN and age_ms > LEFT_OPEN_MS:
+            yield warning(
+                "load",
+                f"the bulk load {seen(one.name)} was begun {duration(age_ms)} ago and is open: nothing of it leaves",
+                "Run the same job again to go on with it, or: "
+                f"celery -A <project> wheel loads --abort {shlex.quote(seen(one.name))}",
+            )
 
 
 def _room(store: SqlStore) -> Finding:

@@ -10,7 +10,9 @@
     unknown     the store does not know it, or it is bytes that could not be read and have no destination
 
 Replayed rows are due now, in the order in which they are named, and stand in nobody's way: their lane is theirs. Where
-the broker keeps no hand they are marked, and cancelling one of them answers ``too_late``, for it may have run.
+the broker keeps no hand they are marked, and cancelling one of them answers ``too_late``, for it may have run. There it
+is the same with a requeue of what the broker refused: it may have been refused the second time only, when a holder sent
+again what the one before it may have sent already.
 
 A row that left is only taken where no later adoption can ask for it: the broker remembers what was in the range that it
 was given and the store did not know of yet, and takes a row that is missing there for writes that it has lost.
@@ -20,11 +22,10 @@ Rows and history are looked at and changed under the term's ``history`` lock, so
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.inbox import Command
-from celery_wheel.engine.lane import Lane
 from celery_wheel.engine.revision import Revision, give_back, revised
 from celery_wheel.engine.term import Term
 from celery_wheel.errors import TakenBack
@@ -35,12 +36,16 @@ def recall(ctx: Context, term: Term, command: Command) -> Generator[str, None, b
     """Returns whether it was carried out, as ``commands.carry_out`` does."""
     now_ms = ctx.clock.now_ms()
     with term.history:
-        rows, verdicts = _replayable(ctx, term, command) if command.kind == REPLAY else _set_aside(ctx, command)
+        if command.kind == REPLAY:
+            rows, verdicts = _replayable(ctx, term, command)
+            again = {row.id for row in rows}
+        else:
+            rows, again, verdicts = _set_aside(ctx, command)
         with term.active():
             if command.kind == REPLAY:
                 verdicts.update({str(row.id): "too_late" for row in rows if not _is_closed(term, row)})
                 rows = [row for row in rows if verdicts[str(row.id)] == "done"]
-            revision = _bring_back(term, rows, command, now_ms)
+            revision = _bring_back(term, rows, again, command, now_ms)
         if command.answer_to is not None:
             revision.change.answers = [Answer(command.answer_to, verdicts, now_ms)]
         try:
@@ -58,13 +63,14 @@ def recall(ctx: Context, term: Term, command: Command) -> Generator[str, None, b
     return True
 
 
-def _set_aside(ctx: Context, command: Command) -> tuple[list[Row], dict[str, str]]:
+def _set_aside(ctx: Context, command: Command) -> tuple[list[Row], set[int], dict[str, str]]:
     found = ctx.store.set_aside(ctx.shard, command.task_ids)
     there = {task_id for task_id, _ in ctx.store.find(ctx.shard, command.task_ids)} | {one[0] for one in found}
-    wanted = [(id_, row) for id_, kind, row in found if kind in SET_ASIDE and (row.exchange or row.routing_key)]
+    wanted = [(id_, kind, row) for id_, kind, row in found if kind in SET_ASIDE and (row.exchange or row.routing_key)]
     verdicts = {id_: "too_late" if id_ in there else "unknown" for id_ in command.task_ids}
-    verdicts |= {id_: "done" for id_, _ in wanted}
-    return [row for _, row in wanted], verdicts
+    verdicts |= {id_: "done" for id_, _, _ in wanted}
+    again = set() if ctx.broker.keeps_hand else {row.id for _, kind, row in wanted if kind == "rejected"}
+    return [row for _, _, row in wanted], again, verdicts
 
 
 def _replayable(ctx: Context, term: Term, command: Command) -> tuple[list[Row], dict[str, str]]:
@@ -79,12 +85,13 @@ def _is_closed(term: Term, row: Row) -> bool:
     return lane is not None and row.position <= lane.closed
 
 
-def _bring_back(term: Term, rows: Iterable[Row], command: Command, now_ms: int) -> Revision:
+def _bring_back(term: Term, rows: Iterable[Row], again: Collection[int], command: Command, now_ms: int) -> Revision:
+    """``again``: those of the rows that may be in their queue already."""
     revision = Revision(Change(inbox=[command.item_id]), rows=list(rows))
     change, lowest = revision.change, dict[int, Position]()
     change.unwatched = [row.id for row in revision.rows]  # it completes with no key any more, and is unique no more
     for row in revision.rows:
-        lane = _lane(term, command, now_ms)
+        lane = term.lane_for(now_ms, now_ms, again=row.id in again)
         move = Move(row.id, lane.number, max(now_ms, lane.cut.due_ms), term.next_seq(), now_ms)
         change.moves.append(move)
         change.outcomes.append(Outcome(term.next_seq(), row.id, "moved", command.reason, command.actor, now_ms))
@@ -95,7 +102,3 @@ def _bring_back(term: Term, rows: Iterable[Row], command: Command, now_ms: int) 
     change.lanes = term.new_lanes()
     change.seq = term.seq
     return revision
-
-
-def _lane(term: Term, command: Command, now_ms: int) -> Lane:
-    return term.lane_for(now_ms, now_ms, again=command.kind == REPLAY)

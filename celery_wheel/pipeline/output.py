@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: So many rejected rows are kept; how many there were, and why, is in the summary.
 REJECTS_KEPT = 100_000
+#: Who reads only the last rows of a large table reads no more of it than the groups that have them.
+ROW_GROUP = 50_000
 
 
 class Output:
@@ -49,7 +51,7 @@ class Output:
         arrow = found.toArrow() if hasattr(found, "toArrow") else found
         if self._folder is not None:
             self._tables[name] = file = f"{name}-{self._run}.parquet"
-            pq.write_table(arrow, self._folder / file, compression="zstd")
+            pq.write_table(arrow, self._folder / file, compression="zstd", row_group_size=ROW_GROUP)
         return arrow
 
     def rejects(self, rejected: DataFrame) -> dict[str, int]:

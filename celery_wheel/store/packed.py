@@ -10,8 +10,8 @@
 Values are parts of JSON, so neither separator can be in one: JSON has no control characters but in escapes. A message
 that shares nothing with others is of a kind whose format is %s alone.
 
-Against whole messages, one a line, of the same task (1.1 kB each): a sixth of the bytes before and a half after zlib,
-and a third of the time to write them. To take them in costs a microsecond a message more.
+Measured with 500 reminders (1.3 kB each as whole messages): 262 bytes a message before zlib and 61 after, against 80
+for whole ones; 1.0 against 2.0 µs to compress it, and 2.0 µs to make it whole again.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ class Store(Protocol):
         """Those of the rows that the store has, wherever they are."""
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
-        """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that ends at or
-        before ``upto``; None when there is none."""
+        """``from_`` of the earliest batch of the lane dispatched at or after ``since_ms`` that begins before ``upto``;
+        None when there is none. ``upto`` may be in the middle of one: a broker that lost writes twice was there."""
 
     def pending(self, shard: int) -> dict[TallyKey, int]:
         """The tally: pending rows by hour, queue and task. Zero counts are left out."""

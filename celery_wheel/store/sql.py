@@ -232,10 +232,8 @@ class SqlStore(Desk):
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
             batches = self._sql.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
-        starts = (
-            Position(batch.from_due_ms, batch.from_seq) for batch in batches if (batch.to_due_ms, batch.to_seq) <= upto
-        )
-        return min(starts, default=None)
+        starts = [Position(batch.from_due_ms, batch.from_seq) for batch in batches]
+        return min((start for start in starts if start < upto), default=None)
 
     def pending(self, shard: int) -> dict[TallyKey, int]:
         with self._database.reading() as connection:

@@ -48,6 +48,7 @@ def live(wheel: Wheel, asked: Asked) -> dict[str, Any]:
         "shards": shards,
         "several": len(shards) > 1,
         "chosen": chosen,
+        "narrowed": f"shard={chosen.shard}&",
         "pending": sum(one.pending for one in shards),
         "strips": picture.strips(chosen.snapshot["levels"]) if chosen.snapshot else [],
         "ahead": picture.ahead((one for one in due if one.shard == chosen.shard), now),

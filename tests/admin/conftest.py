@@ -67,3 +67,26 @@ def viewer(client_of: MakeClient) -> Client:
 def text_of(response: Any) -> str:
     found: str = response.content.decode()
     return found
+
+
+@pytest.fixture
+def nowhere() -> Iterator[None]:
+    """No store is where the site's app has it."""
+    before = celery_app.conf.wheel_store
+    celery_app.conf.wheel_store = "sqlite:////nowhere/wheel.sqlite3"
+    yield
+    celery_app.conf.wheel_store = before
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the jobs of the pipeline leave their results."""
+    monkeypatch.setitem(celery_app.conf, "wheel_results", str(tmp_path))
+    return tmp_path
+
+
+def shown(client: Client, address: str, status: int = 200) -> str:
+    """A page's text."""
+    response = client.get(address)
+    assert response.status_code == status
+    return text_of(response)

@@ -58,7 +58,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 11
+    assert len(ADDRESSES) == 13
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.admin"}
 
@@ -125,7 +125,7 @@ def test_only_who_may_operate_is_offered_it(client_of: MakeClient, holder: Holde
 @pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
 def test_djangos_own_forms_are_not_there(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
     client, before = client_of(kind), contents(store)
-    for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+    for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast"):
         for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
             for method in ("GET", "POST"):
                 assert client.generic(method, f"/admin/django_wheel/{page}/{form}/").status_code == 404

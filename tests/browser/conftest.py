@@ -32,6 +32,7 @@ class Site:
         self.folder = folder
         self.redis = redis
         self.database = database
+        self.results = folder / "results"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {
@@ -41,6 +42,7 @@ class Site:
             "SITE_DATABASE": database,
             "SITE_STORE": "django://default",
             "SITE_BROKER": redis.url,
+            "SITE_RESULTS": str(self.results),
         }
         self.app = Celery("producer", broker=redis.url, set_as_current=False)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -17,9 +17,9 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.store.model import Message, Row
 from celery_wheel.timing import ManualClock
+from tests.simulation.happenings import ACTIVITIES, START_MS, WEIGHTS, Violation
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
-from tests.simulation.world import ACTIVITIES, START_MS, WEIGHTS, Violation
 
 NAMES = ("a", "b", "c")
 

@@ -14,7 +14,7 @@ import json
 import random
 from collections.abc import Callable, Iterable
 
-from celery_wheel.engine.lane import Lane
+from celery_wheel.engine.lane import Chunk, Lane
 from celery_wheel.store.model import Row
 from tests.simulation.model_store import ModelStore, ShardData
 
@@ -25,7 +25,8 @@ class Gating:
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.rng = rng
         self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
-        self.taken: dict[int, int] = {}  #: by row: the step in which it was taken last
+        self.taken: dict[int, tuple[Chunk, int]] = {}  #: by row: the chunk, and the step in which it was taken
+        self.left: set[int] = set()  #: rows that were pushed since they were taken
         self.step = 0
         self._count = 0
         self.used = False
@@ -52,11 +53,18 @@ class Gating:
     def stepped(self, name: object, lanes: Iterable[Lane], data: ShardData) -> None:
         self.step += 1
         if name in ("taken", "in doubt"):
-            chunks = [lane.in_flight for lane in lanes if lane.in_flight is not None]
-            for row in [row for chunk in chunks for row in chunk.rows if row.id not in chunk.taken]:
-                self.taken.setdefault(row.id, self.step)
+            for chunk in [lane.in_flight for lane in lanes if lane.in_flight is not None]:
+                for row in [row for row in chunk.rows if row.id not in chunk.taken]:
+                    self._take(row.id, chunk)
         if name == "command committed":
             self._collect(data)
+
+    def _take(self, row_id: int, chunk: Chunk) -> None:
+        """What is sent again, by this holder or the next one, since it may have arrived, is on its way since then."""
+        sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.again
+        if row_id not in self.taken or sent_anew:
+            self.taken[row_id] = chunk, self.step
+            self.left.discard(row_id)
 
     def _collect(self, data: ShardData) -> None:
         for number in [one for one in self._asked if one in data.answers]:
@@ -66,7 +74,8 @@ class Gating:
                 self.paused.setdefault(gate, self.step)
 
     def pushed(self, row: Row) -> None:
-        taken = self.taken.pop(row.id, 0)
+        self.left.add(row.id)
+        taken = self.taken[row.id][1] if row.id in self.taken else 0
         for gate in ("all:", f"queue:{row.target}"):
             if taken > self.paused.get(gate, self.step):
                 raise self._violation(f"row {row.id} was taken and pushed although {gate} is paused")

@@ -249,7 +249,7 @@ class ModelStore:
         batches = [
             batch
             for batch in self.disk.shard(shard).batches
-            if batch.lane == lane and batch.to <= upto and batch.dispatched_ms >= since_ms
+            if batch.lane == lane and batch.from_ < upto and batch.dispatched_ms >= since_ms
         ]
         return min((batch.from_ for batch in batches), default=None)
 

@@ -1,5 +1,5 @@
-"""From the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER, and
-SITE_ROUTER."""
+"""From the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER,
+SITE_ROUTER, and SITE_RESULTS."""
 
 import os
 from pathlib import Path
@@ -70,3 +70,4 @@ CELERY_BROKER_URL = os.environ.get("SITE_BROKER") or "memory://"
 CELERY_BEAT_SCHEDULER = "wheel"
 CELERY_BEAT_SCHEDULE_FILENAME = str(FOLDER / "beat")
 CELERY_WHEEL_STORE = os.environ.get("SITE_STORE") or f"sqlite:///{FOLDER / 'wheel.sqlite3'}"
+CELERY_WHEEL_RESULTS = os.environ.get("SITE_RESULTS")

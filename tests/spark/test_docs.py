@@ -1,19 +1,28 @@
-"""The examples of docs/pipeline.md run as they stand there, but for their paths."""
+"""The examples of docs/pipeline.md and docs/loading.md run as they stand there, but for their paths."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.store import loads, open_store
+from celery_wheel.store.model import COMMITTED
 from tests.spark.stores import fill, site
+from tests.stores.samples import NOW
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "pipeline.md").read_text()
+LOADING = (DOCS / "loading.md").read_text()
 
 
 def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,10 +33,30 @@ def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsy
         fill(one)
         for example in examples:
             exec(example.replace("/var/lib/wheel", str(tmp_path)), names)  # noqa: S102 - our own page
+        [command] = re.findall(r"```sh\n(celery-wheel-pipeline .*?)```", PAGE, re.DOTALL)
+        line = command.replace("/var/lib/wheel", str(tmp_path))
+        one.leave(one.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that waited for this instant already
+        for new in (2, 0):  # what the program above has written is not written again, nor is this
+            done = CliRunner().invoke(main, shlex.split(line)[1:])
+            assert (done.exit_code, f"{new} events" in done.stdout) == (0, True), done.output
     assert names["spark"] is spark
     shown = capsys.readouterr().out
     assert re.search(r"by\.key *\| *app\.remind *\| *1 *\|", shown)
     assert re.search(r"2027-01-15 *\| *rejected *\| *1 *\|", shown)
+
+
+def test_the_load_of_the_page_is_loaded(spark: SparkSession, tmp_path: Path) -> None:
+    trials = (
+        "SELECT id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial FROM range(3)"
+    )
+    spark.sql(trials).write.parquet(f"{tmp_path}/lake/trials")
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    open_store(url).close()
+    [example] = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL)
+    exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), {})  # noqa: S102 - ours
+    with closing(open_store(url)) as store:
+        [one] = loads.listed(store)
+    assert (one.load.name, one.load.state, one.load.rows) == ("trials-2026-11-21", COMMITTED, 3)
 
 
 def test_the_page_has_all_columns_and_options() -> None:

@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline import cli
+from celery_wheel.pipeline.figures import forecast as figures_of_forecast
+from celery_wheel.pipeline.figures import lateness as figures_of_lateness
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.results import Results
 from tests.spark import duck
@@ -66,6 +68,9 @@ def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Pat
     assert sum(row["missed"] for row in rows) == found.summary["missed"] > 0
     assert {row["hour"].isoformat()[:10] for row in rows} == {"2026-11-01"}
     assert found.summary["rejects"] == {}
+    page = figures_of_lateness.lateness(found, None, None, 0, 1_000)
+    assert (page.n, page.missed, page.judged, page.left_out) == (expected, found.summary["missed"], len(rows), 0)
+    assert sum(len(line.last) for line in page.lines) == sum(line.hours for line in page.lines) == len(rows)
     assert Path(found.summary["picture"]).read_bytes().startswith(PNG)
 
 
@@ -93,6 +98,10 @@ def test_forecast_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
     found = Results(tmp_path / "out")
     assert sum(row["n"] for row in found.rows("minutes")) == sum(row["n"] for row in found.rows("seconds")) == 4
     assert {row["queue"]: row["n"] for row in found.rows("drain")} == {"by.key": 1, "celery": 3}
+    page = figures_of_forecast.due(found, None, NOW, 60, 1)
+    assert (sum(page.minutes), page.queues) == (4, ["by.key", "celery"])
+    assert figures_of_forecast.herds(found, None, 0, 10) == ([], 0)
+    assert [row["queue"] for row in figures_of_forecast.drains(found, "celery", 10)[0]] == ["celery"]
     assert (tmp_path / "out" / "forecast.png").read_bytes().startswith(PNG)
 
 

@@ -35,6 +35,8 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, PENDING
 
 ENVIRONMENT = "CELERY_WHEEL_STORE"
+#: Where a stream without a checkpoint begins.
+STARTS = ("earliest", "latest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         partitions=_count(named, "partitions"),
         events=_events(named),
         pushdown=_one_of(named, "pushdown", ("true", "false"), "false") == "true",
-        starting_at=_one_of(named, "startingAt", ("earliest", "latest"), "earliest"),
+        starting_at=_one_of(named, "startingAt", STARTS, STARTS[0]),
         max_rows=_count(named, "maxRows") or 1_000_000,
         fail_on_loss=_one_of(named, "failOnLoss", ("true", "false"), "true") == "true",
     )

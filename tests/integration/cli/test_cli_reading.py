@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
+from celery_wheel.store import loads
 from tests.integration.cli.conftest import Commands
 from tests.integration.scheduler.conftest import Bench
 from tests.servers import wait_until
@@ -113,6 +115,24 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, bench: 
     found = filled.json("doctor")
     assert {one["grade"] for one in found["findings"]} == {"ok"}
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
+
+
+def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, bench: Bench) -> None:
+    two_days_ago_ms = int(time.time() * 1_000) - 48 * HOUR_MS
+    loads.begin(bench.app.wheel.store, "trials 1", two_days_ago_ms)
+    try:
+        [one] = filled.json("loads")["loads"]
+        assert (one["name"], one["state"], one["begun_ms"]) == ("trials 1", "open", two_days_ago_ms)
+        remedies = {one["about"]: one["remedy"] for one in filled.json("doctor", code=3)["findings"]}
+        assert remedies["load"].endswith("loads --abort 'trials 1'")
+        refused = filled("loads", "--abort", "trials 1")
+        assert (refused.exit_code, filled.json("loads")["loads"][0]["state"]) == (1, "open")
+    finally:
+        assert filled("loads", "--abort", "trials 1", "--yes").exit_code == 0
+    [one] = filled.json("loads")["loads"]
+    assert one["state"] == "aborted"
+    again = filled("loads", "--abort", "trials 1", "--yes")
+    assert (again.exit_code, again.stderr) == (3, "nothing was aborted: the load trials 1 is aborted\n")
 
 
 def test_what_cannot_be_reached_is_one_line_and_exit_code_1(filled: Commands, bench: Bench) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,7 @@ DEFAULTS = {
     "transactional": False,
     "rescue": False,
     "rescue_after_ms": 1_000,
+    "results": None,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
@@ -84,6 +86,8 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
     ("wheel_keep_eta", True, "keep_eta", True),
     ("wheel_control", False, "control", False),
+    ("wheel_results", "/var/lib/wheel", "results", Path("/var/lib/wheel")),
+    ("wheel_results", Path("/var/lib/wheel"), "results", Path("/var/lib/wheel")),
 ]
 
 BAD: list[tuple[str, Any, str]] = [
@@ -127,6 +131,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("wheel_base_scheduler", " ", "a scheduler class or its import path"),
     ("wheel_base_scheduler", 3, "a scheduler class or its import path"),
     ("wheel_keep_eta", None, "True or False, got None"),
+    ("wheel_results", "results", "the absolute path of a folder, like /var/lib/wheel, or None, got 'results'"),
+    ("wheel_results", "", "the absolute path of a folder"),
+    ("wheel_results", 5, "the absolute path of a folder"),
 ]
 
 

@@ -1,0 +1,33 @@
+"""What all tables of the store have in common, and their indexes as Django has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from sqlalchemy import UniqueConstraint
+
+
+def constraints_of(table: Any) -> list[models.UniqueConstraint]:
+    found = [one for one in table.constraints if isinstance(one, UniqueConstraint)]
+    return [
+        models.UniqueConstraint(fields=[column.name for column in one.columns], name=str(one.name))
+        for one in sorted(found, key=lambda one: str(one.name))
+    ]
+
+
+def indexes_of(table: Any) -> list[models.Index]:
+    found = sorted(table.indexes, key=lambda index: str(index.name))
+    return [models.Index(fields=[column.name for column in index.columns], name=str(index.name)) for index in found]
+
+
+class StoreTable(models.Model):
+    """A table of the store."""
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def check(cls, **options: Any) -> list[Any]:
+        """Without a warning a column that SQLite keeps no comments: they are for PostgreSQL, and nothing needs them."""
+        return [one for one in super().check(**options) if one.id != "fields.W163"]

@@ -1,0 +1,260 @@
+"""The pages of what the pipeline's jobs left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.test import Client
+from freezegun import freeze_time
+
+from celery_wheel.pipeline.figures import rows as figures
+from celery_wheel.pipeline.figures.lateness import lateness
+from celery_wheel.pipeline.results import Results
+from tests.admin.conftest import shown
+from tests.admin.left import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
+from tests.admin.test_permissions import NASTY
+from tests.stores.samples import NOW
+
+ADMIN = "/admin/django_wheel"
+LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
+MOMENT = "2027-01-15 08:00:00"
+HOUR_MS = 3_600_000
+LAST_MS = round(LAST.timestamp() * 1_000)
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+def cells(text: str, table: str) -> list[list[str]]:
+    """What a table's body shows."""
+    body = text.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]]
+    return [[unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in row] for row in rows]
+
+
+@freeze_time(MOMENT)
+def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several(viewer: Client, folder: Path) -> None:
+    missed = {"objective_ms": 50, "over": 7, "missed": True}
+    leave_lateness(
+        folder,
+        hour("app.slow", 0, p99_ms=9_000, max_ms=9_500, n=10),
+        hour("app.slow", 1, p99_ms=100, max_ms=12_000, n=20),
+        hour("app.mail", 0, objective_ms=50, over=0),
+        hour("app.mail", 2, p50_ms=6, p90_ms=7, p99_ms=95, n=300, **missed),
+        hour("app.quick", 0, queue=None),
+        rejects={"no task": 3},
+    )
+    text = shown(viewer, LATENESS)
+    worst = ["2027-01-15 07:00:00.000", "10", "5 ms", "40 ms", "9 s"]
+    assert cells(text, "wheel-late") == [
+        ["app.mail", "mail", "400", "95 ms", "2", "1 of 2", "2027-01-15 05:00:00.000", "300", "6 ms", "7 ms", "95 ms"],
+        ["app.slow", "mail", "30", "12 s", "2", "-", *worst],
+        ["app.quick", "-", "100", "95 ms", "1", "-", "2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms"],
+    ]
+    assert "from 2027-01-15 05:00:00.000 until 2027-01-15 08:00:00.000" in text
+    assert "2027-01-15 08:00:00.000, 1 h ago" in text
+    assert 'id="wheel-old"' not in text
+    assert "1 of 2</dd>" in text
+    assert "1 to 3 of 3" in text
+    assert "no task" in text
+    assert cells(text, "wheel-heat")[0] == ["app.mail, mail", "90 ms", "", "95 ms ! missed"]
+    assert 'title="p99 95 ms, max 95 ms, of 300; 7 later than 50 ms"' in text
+    assert '<th scope="colgroup" colspan="3">2027-01-15</th>' in text
+
+
+def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, hour("app.a&b", 0, queue="a queue", max_ms=5_000), hour("app.other", 30))
+    text = shown(viewer, f"{LATENESS}?task=app.a%26b")
+    link = f"task=app.a%26b&amp;queue=a+queue&amp;from={LAST_MS - 5_000}&amp;to={LAST_MS + HOUR_MS}"
+    assert text.count(f'{ADMIN}/history/?{link}"') == 3  # of the worst hour, of the map, of the hours' table
+    assert cells(text, "wheel-hours") == [["2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
+    assert "app.other" not in text.split('id="wheel-late"')[1]
+    assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
+    assert "Nothing left that is asked for." in shown(viewer, f"{LATENESS}?queue=none")
+
+
+def test_the_worst_hour_is_one_hour_and_not_put_together_of_several(tmp_path: Path) -> None:
+    rows = [hour("app.mail", 3, p99_ms=700), hour("app.mail", 0, objective_ms=50, p99_ms=90, max_ms=900)]
+    [line] = lateness(Results(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
+    assert (line.worst.p99_ms, line.worst.objective_ms, line.worst.max_ms, line.max_ms) == (700, None, 95, 900)
+    assert line.worst == line.last[0]
+
+
+def test_the_last_48_hours_are_shown_and_all_are_counted(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, *[hour("app.mail", ago, p99_ms=ago) for ago in range(100)])
+    text = shown(viewer, LATENESS)
+    [row] = cells(text, "wheel-heat")
+    assert row[1:] == [f"{ago} ms" for ago in range(48)]
+    assert cells(text, "wheel-late")[0][2:5] == ["10,000", "95 ms", "100"]
+
+
+def test_lines_come_in_parts(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, *[hour(f"app.t{number:02}", p99_ms=1_000 - number) for number in range(45)])
+    first = shown(viewer, f"{LATENESS}?queue=mail")
+    assert "1 to 20 of 45" in first
+    assert 'href="?queue=mail&amp;page=2" rel="next"' in first
+    assert [row[0] for row in cells(first, "wheel-late")] == [f"app.t{number:02}" for number in range(20)]
+    last = shown(viewer, f"{LATENESS}?page=3")
+    assert "41 to 45 of 45" in last
+    assert 'rel="next"' not in last
+    assert "none of 45 is on this page" in shown(viewer, f"{LATENESS}?page=9")
+    assert "page must be a whole number from 1 on" in shown(viewer, f"{LATENESS}?page=-1")
+    assert "page must be a whole number from 1 on" in shown(viewer, f"{FORECAST}?page=\u0663" + "9" * 5_000)
+
+
+def test_of_very_many_rows_the_last_whole_hours_are_read(
+    viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "ROWS", 25)
+    leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
+    text = shown(viewer, LATENESS)
+    assert "from 2027-01-15 06:00:00.000 until" in text
+    assert "20 hours of tasks before that are in the results, and not on this page" in text
+    assert "1 to 10 of 10" in text
+
+
+def test_the_first_and_the_last_rows_of_a_table_are_read_and_no_others(tmp_path: Path) -> None:
+    rows = [hour(f"app.t{at:05}", at // 10) for at in range(2_500)]
+    found = Results(leave(tmp_path, "lateness", {"hours": pa.Table.from_pylist(rows, HOURS)}))
+    for last, wanted in ((False, "app.t00000"), (True, "app.t02490")):
+        table, of = found.piece("hours", ["task"], 10, last=last)
+        assert (table.num_rows, table["task"][0].as_py(), of, table.column_names) == (10, wanted, 2_500, ["task"])
+    assert found.piece("hours", ["task"])[0].num_rows == 2_500
+
+
+def test_only_columns_that_are_shown_are_read(viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, whole = set(), pq.ParquetFile.read_row_groups
+
+    def read_row_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
+        read.update(columns)
+        return whole(file, groups, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_row_groups)
+    leave_lateness(folder, hour("app.mail"))
+    shown(viewer, LATENESS)
+    assert read == set(HOURS.names) - {"sketch"}
+
+
+HERD = {"second": RUN + timedelta(seconds=90), "queue": "mail", "n": 5_000, "usual": 2.5, "limit": 99.0, "jitter_s": 52}
+
+
+@freeze_time("2027-01-16 09:00:00")
+def test_the_forecast_has_what_is_due_herds_and_drains_and_says_that_it_is_old(viewer: Client, folder: Path) -> None:
+    minutes = [
+        {"minute": RUN + timedelta(minutes=at), "queue": q, "n": 10} for at in (0, 5, 300) for q in ("a", "mail")
+    ]
+    minutes.append({"minute": RUN + timedelta(days=20), "queue": "a", "n": 4_321})
+    tasks = [{"n": 4_990, "task": "app.campaign"}, {"n": 10, "task": "app.mail"}]
+    drain = {
+        "queue": "mail",
+        "rate": 2.5,
+        "n": 5_000,
+        "worst_backlog": 4_998,
+        "worst_at": RUN,
+        "longest_wait_s": 2_000.0,
+    }
+    busiest = {"second": "2027-01-15T07:01:30Z", "queue": "mail", "n": 5_000}
+    leave_forecast(
+        folder,
+        {"busiest_second": busiest, "rejects": {"no instant at which it is due": 2}},
+        minutes=minutes,
+        herds=[{**HERD, "n": 200, "second": RUN, "tasks": tasks[1:]}, {**HERD, "tasks": tasks}],
+        drain=[{**drain, "drained_at": RUN + timedelta(hours=1)}],
+    )
+    text = shown(viewer, FORECAST)
+    assert "1,234</dd>" in text
+    assert "5,000 <small" in text
+    assert 'id="wheel-old"' in text
+    at_ms = round(RUN.timestamp() * 1_000)
+    assert f'/pending/?from={at_ms}&amp;to={at_ms + 60_000}"><rect x="0"' in text
+    assert "20 pending from 2027-01-15 08:05:00.000" in text
+    assert f'/pending/?from={at_ms + 5 * HOUR_MS}&amp;to={at_ms + 6 * HOUR_MS}"' in text
+    assert "later: 4,321" in text
+    assert cells(text, "wheel-herds") == [
+        ["2027-01-15 08:01:30.000", "mail", "5,000", "2.5", "52 s", "app.campaign: 4,990app.mail: 10"],
+        ["2027-01-15 08:00:00.000", "mail", "200", "2.5", "52 s", "app.mail: 10"],
+    ]
+    assert f"/pending/?queue=mail&amp;from={at_ms + 90_000}&amp;to={at_ms + 91_000}" in text
+    assert cells(text, "wheel-drains") == [
+        ["mail", "2.5/s", "5,000", "4,998", "33 min 20 s", "2027-01-15 09:00:00.000"]
+    ]
+    assert "no instant at which it is due" in text
+    assert f'href="{ADMIN}/wheel/"' in text
+    narrow = shown(viewer, f"{FORECAST}?queue=a")
+    assert f'/pending/?queue=a&amp;from={at_ms}&amp;to={at_ms + 60_000}"' in narrow
+    assert "10 pending from 2027-01-15 08:05:00.000" in narrow
+    assert "No herd was found in this queue." in narrow
+
+
+def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder)
+    leave_forecast(folder)
+    assert "Nothing left." in shown(viewer, LATENESS)
+    text = shown(viewer, FORECAST)
+    assert "No herd was found." in text
+    assert "--rate 500/s" in text
+
+
+def test_nothing_of_the_results_reaches_a_page_unescaped(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, hour(NASTY, queue=NASTY), rejects={NASTY: 1})
+    leave_forecast(
+        folder,
+        {"rejects": {NASTY: "many"}, "busiest_minute": {"minute": NASTY, "queue": NASTY, "n": NASTY}, "pending": NASTY},
+        minutes=[{"minute": RUN, "queue": NASTY, "n": 1}],
+        herds=[{**HERD, "queue": NASTY, "tasks": [{"n": 1, "task": NASTY}]}],
+        drain=[{"queue": NASTY, "rate": 1.0, "n": 1, "worst_backlog": 1, "longest_wait_s": 1.0, "drained_at": RUN}],
+    )
+    for address in (LATENESS, FORECAST, f"{LATENESS}?task={NASTY}", f"{FORECAST}?queue={NASTY}"):
+        text = shown(viewer, address)
+        assert "<script>alert" not in text
+        assert "\u202e" not in text.replace("value=", "").split("<form")[-1].split("</form>")[-1]
+
+
+def test_long_names_are_cut(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, hour("t" * 100_000))
+    assert len(re.sub(r'href="[^"]*"', "", shown(viewer, LATENESS))) < 50_000
+
+
+def test_no_java_and_no_spark_in_a_web_process(tmp_path: Path) -> None:
+    leave_lateness(tmp_path, hour("app.mail"))
+    leave_forecast(tmp_path, herds=[{**HERD, "tasks": []}])
+    program = """
+import sys
+import django
+django.setup()
+from django.contrib.auth.models import User
+from django.test import RequestFactory
+from django.urls import resolve
+for job, table in (("lateness", "wheel-late"), ("forecast", "wheel-herds")):
+    request = RequestFactory().get(f"/admin/django_wheel/{job}/")
+    request.user = User(username="root", is_staff=True, is_superuser=True)
+    request.resolver_match = found = resolve(request.path)
+    assert not any(name.startswith("pyarrow") for name in sys.modules) or job == "forecast"
+    answer = found.func(request).render()
+    assert (answer.status_code, f'id="{table}"' in answer.content.decode()) == (200, True)
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+    here = {
+        "DJANGO_SETTINGS_MODULE": "tests.site.settings",
+        "SITE_FOLDER": str(tmp_path),
+        "SITE_RESULTS": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env={**os.environ, **here}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "pyarrow" in loaded
+    assert not {"pyspark", "py4j", "matplotlib"} & loaded
+
+
+def test_the_samples_are_of_one_time() -> None:
+    assert round(RUN.timestamp() * 1_000) == NOW - HOUR_MS

@@ -1,0 +1,162 @@
+"""Where the pipeline's jobs left nothing to show, or nothing that can be read, the pages say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.test import Client
+
+from celery_wheel.errors import FileUnusable, SettingError
+from celery_wheel.pipeline.results import Results, reading
+from django_wheel.views import results
+from tests.admin.conftest import MakeClient, shown, text_of
+from tests.admin.left import HOURS, RUN, hour, leave, leave_forecast, leave_lateness
+from tests.site import celery_app
+
+ADMIN = "/admin/django_wheel"
+LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+def none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass
+
+
+def unset(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_results", None)
+
+
+def without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "find_spec", lambda name: None)
+
+
+def of_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in results.JOBS:
+        (folder / job).mkdir()
+        (folder / job / "summary.json").write_text(json.dumps({"job": job, "format": 2, "tables": {}}))
+
+
+def half_a_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in results.JOBS:
+        (folder / job).mkdir()
+        (folder / job / "summary.json").write_text('{"job": "late')
+
+
+def without_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in results.JOBS:
+        (folder / job).mkdir()
+        (folder / job / "summary.json").write_text('{"format": 1}')
+
+
+def of_another_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in results.JOBS:
+        leave(folder, "tune", {}).rename(folder / job)
+
+
+def no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in results.JOBS:
+        (folder / job).write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("arrange", "why", "line"),
+    [
+        (none, "no job has written results into this folder", "celery-wheel-pipeline {job} --store"),
+        (unset, "wheel_results is not set", "CELERY_WHEEL_RESULTS = "),
+        (without_pyarrow, "pyarrow is not installed here", "pip install 'celery-wheel[results]'"),
+        (of_another_format, "must be of format 1, got 2; run the job again", "--output {folder}/{job}"),
+        (half_a_summary, "is not the summary of a job", "--output {folder}/{job}"),
+        (without_tables, "it names no job, or no tables", "--output {folder}/{job}"),
+        (of_another_job, "has the results of another job: tune", "--output {folder}/{job}"),
+        (no_folder, "is not the summary of a job", "--output {folder}/{job}"),
+    ],
+)
+def test_where_there_is_nothing_to_show_it_is_said_and_not_in_the_menu(
+    client_of: MakeClient,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arrange: Callable[[Path, pytest.MonkeyPatch], None],
+    why: str,
+    line: str,
+) -> None:
+    client = client_of("viewer")
+    arrange(folder, monkeypatch)
+    for job in results.JOBS:
+        text = unescape(shown(client, f"{ADMIN}/{job}/"))
+        assert why in text
+        assert line.format(folder=folder, job=job) in text
+    assert f"{ADMIN}/pending/" in shown(client, "/admin/")
+    for job in results.JOBS:
+        assert f"{ADMIN}/{job}/" not in shown(client, "/admin/")
+
+
+@pytest.mark.parametrize(("kind", "sees"), [("staff", False), ("viewer", True), ("operator", True)])
+def test_the_menu_offers_what_there_is(client_of: MakeClient, folder: Path, kind: str, sees: bool) -> None:
+    leave_lateness(folder)
+    text = text_of(client_of(kind).get("/admin/"))
+    assert (LATENESS in text) is sees
+    assert FORECAST not in text
+
+
+def test_the_wheel_page_leads_to_them(
+    viewer: Client, folder: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "From the pipeline" not in shown(viewer, f"{ADMIN}/wheel/")
+    leave_forecast(folder)
+    page = shown(viewer, f"{ADMIN}/wheel/").split('id="content-main"')[1]
+    assert FORECAST in page
+    assert LATENESS not in page
+
+
+def test_a_setting_that_makes_no_sense_is_said(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(celery_app.conf, "wheel_results", "results")
+    assert "wheel_results must be the absolute path of a folder" in shown(viewer, LATENESS, 503)
+    assert FORECAST not in shown(viewer, "/admin/")
+    with pytest.raises(SettingError, match="or None, got 'results'"):
+        results.absent(results.conf(), "lateness")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damage", ["removed", "half-written", "of other columns", "of other types"])
+def test_files_that_cannot_be_read_are_said_and_are_no_error_of_the_page(
+    viewer: Client, folder: Path, damage: str
+) -> None:
+    [path] = leave_lateness(folder, hour("app.mail")).glob("hours-*.parquet")
+    if damage == "removed":
+        path.unlink()
+    elif damage == "half-written":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif damage == "of other columns":
+        pq.write_table(pa.table({"task": ["app.mail"]}), path)
+    else:
+        row = {name: ["x"] for name in HOURS.names}
+        pq.write_table(pa.table(row), path)
+    text = shown(viewer, LATENESS, 503)
+    assert "The results cannot be shown: " in text
+    assert str(path) in text or "of other types" in text
+
+
+def test_results_that_went_while_they_were_read_are_read_once_more(folder: Path) -> None:
+    place = leave_lateness(folder, hour("app.old"))
+    seen = []
+
+    def read(found: Results) -> list[dict[str, Any]]:
+        seen.append(found.summary["run"])
+        if len(seen) == 1:  # the job comes to its end, twice
+            next(place.glob("hours-*")).unlink()
+            leave_lateness(folder, hour("app.new"), run=RUN + timedelta(hours=2))
+        return found.rows("hours", ["task"])
+
+    assert reading(place, read) == [{"task": "app.new"}]
+    assert seen == ["20270115T070000Z-7", "20270115T090000Z-7"]
+    next(place.glob("hours-*")).unlink()
+    with pytest.raises(FileUnusable, match="run lateness again if that does not pass"):
+        reading(place, lambda found: found.rows("hours"))

@@ -1,0 +1,91 @@
+"""The pages of what the pipeline's jobs left, in a browser."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.admin.left import LAST, RUN, hour, leave_forecast, leave_lateness
+from tests.browser.conftest import VIEWER, Site, log_in
+
+#: Of a cell that has a colour: WCAG's contrast of its text, as the browser paints it.
+CONTRAST = """cell => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((one) => one / 255);
+    const [r, g, b] = parts.map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const text = light(getComputedStyle(cell.querySelector("a")).color);
+  const back = light(getComputedStyle(cell).backgroundColor);
+  return [back, (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05)];
+}"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left(site: Site) -> None:
+    """Two days of twelve tasks, one of them with a name without an end; of a run a moment ago."""
+    names = ["app.mail", "app." + "without_an_end_" * 20, *[f"app.other_{number}" for number in range(10)]]
+    heats = (90, 900, 9_000, 59_000, 3_700_000)
+    rows = [hour(name, ago, p99_ms=heats[ago % 5], max_ms=heats[ago % 5]) for name in names for ago in range(48)]
+    for row in (rows[0], rows[47]):  # the first and the last of a line
+        row.update(objective_ms=50, over=60, missed=True)
+    now = datetime.now(UTC)
+    leave_lateness(site.results, *rows, run=now)
+    minutes = [{"minute": RUN + timedelta(minutes=at), "queue": "mail", "n": at} for at in range(1, 1_000)]
+    herd = {"second": RUN, "queue": "mail", "n": 500, "usual": 1.5, "limit": 99.0, "jitter_s": 5}
+    drain = {"queue": "mail", "rate": 2.5, "n": 5, "worst_backlog": 4, "longest_wait_s": 2.0, "drained_at": RUN}
+    herds = [{**herd, "tasks": [{"n": 500, "task": name}]} for name in names]
+    leave_forecast(site.results, minutes=minutes, herds=herds, drain=[drain], run=now)
+
+
+def test_from_the_menu_to_a_task_and_its_hours(page: Page) -> None:
+    page.goto("/admin/django_wheel/")
+    page.locator("#content").get_by_role("link", name="Lateness").click()
+    expect(page.locator("#wheel-late tbody tr")).to_have_count(12)
+    page.locator("#wheel-late").get_by_role("link", name="app.mail").click()
+    expect(page.locator("#wheel-hours tbody tr")).to_have_count(48)
+    page.locator("#wheel-hours a").first.click()
+    expect(page).to_have_url(re.compile(r"/history/\?task=app\.mail&queue=mail&from=\d+&to=\d+$"))
+    assert str(round(LAST.timestamp() * 1_000) + 3_600_000) in page.url
+
+
+def test_from_the_wheel_to_the_forecast_and_to_what_is_pending(page: Page) -> None:
+    page.goto("/admin/django_wheel/wheel/")
+    page.locator("#content").get_by_role("link", name="Forecast from archive").click()
+    expect(page.locator("#wheel-herds tbody tr")).to_have_count(12)
+    expect(page.locator("#wheel-drains")).to_contain_text("2.5/s")
+    page.locator("#ahead summary").click()
+    page.locator("#ahead a").first.click()
+    expect(page).to_have_url(re.compile(r"/pending/\?from=\d+&to=\d+$"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_heat_has_a_colour_of_its_own_and_can_be_read_without_a_script(
+    browser: Browser, site: Site, scheme: str
+) -> None:
+    context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    log_in(page, VIEWER)
+    page.goto("/admin/django_wheel/lateness/")
+    found = [page.locator(f"#wheel-heat td.wheel-heat-{heat}").first.evaluate(CONTRAST) for heat in range(1, 5)]
+    assert len({round(back, 4) for back, _ in found}) == 4
+    assert all(contrast >= 4.5 for _, contrast in found), found
+    expect(page.locator("#wheel-heat td").filter(has_text="missed")).to_have_count(2)
+    context.close()
+
+
+@pytest.mark.parametrize("address", ["lateness/", "lateness/?task=app.mail", "forecast/"])
+def test_a_narrow_screen_has_no_need_to_scroll_sideways(browser: Browser, site: Site, address: str) -> None:
+    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    log_in(page, VIEWER)
+    page.goto(f"/admin/django_wheel/{address}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    expect(page.locator("#content-main table").first).to_be_visible()
+    context.close()

@@ -1,0 +1,341 @@
+"""A whole installation in one thread from one seed, and what happens to it: nothing here judges.
+
+Each scheduler's activities are the product's own generators; the world advances one of them by one step at a
+time, and between any two steps may crash a scheduler, freeze it past its lease, lose an answer, step its clock,
+duplicate a message, cancel a task, or make Redis forget its last writes. ``world`` watches it and judges.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+
+from celery_wheel.engine.context import Round
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.gates import Rate
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker
+from celery_wheel.errors import BrokerError, StoreError
+from celery_wheel.store.model import Message, Position, Row, Unreadable, Withdrawn
+from celery_wheel.timing import ManualClock
+from tests.simulation.asking import Asking, Known
+from tests.simulation.claiming import Claiming
+from tests.simulation.gating import Gating
+from tests.simulation.loading import Loading
+from tests.simulation.model_loads import ModelLoads
+from tests.simulation.model_redis import ModelRedis, RedisServer
+from tests.simulation.model_store import Disk, ModelStore
+from tests.simulation.recalling import Recalling
+
+START_MS = 1_700_000_000_000
+ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "announce", "forget")
+WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
+#: Steps that say nothing to a reader of the log.
+DULL = {
+    Round.IDLE,
+    Round.BUSY,
+    "forgotten",
+    "clock compared",
+    "inbox read",
+    "loads read",
+    "snapshot taken",
+    "hands compared",
+}
+DULL |= {"reaped", "peeked", "settlement made"}
+QUEUES = ("celery", "mail", "broken")
+#: Steps that an activity takes at once when it does.
+HURRY = 8
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Scheduler:
+    """One beat process: an engine, its rounds under way, and whether it is frozen."""
+
+    def __init__(self, world: Happenings, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.clock = ManualClock(world.clock_ms)
+        store = world.store_class(world.disk, fault=world.store_fault)
+        self.broker = world.make_broker()
+        self.broker.decode = world.loading.decode  # type: ignore[method-assign]
+        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_withdrawn=world.tell)
+        self.rounds: dict[str, Iterator[str | Round]] = {}
+        self.frozen_until_ms = 0
+
+    def step(self, activity: str) -> None:
+        round_ = self.rounds.get(activity)
+        if round_ is None:
+            round_ = self.rounds[activity] = getattr(self.engine, activity)()
+        term = self.engine.term
+        step = next(round_, None)
+        self.world.gating.stepped(step, term.lanes.values() if term else (), self.world.disk.shard(0))
+        if step is None or isinstance(step, Round):
+            del self.rounds[activity]
+        if step not in DULL and not self.world.quiet:
+            self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
+        data, term = self.world.disk.shard(0), self.engine.term
+        if activity == "ingest" and term is not None and isinstance(step, str):
+            self.world.claiming.step(step, data, term)
+        self.world.claiming.look(data, self.world.pushes)
+
+    def finish(self, activity: str) -> None:
+        """Run a round to its end."""
+        self.step(activity)
+        while activity in self.rounds:
+            self.step(activity)
+
+
+class Happenings:
+    store_class: type[ModelStore] = ModelStore
+    redis_class: type[ModelRedis] = ModelRedis
+    loads_class: type[ModelLoads] = ModelLoads
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = rng = random.Random(seed)
+        self.dense = rng.random() < 0.6  #: whether much is due while the schedulers are at work on it
+        self.steps = 1_400 if self.dense else 300
+        self.loses = rng.random() < 0.4  #: whether this Redis may lose writes it had acknowledged
+        self.clock_steps = rng.random() < 0.2
+        self.fault_rate = rng.choice((0.0, 0.0, 0.02, 0.08))
+        self.clock_ms = START_MS
+        self.log: deque[str] = deque(maxlen=400)
+        self.disk = Disk(lambda: self.clock_ms)
+        self.limits = Limits(
+            tick_ms=rng.choice((1, 10)),
+            wheel_size=rng.choice((2, 20)),
+            window_ms=rng.choice((50, 5_000)),
+            window_count=rng.choice((4, 8, 1_000)),
+            window_bytes=rng.choice((300, 10**6)),
+            chunk_count=rng.choice((1, 3, 1_000)),
+            load_count=rng.choice((1, 3, 1_000)),
+            intake_count=rng.choice((1, 4, 1_000)),
+            lease_ms=rng.choice((10, 20)) if self.dense else 400,
+            rollback_window_ms=10**9,
+            # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
+            rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
+            retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
+        )
+        self.make_server()
+        self.claiming = Claiming(rng, ModelStore(self.disk), self._violation)
+        self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
+        self.sent: dict[str, Message] = {}
+        self.excused = self.claiming.lost  #: messages that Redis lost before they were accepted
+        self.pushes: dict[int, int] = {}
+        self.counts: Counter[str] = Counter()
+        self.refused: set[int] = set()
+        self.executed: set[int] = set()
+        self.told: Counter[int] = Counter()  #: rows that were announced as cancelled
+        self.last: dict[int, Position] = {}
+        self.fair = self.quiet = False
+        self.asking = Asking(rng, ModelStore(self.disk), self._violation)
+        self.gating = Gating(rng, ModelStore(self.disk), self._violation)
+        self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
+        self.disk.loads = self.loads_class()
+        self.loading = Loading(random.Random(~seed), self.disk, self._violation)
+        self.load_rng = random.Random(seed + 1_000_003)  # its own: what else happens does not depend on it
+        self.bulk = self.load_rng.random() < 0.3  #: whether somebody loads
+        self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
+        self.recalls = rng.random() < 0.25  #: whether somebody lets tasks leave once more
+        self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
+
+    # -- who judges --------------------------------------------------------------------------------
+
+    def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
+        """A scheduler announces what was cancelled."""
+        raise NotImplementedError
+
+    def pushed(self, row: Row, now_ms: int) -> None:
+        """A broker has put it into its queue."""
+        raise NotImplementedError
+
+    def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
+        """They are gone from the wheel queue."""
+        raise NotImplementedError
+
+    # -- the broker --------------------------------------------------------------------------------
+
+    def make_server(self) -> None:
+        self.server = RedisServer(keeps_past=12 if self.loses else 0)
+
+    def make_broker(self) -> Broker:
+        return self.redis_class(
+            self.server,
+            lambda: self.clock_ms,
+            fault=self.broker_fault,
+            pushed=self.pushed,
+            refused=self.refused.add,
+            trimmed=self.trimmed,
+        )
+
+    def wheel(self) -> list[Message | Unreadable]:
+        """The wheel queue, oldest first."""
+        return self.server.keys.wheel
+
+    def queues(self) -> dict[str, list[int]]:
+        return self.server.keys.queues
+
+    def wrote(self) -> None:
+        self.server.wrote()
+
+    def spoil(self, mend: bool = False) -> None:
+        """A queue that takes nothing from now on, or does so again."""
+        self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
+
+    def takes_nothing(self, row: Row) -> bool:
+        return row.queue in self.server.wrong_types or row.queue == "broken"
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def _happen(self) -> None:
+        rng, dice = self.rng, self.rng.random()
+        self._pass_time(rng.choice((0, 0, 0, 1, 2) if self.dense else (0, 1, 5, 20)))
+        if rng.random() < (0.003 if self.dense else 0.03):
+            self._pass_time(rng.choice((100, 500, 2_000)))
+        if self.bulk and self.load_rng.random() < 0.05:
+            self.log.append(self.loading.turn(self.clock_ms))
+            self.sent.update(self.loading.committed)
+        if dice < 0.10 and self.to_send:
+            self._send()
+        elif dice < 0.16:
+            if self.asking.questions and rng.random() < 0.15:
+                self.log.append(f"user: {self.asking.repent()}")
+            elif self.recalls and rng.random() < 0.3:
+                self.log.append(f"user: {self.recalling.ask(self.disk.shard(0))}")
+            elif self.gates and rng.random() < 0.2:
+                self.log.append(f"user: {self.gating.turn()}")
+            else:
+                self._ask()
+        elif dice < 0.17:
+            self._work()
+        elif dice < 0.175:
+            self._crash(rng.choice(self.schedulers))
+        elif dice < 0.18:
+            rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
+        elif dice < 0.185:
+            self._give(rng.choice(self.schedulers))
+        elif dice < 0.20 and self.loses:
+            self._lose()
+        elif dice < 0.21 and self.clock_steps:
+            self._step_clock(rng.choice(self.schedulers))
+        else:
+            self._step()
+
+    def _step(self) -> None:
+        awake = [one for one in self.schedulers if one.frozen_until_ms <= self.clock_ms]
+        holding = [one for one in awake if one.engine.term is not None]
+        if awake:
+            # Mostly the holder, or whoever believes it is: the other has little to do.
+            scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
+            activity = self.rng.choices(ACTIVITIES, WEIGHTS)[0]
+            # Threads seldom take turns: now and then one does a whole round while the others stand still in theirs.
+            for _ in range(HURRY if self.rng.random() < 0.2 else 1):
+                scheduler.step(activity)
+
+    def _pass_time(self, ms: int) -> None:
+        self.clock_ms += ms
+        for scheduler in self.schedulers:
+            scheduler.clock.advance(ms)
+
+    def _message(self, n: int) -> Message:
+        rng = self.rng
+        delays_ms = (-2_000, 0, 1, 5, 10, 20, 30, 50) if self.dense else (-1, 10, 100, 200, 500, 3_000, 60_000)
+        envelope_id = f"00000000-0000-7000-8000-{n:012d}"
+        message = Message(
+            envelope_id=envelope_id,
+            task_id=f"task-{n}",
+            task="tasks.add",
+            eta_ms=rng.choice(delays_ms),  # made absolute when it is sent
+            created_ms=0,
+            exchange="",
+            exchange_type="direct",
+            routing_key=(queue := rng.choices(QUEUES, (6, 3, 1))[0]),
+            queue=queue,
+            priority=None,
+            key=None,
+            expires_ms=None,
+            queue_expires_ms=None,
+            headers=b"{}",
+            properties=b"{}",
+            body=b"x" * rng.choice((1, 100)),
+        )
+        return self.claiming.dress(message)
+
+    def _send(self) -> None:
+        message = self.to_send.pop()
+        message.eta_ms += self.clock_ms
+        message.created_ms = self.clock_ms
+        self.wrote()
+        self.wheel().append(message)
+        self.sent[message.envelope_id] = message
+        if self.rng.random() < 0.1:  # a producer that did not hear the answer sends again
+            self.wheel().append(copy.copy(message))
+        if self.rng.random() < 0.2 and self.fault_rate:
+            self.spoil()
+        self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
+
+    def _ask(self) -> None:
+        if self.rng.random() < 0.3:
+            self.log.append(f"user: {self.claiming.ask(self.sent.values())}")
+            return
+        data = self.disk.shard(0)
+        self.asking.collect(data)
+        hand = data.lanes[0].hand
+        waiting, left = list[str](), list[str]()
+        for *at, row_id in data.order.get(0, []):
+            message = data.rows[row_id].message
+            assert isinstance(message, Message)
+            (waiting if tuple(at) > hand else left).append(message.task_id)
+        queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
+        unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
+        known = Known(unsent, queued, waiting, left)
+        self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
+
+    def _work(self) -> None:
+        for ids in self.queues().values():
+            self.executed.update(ids)
+            if ids:
+                self.wrote()
+                ids.clear()
+
+    def _crash(self, scheduler: Scheduler) -> None:
+        self.log.append(f"{scheduler.name}: crash")
+        scheduler.broker.close()
+        self.schedulers[self.schedulers.index(scheduler)] = Scheduler(self, scheduler.name)
+
+    def _give(self, scheduler: Scheduler) -> None:
+        """Where there are several shards, a scheduler gives one to another, and may have it back later."""
+        scheduler.engine.wanted = not scheduler.engine.wanted
+        self.log.append(f"{scheduler.name}: is {'' if scheduler.engine.wanted else 'not '}to have the shard")
+
+    def _lose(self) -> None:
+        before, now = self.server.lose(self.rng.randrange(1, 12))
+        kept, stored = {id(message) for message in now.wheel}, self.disk.shard(0).envelopes
+        gone = [m.envelope_id for m in before.wheel if id(m) not in kept and m.envelope_id not in stored]
+        self.excused.update(gone)
+        self.log.append(f"redis: lost writes, {len(gone)} messages with them")
+
+    def _step_clock(self, scheduler: Scheduler) -> None:
+        ms = self.rng.choice((-3_000, -300, 300, 3_000, 100_000))
+        scheduler.clock.step(ms)
+        self.log.append(f"{scheduler.name}: clock stepped by {ms}")
+
+    # -- faults --------------------------------------------------------------------------------------
+
+    def store_fault(self, point: str) -> None:
+        if not self.quiet and self.rng.random() < self.fault_rate / 2:
+            self.log.append(f"fault: store, {point}")
+            raise StoreError(f"simulated, {point}")
+
+    def broker_fault(self, point: str) -> None:
+        if not self.quiet and self.rng.random() < self.fault_rate:
+            self.log.append(f"fault: redis, {point}")
+            raise BrokerError(f"simulated, {point}")
+
+    def _violation(self, what: str) -> Violation:
+        return Violation(f"seed {self.seed}: {what}\n  " + "\n  ".join(self.log))
