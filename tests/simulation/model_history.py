@@ -45,6 +45,7 @@ class ShardData:
     snapshot_at_ms: int | None = None
     rows: dict[int, StoredRow] = field(default_factory=dict)
     forgotten: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: a store has them no more
+    forgotten_outcomes: list[Outcome] = field(default_factory=list)  #: theirs
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     envelopes: dict[str, int] = field(default_factory=dict)
@@ -110,4 +111,5 @@ def _remove(data: ShardData, ids: Sequence[int]) -> None:
         data.watches = [one for one in data.watches if one.timer_id != row_id]
         data.order[row.lane].remove((row.due_ms, row.seq, row.id))
         del data.envelopes[stored.message.envelope_id]
+        data.forgotten_outcomes += [outcome for outcome in data.outcomes if outcome.timer_id == row_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
