@@ -17,9 +17,9 @@ ARCHIVE = "run: celery-wheel-pipeline archive --store <wheel_store> --output <ar
 def note(database: Database, marks: Mapping[int, int]) -> None:
     """Of each shard, the number up to which an archive has everything. It is only raised.
 
-    It need not be durable: a mark that is lost makes history stay for longer.
+    It is durable: a mark that is lower than an archive knows is what tells it that the store was put back.
     """
-    with database.writing(durable=False) as connection:
+    with database.writing(durable=True) as connection:
         for number, mark in sorted(marks.items()):
             higher = and_(shard.c.shard == number, shard.c.archived < mark)
             connection.execute(update(shard).where(higher).values(archived=mark))

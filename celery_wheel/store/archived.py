@@ -53,14 +53,13 @@ class Archived:
         beyond_mark = select(batch.c.lane, *order, nth).where(of_shard, batch.c.id > bindparam("after")).subquery()
         columns = (beyond_mark.c.lane, beyond_mark.c.from_due_ms, beyond_mark.c.from_seq)
         self.floors = prepare(select(*columns).where(beyond_mark.c.nth == 1))
-        self.last_outcome = prepare(select(func.max(outcome.c.id)).where(of_outcome(timers)))
+        # As a condition the shard would have SQLite read all outcomes of the shard, by the index that begins with it,
+        # and PostgreSQL all from the highest id down.
+        of_it = case((outcome.c.shard == bindparam("shard"), outcome.c.id))
+        self.last_outcome = prepare(select(func.max(of_it)).where(outcome.c.timer_id.in_(timers)))
         number: Any = bindparam("number", type_=BigInteger)
         higher = case((shard.c.forgotten < number, number), else_=shard.c.forgotten)
         self.forgotten = prepare(update(shard).where(held).values(forgotten=higher))
-
-
-def of_outcome(timers: Sequence[Any]) -> ColumnElement[bool]:
-    return and_(outcome.c.shard == bindparam("shard"), outcome.c.timer_id.in_(timers))
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@
     grow        new shards, empty, beginning behind every id that was ever given
     move        pending rows whose shard is another one now: by lane's order into lane 0 of theirs, with new seqs
     control     watches go with their tasks; tombstones and gates are those of every shard
-    shrink      the history of shards that are no more is forgotten, and they go; with ``archived_only`` what is not
-                archived refuses it
+    shrink      the history of shards that are no more is forgotten, and they go
+                with ``archived_only`` history that would go, or that a task which moves would take along, and that is
+                not archived refuses it
 
 Promises: tasks with one key were in one shard and are in one shard, in the order they had. Nothing pending is lost,
 and none of it leaves earlier.
@@ -135,6 +136,18 @@ class _Resharding:
             for number in self._connection.execute(query).scalars():
                 self._refuse(f"shard {number} has history that is not archived, and would be no more", ARCHIVE)
 
+        put_back = select(batch.c.shard).join(
+            lane,
+            and_(
+                lane.c.shard == batch.c.shard,
+                lane.c.lane == batch.c.lane,
+                tuple_(batch.c.to_due_ms, batch.c.to_seq) > tuple_(lane.c.hand_due_ms, lane.c.hand_seq),
+            ),
+        )
+        beyond = and_(shard.c.shard == batch.c.shard, batch.c.id > shard.c.archived)
+        for number in self._connection.execute(put_back.join(shard, beyond).limit(1)).scalars():
+            self._refuse(f"tasks of shard {number} left and wait again, and that they left is not archived", ARCHIVE)
+
     def _refuse(self, why: str, what_to_do: str) -> None:
         raise StoreUnusable(f"the store {self._name} cannot be resharded: {why}; nothing was changed; {what_to_do}")
 
@@ -147,7 +160,8 @@ class _Resharding:
             # A shard of this number may have been here before: its ids and epochs must not come again. An epoch of
             # the clock is greater than any that was counted up.
             seq = (highest >> SHARD_BITS) + 1 << SHARD_BITS | number
-            run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, **NO_HISTORY))
+            none = {**NO_HISTORY, "archived": seq}  # nothing has happened up to there; a mark is never lowered
+            run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, **none))
             hand = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
             run(insert(lane).values(shard=number, lane=0, **hand, cut_due_ms=ORIGIN.due_ms, cut_seq=ORIGIN.seq))
 
@@ -214,3 +228,5 @@ class _Resharding:
                 run(delete(table).where(table.c.shard == number))
             self._done.forgotten += run(delete(timer).where(timer.c.shard == number)).rowcount
             run(delete(shard).where(shard.c.shard == number))
+        if self._done.removed:  # nor may their numbers come again: ``_grow`` goes by the highest of those that are left
+            run(update(shard).where(shard.c.shard == 0).values(seq=max(self._counters.values()) << SHARD_BITS))

@@ -5,6 +5,7 @@ What the wheel itself knows is on the wheel page: by the hour, up to date, witho
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from urllib.parse import urlencode
 
@@ -79,7 +80,7 @@ def _query(herd: dict[str, Any]) -> str:
 
 
 def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1_000)
+    return None if seconds is None or not math.isfinite(seconds) else round(seconds * 1_000)
 
 
 def _plain(rate: float | None) -> str:

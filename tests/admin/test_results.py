@@ -203,6 +203,12 @@ def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
     assert "--rate 500/s" in text
 
 
+@pytest.mark.parametrize("wait", [float("inf"), float("nan"), -1.0])
+def test_a_wait_that_is_no_time_is_no_error_of_the_page(viewer: Client, folder: Path, wait: float) -> None:
+    leave_forecast(folder, drain=[{"queue": "mail", "rate": 1e-300, "n": 1, "longest_wait_s": wait}])
+    assert "mail" in shown(viewer, FORECAST)
+
+
 def test_nothing_of_the_results_reaches_a_page_unescaped(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, hour(NASTY, queue=NASTY), rejects={NASTY: 1})
     leave_forecast(

@@ -6,10 +6,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,13 @@ from celery_wheel.pipeline.archive.state import States
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.store import archive_marks, schema
+from celery_wheel.store import archive_marks, open_store, schema
+from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.reshard import reshard
 from tests.servers import wait_until
 from tests.spark import duck
 from tests.spark.stores import MakeUrl, Site, fill, replay, site
-from tests.stores.samples import NO_LIMIT, NOW, place
+from tests.stores.samples import NO_LIMIT, NOW, Holder, place
 
 DAY_MS = 86_400_000
 KEY = ("shard", "lane", "due_ms", "seq", "batch", "id", "outcome")
@@ -285,6 +290,80 @@ def test_another_store_one_that_was_put_back_and_a_streams_folder_are_refused(
     done = call(one, folder)
     assert (done.exit_code, "is a folder that a stream writes to" in done.stderr) == (1, True), done.output
     assert events(folder) == kept
+
+
+def test_a_store_that_was_put_back_and_went_on_since_is_refused(
+    spark: SparkSession, one: Site, folder: Path, tmp_path: Path
+) -> None:
+    """Its numbers are beyond the archive's by now, and some of them were given twice."""
+    fill(one)
+    paths = (tmp_path / "wheel.sqlite3", tmp_path / "copy.sqlite3")
+    with closing(sqlite3.connect(paths[0])) as store, closing(sqlite3.connect(paths[1])) as copy:
+        store.backup(copy)
+    more(one, NOW + 50)
+    archive(one, folder)
+    with site(f"sqlite:///{tmp_path}/copy.sqlite3") as other:
+        for n in range(5):
+            more(other, NOW + 60 + n)
+        assert other.holder.highest_seq > one.holder.highest_seq
+        before = marks(other)
+        done = call(other, folder)
+        assert (done.exit_code, "it was put back to an older copy" in done.stderr) == (1, True), done.output
+        assert marks(other) == before
+    more(one, NOW + 70)
+    assert archive(one, folder, "--no-mark")["events"] == 2
+
+
+def test_what_a_new_shard_forgot_before_it_was_archived_is_told(spark: SparkSession, one: Site, folder: Path) -> None:
+    fill(one)
+    archive(one, folder)
+    for holder in (one.holder, one.second):
+        one.store.release(holder.shard, holder.epoch)
+    reshard(one.store, 3, lambda _key, _task_id, _shards: 2, NOW + 60_000)
+    with closing(open_store(one.url, shards=3)) as store:
+        third = Holder(store, 2)
+        rows = third.slice()
+        third.settle(ORIGIN, place(rows[-1]), at_ms=NOW + 5)
+        upto = third.highest_seq
+        assert store.forget(2, third.epoch, NOW + 10, NO_LIMIT, 100) == len(rows) > 0
+    done = call(one, folder)
+    lost = [(loss["shard"], loss["upto"]) for loss in json.loads(done.stdout)["lost"]]
+    assert (done.exit_code, lost) == (1, [(2, upto)])
+
+
+@pytest.mark.parametrize("at", ["its state is written", "a day is replaced"])
+def test_a_run_that_another_has_overtaken_moves_no_mark(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Both looked at the same time and saw no other: the one that wrote last goes on."""
+    fill(one)
+
+    def overtaken() -> None:
+        states = States(spark, str(folder))
+        last = states.begin()
+        assert last is not None
+        states.write(replace(last, serial=last.serial, run="other", marks={0: 1, 1: 1}))
+
+    look, put = States.check, Folder.replace
+    calls = []
+
+    def check(states: States) -> None:
+        calls.append(states)
+        if at == "its state is written" and len(calls) == 2:
+            monkeypatch.setattr(States, "check", look)
+            overtaken()
+        look(states)
+
+    def meanwhile(given: Folder, rows: Any) -> None:
+        put(given, rows)
+        if at == "a day is replaced":
+            overtaken()
+
+    monkeypatch.setattr(States, "check", check)
+    monkeypatch.setattr(Folder, "replace", meanwhile)
+    done = call(one, folder)
+    assert (done.exit_code, "another run writes to the archive" in done.stderr) == (1, True), done.output
+    assert marks(one) == {0: 0, 1: 0}
 
 
 def test_a_run_beside_another_stops(

@@ -178,7 +178,7 @@ def test_marks_stay_with_the_history_of_their_shard(make_sql_store: Callable[[],
     note(store, {0: outcome - 1})
     store.release(0, first.epoch)
     reshard(store, 3, lambda key, task_id, shards: 2, NOW)
-    assert [marks(store, shard)[0] for shard in range(3)] == [outcome - 1, 0, 0]
+    assert [marks(store, shard)[0] for shard in range(2)] == [outcome - 1, 0]
     third = Holder(store, 2)
     [moved] = third.slice()
     third.settle(ORIGIN, place(moved), at_ms=NOW)
@@ -186,3 +186,32 @@ def test_marks_stay_with_the_history_of_their_shard(make_sql_store: Callable[[],
     assert forget(third) == 0, "its outcome is in the numbers of shard 0"
     note(store, {0: outcome})
     assert forget(third) == 1
+
+
+def test_what_left_and_waits_again_moves_only_when_it_is_archived_that_it_left(
+    make_sql_store: Callable[[], SqlStore],
+) -> None:
+    """The broker lost it; in another shard, nothing of the row says that it has left before."""
+    store = make_sql_store()
+    holder = Holder(store)
+    [row] = holder.accept(NOW)
+    holder.settle(ORIGIN, place(row))
+    holder.put_hand(ORIGIN)
+    store.release(0, holder.epoch)
+    with pytest.raises(StoreUnusable, match=r"shard 0 left and wait again.* is not archived; nothing was changed; run"):
+        reshard(store, 3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True)
+    note(store, {0: holder.highest_seq})
+    assert reshard(store, 3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True).moved == 1
+
+
+def test_numbers_and_marks_of_a_shard_that_is_no_more_do_not_come_again(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    holder = Holder(store, 1)
+    rows = holder.accept(*range(NOW, NOW + 50))
+    holder.settle(ORIGIN, place(rows[-1]))
+    store.release(1, holder.epoch)
+    note(store, {1: holder.highest_seq})
+    for shards in (1, 2):
+        reshard(store, shards, shard_of, NOW + 60_000, archived_only=True)
+    assert store.state(1).seq > holder.highest_seq
+    assert marks(store, 1) == (store.state(1).seq, 0)

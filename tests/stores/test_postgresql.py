@@ -223,6 +223,8 @@ PLANS = {
     "pending": "wheel_tally_place",
     "forget_outcome": "wheel_outcome_timer",
     "move": "wheel_timer_pkey",
+    "archived.last_outcome": "wheel_outcome_timer",
+    "archived.ids_in_range": "wheel_outcome_timer",
     "loading.committed": "wheel_load_state",
     "loading.sizes": "wheel_load_chunk_shard",
     "loading.read": "wheel_load_chunk_shard",

@@ -2,7 +2,7 @@
 
 ::
 
-    last state  staged? ─► finish it                                  done: this run's own begins
+    last state  staged? ─► say that it is this run's ─► finish it     done: this run's own begins
     stage       look at the store ─► events + what their days have ─► staged, counted ─► state "staged"
     finish      staged ─► days replaced, counted ─► the store's mark ─► state "done" ─► what was staged is removed
 
@@ -44,18 +44,22 @@ class Run:
         self._states = States(spark, path)
         self._mark = mark
         self._tell = tell
+        self._name = uuid.uuid4().hex[:8]
         self.done: list[State] = []
         self.finished = False  #: whether one that was broken off was finished
 
     def run(self) -> State:
         self._folder.refuse_a_streams()
-        state = self._states.last()
+        state = self._states.begin()
         if state is not None and state.step == STAGED:
-            look(self._url, state.store, {})  # before anything is put into place, or a mark set in another store
+            look(self._url, state.store, {}, state.noted)  # before anything is put into place, or a mark set elsewhere
+            state = replace(state, serial=state.serial + 1, run=self._name)
+            self._states.write(state)
             state = self._finish(state)
             self.finished = True
         self._tell("looking at the store")
-        found = look(self._url, state.store if state else None, state.marks if state else {})
+        archive = (state.store, state.marks, state.noted) if state else (None, {}, {})
+        found = look(self._url, *archive)
         if state is None or found.days or found.lost:
             return self._finish(self._stage(state, found))
         self._note(state.marks)
@@ -63,11 +67,11 @@ class Run:
 
     def _stage(self, before: State | None, found: Standing) -> State:
         """All of the days that change, in a folder of this run's own, read back and counted."""
-        serial, gaps = (before.serial + 1, before.gaps) if before else (1, [])
-        state = State(serial, STAGED, found.store, found.numbers, gaps)
+        serial, gaps, noted = (before.serial + 1, before.gaps, before.noted) if before else (1, [], {})
+        state = State(serial, STAGED, found.store, found.numbers, gaps, noted=noted, run=self._name)
         if found.days:
             self._tell(f"reading {many(sum(found.days.values()), 'event')} of {many(len(found.days), 'day')}")
-            name = f"{serial:06}-{uuid.uuid4().hex[:8]}"
+            name = f"{serial:06}-{self._name}"
             kept = self._folder.days(found.days)
             history = read(self._spark, HISTORY, self._url, events=as_events(found.ranges))
             was, is_ = counts(kept), counts(self._folder.stage(merged(events(history), kept), name))
@@ -85,8 +89,9 @@ class Run:
             rows = self._folder.staged(staged.staging)
             self._folder.replace(arranged(rows, -(-sum(staged.days.values()) // ROWS_A_FILE)))
             self._check_in_place(staged)
-        self._note(staged.marks)
-        done = State(staged.serial + 1, DONE, staged.store, staged.marks, staged.gaps)
+        self._states.check()
+        noted = self._note(staged.marks) or staged.noted
+        done = State(staged.serial + 1, DONE, staged.store, staged.marks, staged.gaps, noted=noted, run=self._name)
         self._states.write(done)
         if staged.days:
             self._folder.clear()
@@ -103,10 +108,13 @@ class Run:
                     "run the job again"
                 )
 
-    def _note(self, marks: Mapping[int, int]) -> None:
-        if self._mark:
-            with opened(self._url) as store:
-                archive_marks.note(store.database, marks)
+    def _note(self, marks: Mapping[int, int]) -> dict[int, int]:
+        """Returns what is in the store for certain."""
+        if not self._mark:
+            return {}
+        with opened(self._url) as store:
+            archive_marks.note(store.database, marks)
+        return dict(marks)
 
 
 def _check_grown(was: Counts, is_: Counts) -> None:

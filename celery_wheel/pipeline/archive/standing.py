@@ -53,12 +53,14 @@ class Standing:
     lost: list[Lost] = field(default_factory=list)
 
 
-def look(url: str, store: str | None, marks: Mapping[int, int]) -> Standing:
+def look(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[int, int]) -> Standing:
     """Raises StoreUnusable for another store than the archive's, or one that was put back.
 
     Args:
         store: UUID of the archive's store; None of a new archive, which begins with what is there.
         marks: of each shard, up to which number the archive has everything.
+        noted: of each shard, the mark that was put into the store: it is only ever raised, and goes with a copy. So an
+            older copy is known also where it has gone on since, beyond the numbers that it gives again.
     """
     with opened(url) as found, found.database.snapshot() as connection:
         name = found.database.name
@@ -67,23 +69,27 @@ def look(url: str, store: str | None, marks: Mapping[int, int]) -> Standing:
                 f"the archive is of the store with the id {store}, and {name} has {found.uuid}: another one, or made "
                 "anew; nothing was written; give each store an archive of its own: --output"
             )
-        columns = select(shard.c.shard, shard.c.seq, shard.c.forgotten).order_by(shard.c.shard)
+        columns = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived).order_by(shard.c.shard)
         shards = connection.execute(columns).all()
         for row in shards:
-            if row.seq < marks.get(row.shard, 0):
+            upto, mark = marks.get(row.shard, 0), noted.get(row.shard, 0)
+            if row.seq < upto or row.archived < mark:
+                knows = f"knows of {row.archived} only" if row.archived < mark else f"has given only {row.seq}"
                 raise StoreUnusable(
-                    f"the archive has shard {row.shard} up to number {marks[row.shard]}, and {name} has given only "
-                    f"{row.seq}: it was put back to an older copy, and would give numbers again that the archive has; "
-                    "nothing was written; begin a new archive: --output"
+                    f"the archive has shard {row.shard} up to number {max(upto, mark)}, and {name} {knows}: it was put "
+                    "back to an older copy, and gives numbers again that the archive has; nothing was written; begin "
+                    "a new archive: --output"
                 )
         ranges = {row.shard: (marks.get(row.shard, 0), row.seq) for row in shards}
+        # A new archive cannot lose what went before it; an old one also knows all of a shard that came since.
+        had = {row.shard: marks.get(row.shard, row.forgotten if store is None else 0) for row in shards}
         return Standing(
             store=found.uuid,
             numbers={row.shard: row.seq for row in shards},
             ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
             days=_days(connection, ranges),
             known={row.shard: max(marks.get(row.shard, 0), row.forgotten) for row in shards},
-            lost=_lost(connection, marks),
+            lost=_lost(connection, had),
         )
 
 

@@ -8,7 +8,9 @@
 
     _state/a   _state/b    written in turn: whatever is killed while one is written, the other stays
 
-A run that finds that another has written since it began stops, and leaves the archive to the other.
+A run that finds that another has written since it began stops, and leaves the archive to the other. It looks before it
+writes and after, and before the store's mark is moved; and whoever finishes what another had in hand says so first. No
+storage that Spark can write to has a lock for this: two may still change a day at once, and then it is counted wrong.
 """
 
 from __future__ import annotations
@@ -43,12 +45,19 @@ class State:
     days: dict[str, int] = field(default_factory=dict)  #: of each staged day, how many events are to be in it
     added: dict[str, int] = field(default_factory=dict)  #: by outcome, how many of them are new
     lost: list[dict[str, Any]] = field(default_factory=list)
+    noted: dict[int, int] = field(default_factory=dict)  #: the marks that are in the store for certain
+    run: str = ""  #: whose it is
 
 
 class States:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._path = path
+        self._known: State | None = None  #: what was there when this run looked last
+
+    def begin(self) -> State | None:
+        self._known = self.last()
+        return self._known
 
     def last(self) -> State | None:
         """None of a new archive."""
@@ -57,16 +66,20 @@ class States:
         return max((_read(path, row.value) for row in rows), key=lambda state: state.serial, default=None)
 
     def write(self, state: State) -> None:
-        """Raises FileUnusable where another run has written since the one before ``state`` was."""
-        last = self.last()
-        if (last.serial if last else 0) != state.serial - 1:
+        self.check()
+        line = json.dumps({"format": FORMAT, **asdict(state)}, sort_keys=True)
+        rows = self._spark.createDataFrame([(line,)], "value string").coalesce(1)
+        rows.write.mode("overwrite").text(f"{self._path}/_state/{SLOTS[state.serial % len(SLOTS)]}")
+        self._known = state
+        self.check()  # two that looked at the same time both wrote, and one of them is no more
+
+    def check(self) -> None:
+        """Raises FileUnusable where another run has written since this one did."""
+        if self.last() != self._known:
             raise FileUnusable(
                 f"another run writes to the archive {self._path} at the same time; this one stopped and left it as it "
                 "is; let one end before the next begins"
             )
-        line = json.dumps({"format": FORMAT, **asdict(state)}, sort_keys=True)
-        rows = self._spark.createDataFrame([(line,)], "value string").coalesce(1)
-        rows.write.mode("overwrite").text(f"{self._path}/_state/{SLOTS[state.serial % len(SLOTS)]}")
 
 
 def where_it_is(read: Callable[[], T]) -> T | None:
@@ -83,4 +96,5 @@ def _read(path: str, line: str) -> State:
     found = json.loads(line)
     if found.pop("format", None) != FORMAT:
         raise FileUnusable(f"{path} was written by another version of celery-wheel; run: pip install -U celery-wheel")
-    return State(**{**found, "marks": {int(shard): mark for shard, mark in found["marks"].items()}})
+    marks = {name: {int(shard): mark for shard, mark in found.get(name, {}).items()} for name in ("marks", "noted")}
+    return State(**{**found, **marks})

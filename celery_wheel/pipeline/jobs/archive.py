@@ -27,8 +27,9 @@ Promises
 Non-promises
     Two runs at a time into one archive: one stops where it sees the other. Between replacing days and "done" a reader
     may see a day without its rows. Of a row that is sent again by ``celery wheel replay`` before its first departure
-    was archived, that departure is not in the store, and so not here. Across a reshard a key has two shards: sort by
-    ``at``.
+    was archived, that departure is not in the store, and so not here; no more is it of one that a rollback of the
+    broker had wait again, and that was then cancelled or moved. Across a reshard a key has two shards: sort by ``at``.
+    Without ``wheel_history_archive``, nothing tells what a reshard took away.
 """
 
 from __future__ import annotations

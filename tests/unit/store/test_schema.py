@@ -89,6 +89,13 @@ PLANS = {
     "inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
     "pending": ["SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)"],
     "forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
+    "archived.last_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
+    "archived.ids_in_range": [
+        f"SEARCH wheel_timer {POSITION}",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)",
+        "SEARCH wheel_shard USING INDEX sqlite_autoindex_wheel_shard_1 (shard=?)",
+    ],
     "move": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
     "loading.committed": ["SEARCH wheel_load USING COVERING INDEX wheel_load_state (state=?)"],
     "loading.sizes": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
