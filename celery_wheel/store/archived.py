@@ -25,7 +25,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, exists, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    update,
+)
 
 from celery_wheel.store.model import Position
 from celery_wheel.store.prepared import Prepared
@@ -44,7 +55,11 @@ class Archived:
     ) -> None:
         self.marks = prepare(select(shard.c.history_bytes, shard.c.archived, shard.c.seq).where(held))
         beyond = outcome.join(shard, and_(shard.c.shard == outcome.c.shard, outcome.c.id > shard.c.archived))
-        waits = exists().select_from(beyond).where(outcome.c.timer_id == timer.c.id)
+        # Of EXISTS PostgreSQL may make a table of all outcomes beyond the marks, anew for each batch that goes.
+        one = (
+            select(outcome.c.id).select_from(beyond).where(outcome.c.timer_id == timer.c.id).limit(literal_column("1"))
+        )
+        waits = one.scalar_subquery().is_not(None)
         ids = select(timer.c.id, waits.label("waits")).where(in_range).order_by(timer.c.due_ms, timer.c.seq)
         self.ids_in_range = prepare(ids.limit(bindparam("limit")))
         of_shard = batch.c.shard == bindparam("shard")

@@ -364,6 +364,7 @@ def test_a_run_that_another_has_overtaken_moves_no_mark(
     done = call(one, folder)
     assert (done.exit_code, "another run writes to the archive" in done.stderr) == (1, True), done.output
     assert marks(one) == {0: 0, 1: 0}
+    assert any(folder.glob("day=*")) == (at == "a day is replaced")
 
 
 def test_a_run_beside_another_stops(

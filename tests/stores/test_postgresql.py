@@ -17,9 +17,11 @@ import pytest
 from celery_wheel.broker.envelope import MAX_TEXT_BYTES
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.postgresql_tables import PARAMETERS
 from celery_wheel.store.postgresql_words import in_words
 from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.statements import span
 from tests.postgres import PostgresServer
 from tests.stores.samples import NOW, Holder, hour_of
 
@@ -256,6 +258,22 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
     assert PLANS[name] in plan
     assert "Seq Scan" not in plan
     assert "Filter: (envelope_id" not in plan
+
+
+def test_rows_that_go_are_looked_up_one_by_one_among_outcomes_that_are_not_archived(pg_store: SqlStore) -> None:
+    """And not all of those read for each batch that goes: there may be a million."""
+    holder = Holder(pg_store)
+    rows = holder.accept(*range(NOW, NOW + 3_000))
+    holder.apply(outcomes=[holder.outcome(row.id, "moved") for row in rows])
+    with pg_store.database.writing() as connection:
+        connection.exec_driver_sql("ANALYZE wheel_timer, wheel_outcome, wheel_shard")
+    statement = pg_store.database.statements.archived.ids_in_range
+    given = {**span(0, 0, ORIGIN, Position(NOW + 3_000, 0)), "limit": 501}
+    with pg_store.database.reading() as connection:
+        places = tuple(given[name] for name in statement.names)
+        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    assert "wheel_outcome_timer" in plan
+    assert "wheel_outcome_pkey" not in plan
 
 
 def test_what_the_envelope_lets_through_fits_into_every_index(pg_store: SqlStore) -> None:

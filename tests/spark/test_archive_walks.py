@@ -1,0 +1,171 @@
+"""Whatever is done to a store, in any order: nothing goes that is not archived, an archive misses nothing, all goes.
+
+The store's side of the job ``archive``, without Spark: what it looks at, what it reads, and the marks that it leaves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from celery_wheel.errors import StoreUnusable
+from celery_wheel.pipeline.archive.standing import look
+from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.source.options import as_events, read_options
+from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.store import archive_marks, open_store, schema
+from celery_wheel.store.model import ORIGIN, REST, LaneState, Position, Row
+from celery_wheel.store.reshard import reshard
+from tests.stores.samples import NO_LIMIT, NOW, Holder, place
+
+KEY = ("lane", "due_ms", "seq", "batch", "outcome", "id", "shard")
+Event = tuple[object, ...]
+
+
+class Walk:
+    def __init__(self, seed: int, url: str) -> None:
+        self.random, self.url, self.shards, self.now_ms = random.Random(seed), url, 2, NOW
+        self.marks: dict[int, int] = {}
+        self.noted: dict[int, int] = {}
+        self.archived = set[Event]()
+        self.name: str | None = None
+        self.open()
+
+    def open(self) -> None:
+        self.store = open_store(self.url, shards=self.shards, durability="memory")
+        self.holders = [Holder(self.store, shard) for shard in range(self.shards)]
+
+    def events(self, **options: str) -> set[Event]:
+        reader = WheelReader(read_options({"url": self.url, "table": "history", **options}), HISTORY_SCHEMA)
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return {tuple(row[name] for name in KEY) for batch in batches for row in batch.to_pylist()}
+
+    def lane(self, holder: Holder, lane: int | None = None) -> LaneState:
+        lanes = self.store.lanes(holder.shard)
+        return self.random.choice([one for one in lanes if lane in (None, one.lane)])
+
+    def ahead(self, holder: Holder) -> int:
+        """Nothing comes in behind the hand."""
+        return max(self.now_ms, self.lane(holder, 0).hand.due_ms + 1) + self.random.randint(0, 20)
+
+    def waiting(self, holder: Holder, lane: LaneState) -> list[Row]:
+        return holder.slice(lane.hand, lane=lane.lane)
+
+    # -- what may happen ------------------------------------------------------------------------------
+
+    def accept(self, holder: Holder) -> None:
+        holder.accept(*(self.ahead(holder) for _ in range(self.random.randint(1, 4))))
+
+    def settle(self, holder: Holder) -> None:
+        lane = self.lane(holder)
+        if rows := self.waiting(holder, lane):
+            to = place(self.random.choice(rows))
+            holder.settle(lane.hand, to, at_ms=self.now_ms, lane=lane.lane)
+
+    def stop(self, holder: Holder) -> None:
+        if rows := self.waiting(holder, self.lane(holder)):
+            [row] = self.random.sample(rows, 1)
+            rests = holder.rest(row, self.now_ms)
+            holder.apply(moves=[rests], outcomes=[holder.outcome(row.id, at_ms=self.now_ms)])
+
+    def replay(self, holder: Holder) -> None:
+        """What waits, has left or rests leaves later; mostly that is an outcome."""
+        if rows := holder.slice(lane=self.random.choice([0, REST])):
+            row = self.random.choice(rows)
+            outcome = holder.outcome(row.id, "moved", self.now_ms)
+            move = holder.move(row, self.ahead(holder))
+            holder.apply(moves=[move], outcomes=[outcome] * self.random.randint(0, 1))
+
+    def note_late(self, holder: Holder) -> None:
+        if rows := holder.slice(lane=self.random.choice([0, REST])):
+            holder.apply(outcomes=[holder.outcome(self.random.choice(rows).id, "rejected", self.now_ms)])
+
+    def beside(self, holder: Holder) -> None:
+        there = {one.lane: one for one in self.store.lanes(holder.shard)}
+        if rows := self.waiting(holder, there[0]):
+            number, row = self.random.randint(1, 2), self.random.choice(rows)
+            lane = there.get(number, LaneState(number, ORIGIN, ORIGIN, "beside"))
+            move = holder.move(row, max(row.due_ms, lane.hand.due_ms + 1), number)
+            holder.apply(moves=[move], lanes=[] if number in there else [lane])
+
+    def roll_back(self, holder: Holder) -> None:
+        lane = self.lane(holder)
+        own = (schema.batch.c.shard == holder.shard, schema.batch.c.lane == lane.lane)
+        last = select(schema.batch).where(*own).order_by(schema.batch.c.id.desc()).limit(3)
+        with self.store.database.reading() as connection:
+            found = connection.execute(last).all()
+        if found and (hand := Position(*self.random.choice(found)[3:5])) < lane.hand:
+            holder.put_hand(hand, lane.lane)
+
+    def wait(self, _holder: Holder) -> None:
+        self.now_ms += self.random.choice([1, 5, 50, -20])
+
+    def forget(self, holder: Holder, before_ms: int | None = None) -> None:
+        before, last_ms = self.events(), self.now_ms - self.random.choice([0, 5, 30])
+        most, limit = self.random.choice([0, NO_LIMIT]), self.random.choice([1, 3, 1_000])
+        self.store.forget(holder.shard, holder.epoch, before_ms or last_ms, most, limit, archived_only=True)
+        assert before - self.events() <= self.archived
+
+    def archive(self, _holder: Holder, *, mark: bool | None = None) -> None:
+        found = look(self.url, self.name, self.marks, self.noted)
+        self.archived |= self.events(events=as_events(found.ranges))
+        self.name, self.marks = found.store, found.numbers
+        assert found.lost == []
+        assert self.events() <= self.archived
+        if mark or self.random.random() < 0.8:
+            archive_marks.note(self.store.database, self.marks)
+            self.noted = self.marks
+
+    def reshard(self, _holder: Holder) -> None:
+        for holder in self.holders:
+            self.store.release(holder.shard, holder.epoch)
+        before, shards = self.events(), self.random.randint(1, 4)
+        try:
+            reshard(self.store, shards, lambda _key, id_, n: id_.encode()[-1] % n, self.now_ms, archived_only=True)
+            self.shards = shards
+        except StoreUnusable as error:
+            if "is not archived" not in str(error):
+                raise
+        assert before - self.events() <= self.archived
+        self.store.close()
+        self.open()
+
+    def end(self) -> None:
+        """All leaves, is archived, grows old and goes."""
+        for holder in self.holders:
+            for lane in self.store.lanes(holder.shard):
+                if rows := self.waiting(holder, lane):
+                    holder.settle(lane.hand, place(rows[-1]), at_ms=self.now_ms, lane=lane.lane)
+        self.archive(self.holders[0], mark=True)
+        for holder in self.holders:
+            while self.store.forget(holder.shard, holder.epoch, 2**53, NO_LIMIT, 1_000, archived_only=True):
+                pass
+        with self.store.database.reading() as connection:
+            tables = (schema.timer, schema.payload, schema.batch, schema.outcome)
+            left = [connection.scalar(select(func.count()).select_from(table)) for table in tables]
+            assert (left, connection.scalar(select(func.sum(schema.shard.c.history_bytes)))) == ([0, 0, 0, 0], 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_goes_that_is_not_archived_and_all_goes_in_the_end(tmp_path: Path, seed: int) -> None:
+    walk = Walk(seed, f"sqlite:///{tmp_path}/wheel.sqlite3")
+    steps: dict[Callable[[Holder], None], int] = {
+        walk.accept: 10,
+        walk.settle: 10,
+        walk.stop: 3,
+        walk.replay: 3,
+        walk.note_late: 2,
+        walk.beside: 3,
+    }
+    steps |= {walk.roll_back: 3, walk.wait: 5, walk.forget: 10, walk.archive: 4, walk.reshard: 1}
+    try:
+        for _ in range(80):
+            [step] = walk.random.choices([*steps], [*steps.values()])
+            step(walk.random.choice(walk.holders))
+        walk.end()
+    finally:
+        walk.store.close()
