@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: Names of pyspark's own loggers, which repeat an error as JSON of a page.
 PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 LONGEST = 500
+_OF_WORKER = "An exception was thrown from the Python worker"
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
 
@@ -129,6 +131,8 @@ def _line(error: Exception) -> str:
         found = ours[-1].split(": ", 1)[1]
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         found = _JAVA_CLASS.sub("", lines[1])
+    elif lines and lines[0].startswith(_OF_WORKER) and (raised := [line for line in lines if _RAISED(line)]):
+        found = raised[-1]  # the end of a traceback that is not ours
     else:
         found = lines[0] if lines else type(error).__name__
     return found if len(found) <= LONGEST else f"{found[:LONGEST]}…"

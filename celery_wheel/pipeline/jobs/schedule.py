@@ -74,6 +74,10 @@ OPTIONS = (
     output,
 )
 
+#: As RFC 4180 and whoever writes CSV have it: a quote within quotes is doubled, a backslash is a backslash (JSON needs
+#: both), and a text may go over several lines. By itself Spark takes none of this so.
+CSV = {"header": "true", "escape": '"', "multiLine": "true"}
+
 #: A longer span is shown by hours.
 MINUTES_UP_TO_S = 3 * 86_400
 
@@ -106,11 +110,15 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         facts = _looked_at(spark, given, good, output, tell)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
         if not given["dry_run"]:
-            tell("scheduling")
-            facts |= _scheduled(good, given)
+            facts |= {"loaded": 0, "was_loaded": False}
+            # A name whose load has no rows would be taken, and the same rows, once they are right, be left out.
+            if facts["good"]:
+                tell("scheduling")
+                facts |= _scheduled(good, given)
     finally:
         found.unpersist()
-    summary = Summary(NAME, facts, _words(facts, given))
+    findings = facts["rows"] if not facts["good"] and not given["dry_run"] else 0
+    summary = Summary(NAME, facts, _words(facts, given), findings)
     output.finish(summary)
     return summary
 
@@ -119,16 +127,18 @@ def _rows(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
     path, jdbc = given["path"], given["jdbc"]
     if bool(path) == bool(jdbc):
         raise SettingError("one of --rows and --jdbc must say what to schedule")
+    if given["table"] and not jdbc:
+        raise SettingError("--table is of a database: --jdbc must say which")
     if jdbc:
         if not given["table"]:
             raise SettingError("--table must say what of --jdbc to schedule")
         found = spark.read.format("jdbc").option("url", jdbc).option("dbtable", given["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
-        found = spark.read.option("header", "true").csv(path)
+        found = spark.read.options(**CSV).csv(path)
     elif path.endswith(inputs.JSON):
         found = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
     else:
-        found = spark.read.parquet(path)
+        found = inputs.parquet(spark, path)
     if given["sql"]:
         found.createOrReplaceTempView("rows")
         found = spark.sql(given["sql"])
@@ -202,10 +212,11 @@ def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    words = [
-        f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled, due from {facts['first']} to {facts['last']}"
-    ]
+    due = f", due from {facts['first']} to {facts['last']}" if facts["good"] else ""
+    words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled{due}"]
     words += [f"rejected: {count:,} x {why}" for why, count in list(facts["rejects"].items())[:10]]
+    if facts["rejects"] and not given["output"]:
+        words.append("--output DIR keeps what is rejected, each row with its reason")
     if busiest := facts["busiest"]:
         unit = "minute" if facts["unit_s"] == 60 else "hour"
         words.append(
@@ -218,12 +229,16 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     ]
     if given["dry_run"]:
         words.append("nothing was scheduled: this was a dry run")
+    elif not facts["good"]:
+        words.append("nothing was scheduled: there is no row that can be")
     elif facts["was_loaded"]:
         words.append(f"nothing was scheduled: the batch {given['batch']} was loaded before")
     else:
         words.append(
             f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s"
         )
+        if facts["rejects"]:
+            words.append("what was rejected needs a batch of another name, once it is right: this one is loaded")
     return words
 
 
