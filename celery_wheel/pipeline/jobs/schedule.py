@@ -34,6 +34,8 @@ from celery_wheel.pipeline.jobs import forecast
 from celery_wheel.pipeline.jobs.outer import Option, output, store
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
 from celery_wheel.pipeline.output import Output
+from celery_wheel.pipeline.source.opened import opened
+from celery_wheel.pipeline.source.options import store_url
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.store import loads, open_store
@@ -164,6 +166,7 @@ def _looked_at(
 ) -> dict[str, Any]:
     """The load before and after; the herds that there would be."""
     tell("what is pending, and what would be")
+    on_the_way = _on_the_way(given["store"])
     now_s = _now_ms() // 1_000
     before = forecast.due(inputs.table(spark, {"store": given["store"]}, "pending", forecast.COLUMNS))[0]
     added = due(good).persist()
@@ -188,10 +191,17 @@ def _looked_at(
         "last": None if span.last is None else _instant(span.last),
         "busiest": max(table, key=lambda row: row["after"], default=None),
         "unit_s": unit_s,
+        "on_the_way": on_the_way,
         "herds": len(found),
         "worst_herds": sorted(found, key=lambda herd: -herd["n"])[:10],
         "picture": output.picture(draw),
     }
+
+
+def _on_the_way(url: str | None) -> int:
+    """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
+    with opened(store_url({} if url is None else {"url": url})) as store, store.database.reading() as connection:
+        return loads.count_waiting(connection)
 
 
 def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,12 +209,12 @@ def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
     options["key"] = rows.ID if given["id_column"] else None
     named = {name: value for name, value in options.items() if value}
     url = target(named, good.schema).url
-    with closing(open_store(url, shards=None, create=False)) as opened:
-        before = loads.of_name(opened, given["batch"])
+    with closing(open_store(url, shards=None, create=False)) as there:
+        before = loads.of_name(there, given["batch"])
         began = time.monotonic()
         if before is None or not before.is_loaded:
             good.write.format("wheel").mode("append").options(**named).save()
-        done = loads.of_name(opened, given["batch"])
+        done = loads.of_name(there, given["batch"])
     if done is None or not done.is_loaded:
         raise FileUnusable(f"the batch {given['batch']!r} was taken away while it was loaded")
     was_loaded = before is not None and before.is_loaded
@@ -222,6 +232,10 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         words.append(
             f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these"
         )
+    if facts["on_the_way"]:
+        words.append(
+            f"not counted in this: {facts['on_the_way']:,} of earlier loads, which no scheduler has taken in yet"
+        )
     words += [
         f"herd: {herd['n']:,} on {herd['queue']} at {herd['second']}, mostly {herd['tasks'][0]['task']}; "
         f"--jitter {herd['jitter_s']}s spreads it"
@@ -237,6 +251,8 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         words.append(
             f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s"
         )
+        if given["id_column"]:
+            words.append(f"of them, those whose {given['id_column']} the store knows already are not scheduled again")
         if facts["rejects"]:
             words.append("what was rejected needs a batch of another name, once it is right: this one is loaded")
     return words
