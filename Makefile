@@ -10,11 +10,11 @@ DJANGO ?= 4.2
 WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv services test test-browser test-django lint demo bench clean
+.PHONY: help venv services java test test-browser test-django lint demo demo-pipeline bench clean
 
 help:  ## what there is
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
-	@echo "Variables: PYTHON=python3.12  and for demo: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=amqp://... DATABASE_URL=postgresql://..."
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
+	@echo "Variables: PYTHON=python3.12  and for the demos: SECONDS=60 DATE=2013-11-03 SPEED=600 PORT=8000 BROKER_URL=amqp://... DATABASE_URL=postgresql://..."
 
 venv: $(STAMP)  ## make .venv and install everything into it
 
@@ -65,6 +65,15 @@ demo: venv  ## a day of real flights through worker, beat and wheel; SECONDS=60 
 	@[ -n "$(BROKER_URL)" ] || [ -x $(VENV)/bin/redis-server ] || $(MAKE) --no-print-directory services
 	@cd example_project && exec ../$(VENV)/bin/python -m demo \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(SPEED),--speed $(SPEED)) $(if $(PORT),--port $(PORT))
+
+demo-pipeline: venv java  ## a year of real flights through the jobs on Spark; SECONDS=60 DATE=2013-11-03: of the day
+	@[ -n "$(BROKER_URL)" ] || [ -x $(VENV)/bin/redis-server ] || $(MAKE) --no-print-directory services
+	@cd example_project && exec ../$(VENV)/bin/python -m demo.pipeline \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(PORT),--port $(PORT))
+
+java: venv
+	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || sh scripts/apt-install openjdk-17-jre-headless "no Java is installed" || \
+	  $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark-jre]'
 
 bench: venv  ## the benchmarks
 	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks

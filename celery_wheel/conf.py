@@ -100,6 +100,11 @@ class Conf:
         "How many seconds a dispatched message stays in the history; one hour at least.",
     )
     history_max_bytes = Setting(10 * GIB, whole(1), "How many bytes of history are kept at most.")
+    history_archive = Setting(
+        False,
+        flag(),
+        "True keeps history, however old and large, until the job `archive` has it; see docs/pipeline-jobs.md.",
+    )
     max_message_bytes = Setting(8 * MIB, whole(1), "A larger message is set aside as rejected, with its bytes.")
     max_clock_skew_ms = Setting(
         5,

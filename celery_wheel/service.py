@@ -133,7 +133,7 @@ def reshard_of(app: Any, shards: int) -> Resharded:
                 for lane in broker.adopt(shard, now_ms):
                     broker.set_hand(shard, now_ms, lane, ORIGIN)
                 broker.leave(shard, now_ms)
-            return reshard(store, shards, shard_of, now_ms)
+            return reshard(store, shards, shard_of, now_ms, archived_only=conf.history_archive)
         finally:
             broker.close()
     finally:
@@ -171,6 +171,7 @@ def limits_of(conf: Conf) -> Limits:
         lease_ms=conf.lease_ms,
         retention_ms=conf.history_retention_ms,
         history_bytes=conf.history_max_bytes,
+        archived_only=conf.history_archive,
         max_clock_skew_ms=conf.max_clock_skew_ms,
         max_clock_step_ms=conf.max_clock_step_ms,
         replay_on_rollback=conf.on_broker_rollback == "replay",

@@ -3,7 +3,8 @@
 ::
 
     settings   values, the app's class, queues that workers would empty, delays left to workers
-    store      reachable, of this version and number of shards, loads that were left open, room on its disk
+    store      reachable, of this version and number of shards, loads that were left open, room on its disk, history
+               that waits for its archive
     broker     answers, what its edge promises; RabbitMQ's confirms; Redis's persistence and eviction
     clocks     this host against Redis and PostgreSQL
     shards     holders and their age, what is behind, what the holder said of itself, its version

@@ -1,4 +1,4 @@
-"""The store: can it be read, is it the one that the settings mean, is something left in it, and is there room."""
+"""The store: can it be read, is it what the settings mean, what is left in it, is there room, is history archived."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from celery_wheel.doctor.finding import Finding, error, ok, warning
 from celery_wheel.doctor.site import Site
-from celery_wheel.present import duration, seen
-from celery_wheel.store import loads
+from celery_wheel.present import duration, seen, utc
+from celery_wheel.store import archive_marks, loads
+from celery_wheel.store.archive_marks import ARCHIVE
 from celery_wheel.store.model import OPEN
 from celery_wheel.store.place import place_of
 from celery_wheel.store.schema import SCHEMA_VERSION
@@ -38,6 +39,8 @@ def check(site: Site) -> Iterator[Finding]:
     yield from _left_open(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
+    if site.conf.history_archive:
+        yield _archived(site, store)
 
 
 def _left_open(site: Site, store: SqlStore) -> Iterator[Finding]:
@@ -62,3 +65,17 @@ def _room(store: SqlStore) -> Finding:
         return ok("disk", text)
     remedy = "Make room, or lower wheel_history_max_bytes; on a full disk nothing is accepted, and nothing is lost."
     return (error if free < NEARLY_FULL else warning)("disk", text, remedy)
+
+
+def _archived(site: Site, store: SqlStore) -> Finding:
+    """With wheel_history_archive history waits, however old, where nobody archives it."""
+    oldest = min(archive_marks.waiting(store.database), key=lambda one: one.at_ms, default=None)
+    now_ms, kept_ms = site.now_ms(), site.conf.history_retention_ms
+    if oldest is None or now_ms - oldest.at_ms <= kept_ms:
+        return ok("archive", f"all history of more than {duration(kept_ms)} ago is archived")
+    return warning(
+        "archive",
+        f"history of shard {oldest.shard} since {utc(oldest.at_ms)}, {duration(now_ms - oldest.at_ms)} ago, waits for "
+        f"the archive and cannot be forgotten, though it is kept for {duration(kept_ms)} only: the store grows",
+        f"Let the archive be written more often than that; {ARCHIVE}; or set wheel_history_archive = False.",
+    )

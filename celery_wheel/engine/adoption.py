@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_wheel.engine.gates import ALL, Gates
-from celery_wheel.engine.lane import Lane
+from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker, BrokerHand, Since
 from celery_wheel.engine.term import Term
@@ -111,10 +111,18 @@ class Adoption:
         cut = found.hand if self.broker.keeps_hand else found.cut
         lane = Lane(found.lane, found.hand, cut, cut, target=found.target, scope=found.scope)
         lane.again, lane.told = found.again, found.hand
-        lane.top_ms = self.now_ms + self.limits.ahead_ms
+        lane.top_ms = self._top_ms(found)
         if not self.broker.keeps_hand:
             lane.sent, lane.doubt = found.hand, found.cut
         return lane
+
+    def _top_ms(self, lane: LaneState) -> int:
+        """Where the rows end that may be in their queue already: those of a holder whose clock was ahead lie beyond."""
+        top_ms = self.now_ms + self.limits.ahead_ms
+        beyond = Position(top_ms, MAX_SEQ)
+        if lane.again and self.store.count(self.shard, lane.lane, max(lane.hand, beyond), END):
+            return END.due_ms
+        return top_ms
 
     def _backlog(self, lanes: list[Lane], gate: Gate) -> int:
         if gate.state == PAUSED:

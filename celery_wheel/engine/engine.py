@@ -318,8 +318,9 @@ class Engine:
         ctx.store.expire(ctx.shard, term.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
         yield "expired"
         before_ms = now_ms - limits.retention_ms
+        most, only = limits.forget_count, limits.archived_only
         with term.history:
-            gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, limits.forget_count)
+            gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, most, archived_only=only)
         ctx.stats.forgotten += gone
         yield "forgotten"
         yield Round.BUSY if gone else Round.IDLE

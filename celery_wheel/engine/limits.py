@@ -27,6 +27,7 @@ class Limits:
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
     history_bytes: int = 10 * 2**30
+    archived_only: bool = False  #: history goes only when an archive has it
     forget_count: int = 2_000  #: rows of history removed at a time
     max_clock_skew_ms: int = 5_000
     max_clock_step_ms: int = 60_000

@@ -19,7 +19,7 @@ from celery_wheel.store.commanding import KEY_PLACES, KEYS
 from celery_wheel.store.database import Database
 from celery_wheel.store.loading import KEPT_MS
 from celery_wheel.store.model import Gate, LoadChunk, Row, Tombstone, Withdrawn
-from celery_wheel.store.statements import Statements
+from celery_wheel.store.statements import Statements, in_parts
 
 
 class Desk:
@@ -106,9 +106,3 @@ class Desk:
             self._sql.loading.over(connection)
             self._sql.loading.forget_parts(connection)
             self._sql.loading.forget(connection, before_ms=now_ms - KEPT_MS)
-
-
-def in_parts(wanted: Sequence[Any], places: int) -> list[tuple[Any, ...]]:
-    """As many at a time as a statement has places; one that is not needed repeats the last."""
-    parts = [list(wanted[start : start + places]) for start in range(0, len(wanted), places)]
-    return [(*part, *part[-1:] * (places - len(part))) for part in parts]

@@ -99,9 +99,12 @@ def _from_2(connection: Connection) -> None:
 
 
 def _from_3(connection: Connection) -> None:
-    """Bulk loads."""
+    """Bulk loads; and how far the history is archived."""
     for table in (load, load_part, load_chunk):
         table.create(connection)
+    for column in (shard.c.archived, shard.c.forgotten):
+        described = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {described} DEFAULT 0")
 
 
 #: By the version they begin with.

@@ -30,12 +30,11 @@ SHARD_BITS = 8
 REST = -1
 
 MAX_SEQ = 2**63 - 1
-
 HOUR_MS = 3_600_000
 
 #: Commands in the inbox, see ``celery_wheel.engine.inbox``.
-CANCEL, MOVE, COMPLETE, PAUSE, RESUME = "cancel", "move", "complete", "pause", "resume"
-REQUEUE, REPLAY = "requeue", "replay"
+CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
+PAUSE, RESUME = "pause", "resume"
 
 #: States of a bulk load; what is aborted had to be open, what is done was committed and is all taken in.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"

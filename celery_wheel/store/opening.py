@@ -22,7 +22,7 @@ from celery_wheel.store.database import Database
 from celery_wheel.store.migrate import migrate
 from celery_wheel.store.model import ORIGIN, SHARD_BITS
 from celery_wheel.store.place import BEAT, EXAMPLES, MIGRATE, Place, place_of
-from celery_wheel.store.schema import SCHEMA_VERSION, lane, meta, metadata, shard
+from celery_wheel.store.schema import NO_HISTORY, SCHEMA_VERSION, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
 
 MAX_SHARDS = 2**SHARD_BITS
@@ -130,7 +130,7 @@ def _make(connection: Connection, shards: int) -> Any:
     metadata.create_all(connection)  # those that are there stay as they are
     connection.execute(insert(meta).values(id=1, schema_version=SCHEMA_VERSION, uuid=str(uuid.uuid4()), shards=shards))
     for number in range(shards):
-        connection.execute(insert(shard).values(shard=number, epoch=0, seq=0, history_bytes=0))
+        connection.execute(insert(shard).values(shard=number, epoch=0, seq=0, **NO_HISTORY))
         hand_and_cut = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
         hand_and_cut |= {"cut_due_ms": ORIGIN.due_ms, "cut_seq": ORIGIN.seq}
         connection.execute(insert(lane).values(shard=number, lane=0, **hand_and_cut))

@@ -69,11 +69,15 @@ class Store(Protocol):
     def apply(self, shard: int, epoch: int, change: Change) -> None:
         """Commit all of ``change``, durably, or nothing."""
 
-    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
+    def forget(
+        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+    ) -> int:
         """Remove up to about ``limit`` rows of history, oldest batch first; returns how many went.
 
         History are the rows of batches dispatched before ``before_ms`` and the resting rows that came to
         rest before it; beyond ``max_bytes`` of history in all, the oldest batches go even if younger.
+        With ``archived_only`` none of it goes while an archive has not everything of it: what waits for that holds up
+        what is younger.
         """
 
     # -- reading --------------------------------------------------------------------------------------

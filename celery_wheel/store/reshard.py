@@ -6,10 +6,12 @@
     grow        new shards, empty, beginning behind every id that was ever given
     move        pending rows whose shard is another one now: by lane's order into lane 0 of theirs, with new seqs
     control     watches go with their tasks; tombstones and gates are those of every shard
-    shrink      the history of shards that are no more is forgotten, and they go
+    shrink      the history of shards that are no more is forgotten, and they go; with ``archived_only`` what is not
+                archived refuses it
 
 Promises: tasks with one key were in one shard and are in one shard, in the order they had. Nothing pending is lost,
 and none of it leaves earlier.
+What has left stays in its shard, with its numbers and its mark: how far a shard is archived is no matter of what waits.
 Non-promises: messages in a wheel queue are not looked at; the caller sees to it that those of removed shards are empty.
 """
 
@@ -24,9 +26,22 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store import loads, reshard_control
+from celery_wheel.store.archive_marks import ARCHIVE
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import HOUR_MS, OPEN, ORIGIN, SHARD_BITS
-from celery_wheel.store.schema import batch, inbox, lane, meta, outcome, payload, scheduler, shard, tally, timer
+from celery_wheel.store.schema import (
+    NO_HISTORY,
+    batch,
+    inbox,
+    lane,
+    meta,
+    outcome,
+    payload,
+    scheduler,
+    shard,
+    tally,
+    timer,
+)
 from celery_wheel.store.sql import SqlStore
 
 #: Which shard a task belongs to, by its key (or None) and its task id, of how many.
@@ -48,12 +63,16 @@ class Resharded:
     removed: list[int] = field(default_factory=list)
 
 
-def reshard(store: SqlStore, shards: int, shard_of: ShardOf, now_ms: int) -> Resharded:
-    """Give the store ``shards`` shards. Raises StoreUnusable, with what to do, where that cannot be done now."""
+def reshard(store: SqlStore, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
+    """Give the store ``shards`` shards. Raises StoreUnusable, with what to do, where that cannot be done now.
+
+    ``archived_only``: no history may go of which an archive has not everything.
+    """
     if not 1 <= shards <= 2**SHARD_BITS:
         raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
     with store.database.writing() as connection:
-        return _Resharding(connection, store.database, shards, shard_of, now_ms).run()
+        resharding = _Resharding(connection, store.database, shards, shard_of, now_ms)
+        return resharding.run(archived_only=archived_only)
 
 
 class _Resharding:
@@ -69,10 +88,12 @@ class _Resharding:
         #: Shard → no row may be due before it, or it would lie behind the hand.
         self._floors: dict[int, int] = {}
 
-    def run(self) -> Resharded:
+    def run(self, *, archived_only: bool) -> Resharded:
         # First of all the lock, which also fences whoever may think that it holds a shard.
         self._connection.execute(update(shard).values(epoch=shard.c.epoch + 1))
         self._check()
+        if archived_only:
+            self._check_archived()
         self._grow()
         self._move()
         reshard_control.spread(self._connection, self._done.after)
@@ -107,6 +128,13 @@ class _Resharding:
             remedy = "end it" if one.state == OPEN else "start a scheduler, which takes it in, and stop it"
             self._refuse(f"the load {one.name!r} is {one.state}", remedy)
 
+    def _check_archived(self) -> None:
+        for table in (batch, outcome):
+            beyond = and_(shard.c.shard == table.c.shard, table.c.id > shard.c.archived)
+            query = select(table.c.shard).join(shard, beyond).where(table.c.shard.in_(self._done.removed)).limit(1)
+            for number in self._connection.execute(query).scalars():
+                self._refuse(f"shard {number} has history that is not archived, and would be no more", ARCHIVE)
+
     def _refuse(self, why: str, what_to_do: str) -> None:
         raise StoreUnusable(f"the store {self._name} cannot be resharded: {why}; nothing was changed; {what_to_do}")
 
@@ -119,7 +147,7 @@ class _Resharding:
             # A shard of this number may have been here before: its ids and epochs must not come again. An epoch of
             # the clock is greater than any that was counted up.
             seq = (highest >> SHARD_BITS) + 1 << SHARD_BITS | number
-            run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, history_bytes=0))
+            run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, **NO_HISTORY))
             hand = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
             run(insert(lane).values(shard=number, lane=0, **hand, cut_due_ms=ORIGIN.due_ms, cut_seq=ORIGIN.seq))
 

@@ -151,9 +151,14 @@ shard = Table(
     _required("seq", BigInteger, "highest seq given"),
     _required("history_bytes", BigInteger, "sum of the batches' bytes, kept so that none has to be read for it"),
     _optional("snapshot_at_ms", BigInteger, "age of the snapshot; instant, Unix milliseconds"),
-    # Last, since it is long and what stands before it is read and written far more often.
+    # It is long, and what stands before it is read and written far more often than what stands behind.
     _optional("snapshot", Text, "what the holder says of itself; JSON object"),
+    _required("archived", BigInteger, "an archive has all settlements and outcomes up to this number"),
+    _required("forgotten", BigInteger, "highest number of the settlements and outcomes that were forgotten"),
 )
+
+#: Of a shard in which nothing has happened.
+NO_HISTORY = {"history_bytes": 0, "archived": 0, "forgotten": 0}
 
 batch = Table(
     "wheel_batch",

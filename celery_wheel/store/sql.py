@@ -21,8 +21,9 @@ from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
+from celery_wheel.store.archived import Floors
 from celery_wheel.store.database import Database
-from celery_wheel.store.desk import Desk, in_parts
+from celery_wheel.store.desk import Desk
 from celery_wheel.store.model import (
     HOUR_MS,
     Change,
@@ -35,7 +36,7 @@ from celery_wheel.store.model import (
     TallyKey,
 )
 from celery_wheel.store.schema import meta
-from celery_wheel.store.statements import ENVELOPES, FIND_PLACES, IN_PLACES, span
+from celery_wheel.store.statements import ENVELOPES, FIND_PLACES, IN_PLACES, in_parts, span
 
 #: No epoch is this one.
 NEVER_HELD = -1
@@ -55,6 +56,7 @@ class SqlStore(Desk):
         #: How many shards the store was made with.
         self.shards = shards
         self._holding = threading.Lock()
+        self._floors = Floors()
         self._held: dict[int, int] = {}  #: shard → the epoch of this store's own last term
 
     @property
@@ -137,8 +139,11 @@ class SqlStore(Desk):
         with self._database.writing() as connection:
             changes.write(connection, self._sql, shard, epoch, change)
 
-    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
-        return history.forget(self._database, shard, epoch, history.Retention(before_ms, max_bytes), limit)
+    def forget(
+        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+    ) -> int:
+        retention = history.Retention(before_ms, max_bytes, archived_only)
+        return history.forget(self._database, self._floors, shard, epoch, retention, limit)
 
     # -- reading --------------------------------------------------------------------------------------
 

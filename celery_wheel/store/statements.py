@@ -30,6 +30,7 @@ from sqlalchemy import (
     update,
 )
 
+from celery_wheel.store.archived import Archived
 from celery_wheel.store.commanding import Commanding
 from celery_wheel.store.loading import Loading
 from celery_wheel.store.model import REST, Position
@@ -99,6 +100,12 @@ def span(shard: int, lane: int, after: Position, upto: Position) -> dict[str, in
         "upto_due_ms": upto.due_ms,
         "upto_seq": upto.seq,
     }
+
+
+def in_parts(wanted: Sequence[Any], places: int) -> list[tuple[Any, ...]]:
+    """As many at a time as a statement has places; one that is not needed repeats the last."""
+    parts = [list(wanted[start : start + places]) for start in range(0, len(wanted), places)]
+    return [(*part, *part[-1:] * (places - len(part))) for part in parts]
 
 
 def _held() -> ColumnElement[bool]:
@@ -221,7 +228,8 @@ class Statements:
         self.put_inbox = self._bulk(inbox, insert(inbox).inline().values(given))
 
     def _forgetting(self) -> None:
-        self.history_bytes = self._prepare(select(shard.c.history_bytes).where(_held()))
+        gone: list[BindParameter[int]] = [bindparam(f"gone_{n}") for n in range(IN_PLACES)]
+        self.archived = Archived(self._prepare, _held(), _in_range(), gone)
         oldest = select(*BATCH_RANGE).where(batch.c.shard == bindparam("shard")).order_by(batch.c.id)
         self.oldest_batches = self._prepare(oldest.limit(bindparam("limit")))
         ids = select(timer.c.id).where(_in_range()).order_by(timer.c.due_ms, timer.c.seq)

@@ -132,6 +132,22 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
             },
         ),
+        migrations.AddField(
+            model_name="shard",
+            name="archived",
+            field=models.BigIntegerField(
+                db_comment="an archive has all settlements and outcomes up to this number", default=0
+            ),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="shard",
+            name="forgotten",
+            field=models.BigIntegerField(
+                db_comment="highest number of the settlements and outcomes that were forgotten", default=0
+            ),
+            preserve_default=False,
+        ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
         migrations.RunPython(set_version, set_version_back),
     ]

@@ -18,6 +18,8 @@ class Shard(StoreTable):
     history_bytes = field(schema.shard.c.history_bytes)
     snapshot_at_ms = field(schema.shard.c.snapshot_at_ms)
     snapshot = field(schema.shard.c.snapshot)
+    archived = field(schema.shard.c.archived)
+    forgotten = field(schema.shard.c.forgotten)
 
     class Meta:
         db_table = schema.shard.name

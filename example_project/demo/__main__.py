@@ -38,20 +38,24 @@ class Interrupted(Exception):
 
 
 class Demo:
+    """The stack, with what it is to do in ``work``."""
+
+    INTERRUPTED = 0  #: exit code after Ctrl-C
+
     def __init__(self, options: argparse.Namespace, stop: threading.Event) -> None:
         self.options = options
         self.stop = stop
         self.started = time.monotonic()
-        self.stack = Stack(options.run_dir, os.environ.get("BROKER_URL") or None, self._until)
+        self.stack = Stack(options.run_dir, os.environ.get("BROKER_URL") or None, self.until)
 
     def run(self) -> int:
         """The whole demo; returns the exit code."""
         held = folder.take(self.options.run_dir)
         try:
             self._start()
-            return self._replay()
+            return self.work()
         except Interrupted:
-            return 0
+            return self.INTERRUPTED
         finally:
             self.stack.stop()
             held.close()
@@ -69,12 +73,12 @@ class Demo:
         stack.wait_for_worker(worker)
         self._say_where_to_look(port)
 
-    def _replay(self) -> int:
+    def work(self) -> int:
         """Run the day to its end, or to ours; then, with no limit of time, leave everything up until Ctrl-C."""
         arguments = [f"--date={self.options.date}", f"--speed={self._speed():.6g}"]
         replay = self.stack.manage("replay", "replay_flights", *arguments, to_log=False)
         try:
-            self._until(lambda: replay.popen.poll() is not None, "replay", math.inf)
+            self.until(lambda: replay.popen.poll() is not None, "replay", math.inf)
         except Interrupted:
             return _end_early(replay)
         self.stack.processes.stop("replay")
@@ -82,7 +86,7 @@ class Demo:
             return 1
         if self.options.seconds is None:
             print("\ndemo: the day is over; everything stays up until Ctrl-C", flush=True)
-            self._until(lambda: False, "Ctrl-C", math.inf)
+            self.until(lambda: False, "Ctrl-C", math.inf)
         return 0
 
     def _speed(self) -> float:
@@ -92,7 +96,7 @@ class Demo:
         left_s = self.options.seconds - (time.monotonic() - self.started) - REPLAY_START_S - END_S
         return day_length_ms(self.options.date) / 1000 / max(left_s, MIN_DAY_S)
 
-    def _until(self, reached: Callable[[], bool], what: str, seconds: float) -> None:
+    def until(self, reached: Callable[[], bool], what: str, seconds: float) -> None:
         """Wait until ``reached``. Raises Interrupted on a signal, DemoError on a crash or after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
@@ -159,12 +163,16 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _options(argv)
+    return run(Demo, _options(argv))
+
+
+def run(demo: type[Demo], options: argparse.Namespace) -> int:
+    """A demo until its end, or a signal."""
     stop = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda *_: stop.set())
     try:
-        return Demo(options, stop).run()
+        return demo(options, stop).run()
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -45,6 +45,10 @@ class Run:
             yield
         Reminder.objects.bulk_create(chunk)
 
+    def expect(self, sent: Iterable[tuple[Flight, str]]) -> None:
+        """Reminders that are scheduled by other means, each with its task's id."""
+        Reminder.objects.bulk_create(self._reminder(flight, task_id) for flight, task_id in sent)
+
     def wait(self) -> Iterator[int]:
         """Wait until all have run, or the last is due for longer than the grace; yields how many have run."""
         total = self._reminders().count()
@@ -65,12 +69,15 @@ class Run:
     def _send(self, flight: Flight) -> Reminder:
         due_at_ms = self.plan.due_at_ms(flight)
         sent = remind.apply_async([str(flight)], eta=EPOCH + timedelta(milliseconds=due_at_ms))
+        return self._reminder(flight, sent.id)
+
+    def _reminder(self, flight: Flight, task_id: str) -> Reminder:
         return Reminder(
             replay=self._replay,
-            task_id=sent.id,
+            task_id=task_id,
             flight=str(flight),
             departs_at_ms=flight.departs_at_ms,
-            due_at_ms=due_at_ms,
+            due_at_ms=self.plan.due_at_ms(flight),
         )
 
     def _reminders(self) -> QuerySet[Reminder]:

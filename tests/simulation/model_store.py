@@ -12,25 +12,20 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from celery_wheel.errors import Fenced, TakenBack
 from celery_wheel.store.model import (
-    ORIGIN,
     REST,
     UNIQUE,
     WATCH,
     WITHDRAWN,
-    Answer,
-    Batch,
     Change,
     Gate,
     InboxItem,
     LaneState,
     LoadChunk,
     Message,
-    Outcome,
     Position,
     RangeSummary,
     Row,
@@ -38,42 +33,11 @@ from celery_wheel.store.model import (
     TallyKey,
     Tombstone,
     Unreadable,
-    Watch,
     Withdrawn,
 )
+from tests.simulation import model_history
+from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
-
-
-@dataclass
-class StoredRow:
-    row: Row
-    accepted_ms: int
-    message: Message | Unreadable
-
-
-@dataclass
-class ShardData:
-    epoch: int = 0
-    holder: str | None = None
-    owner: object = None
-    lease_until_ms: int = 0
-    seq: int = 0
-    snapshot: dict[str, object] | None = None
-    snapshot_at_ms: int | None = None
-    rows: dict[int, StoredRow] = field(default_factory=dict)
-    forgotten: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: a store has them no more
-    #: lane → sorted positions with their row id
-    order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
-    envelopes: dict[str, int] = field(default_factory=dict)
-    lanes: dict[int, LaneState] = field(default_factory=lambda: {0: LaneState(0, ORIGIN, ORIGIN)})
-    batches: list[Batch] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    tally: dict[TallyKey, int] = field(default_factory=dict)
-    inbox: dict[int, InboxItem] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
-    tombstones: dict[str, Tombstone] = field(default_factory=dict)
-    watches: list[Watch] = field(default_factory=list)
-    gates: dict[tuple[str, str], Gate] = field(default_factory=dict)
 
 
 class Disk:
@@ -84,6 +48,7 @@ class Disk:
         self.uuid = str(uuid.UUID(int=0))
         self.shards: dict[int, ShardData] = {}
         self.schedulers: dict[str, int] = {}
+        self.archived: dict[int, int] = {}  #: shard → number up to which an archive has everything
         self.inbox_ids = itertools.count(1)
         self.loads = ModelLoads()
         self.lock = threading.RLock()
@@ -206,45 +171,18 @@ class ModelStore:
         data.envelopes[message.envelope_id] = row.id
         bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
 
-    def forget(self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int) -> int:
+    def forget(
+        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+    ) -> int:
         with self.disk.lock:
             self.fault("before commit")
-            data = self._held(shard, epoch)
-            gone = 0
-            for batch in sorted(data.batches, key=lambda batch: batch.id):
-                over = sum(batch.bytes for batch in data.batches) > max_bytes
-                if gone >= limit or not (batch.dispatched_ms < before_ms or over):
-                    break
-                hand = data.lanes[batch.lane].hand
-                ids = self._ids(data, batch.lane, batch.from_, min(batch.to, hand))
-                for row_id in ids[: limit - gone]:
-                    self._remove(data, row_id)
-                if len(ids) <= limit - gone:
-                    data.batches.remove(batch)
-                gone += min(len(ids), limit - gone)
-            for row_id in self._ids(data, REST, ORIGIN, Position(before_ms, 0))[: max(0, limit - gone)]:
-                self._remove(data, row_id)
-                gone += 1
-            return gone
-
-    def _remove(self, data: ShardData, row_id: int) -> None:
-        stored = data.forgotten[row_id] = data.rows.pop(row_id)
-        row = stored.row
-        data.watches = [one for one in data.watches if one.timer_id != row_id]
-        data.order[row.lane].remove((row.due_ms, row.seq, row.id))
-        del data.envelopes[stored.message.envelope_id]
-        data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
+            archived = self.disk.archived if archived_only else None
+            return model_history.forget(self._held(shard, epoch), before_ms, max_bytes, limit, archived)
 
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None
 
     # -- reading -------------------------------------------------------------------------------------
-
-    def _ids(self, data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:
-        order = data.order.get(lane, [])
-        low = bisect.bisect_right(order, (*after, 2**64))
-        high = bisect.bisect_right(order, (*upto, 2**64))
-        return [row_id for _, _, row_id in order[low:high]]
 
     def state(self, shard: int) -> ShardState:
         data = self.disk.shard(shard)
@@ -270,11 +208,11 @@ class ModelStore:
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         with self.disk.lock:
             data = self.disk.shard(shard)
-            return [copy_of(data.rows[row_id].row) for row_id in self._ids(data, lane, after, upto)]
+            return [copy_of(data.rows[row_id].row) for row_id in ids_in(data, lane, after, upto)]
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
         with self.disk.lock:
-            return len(self._ids(self.disk.shard(shard), lane, after, upto))
+            return len(ids_in(self.disk.shard(shard), lane, after, upto))
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         rows = self.slice(shard, lane, after, upto)

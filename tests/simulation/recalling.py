@@ -48,9 +48,8 @@ class Recalling:
     @staticmethod
     def recalled(data: ShardData, kind: str = "") -> Counter[int]:
         """How often each row was."""
-        if not data.outcomes:
-            return Counter()
-        return Counter(one.timer_id for one in data.outcomes if one.actor == ACTOR and kind in ("", one.reason))
+        ever = (*data.outcomes, *data.forgotten_outcomes)
+        return Counter(one.timer_id for one in ever if one.actor == ACTOR and kind in ("", one.reason))
 
     def times(self, data: ShardData, row_id: int) -> int:
         return 1 + self.recalled(data, "replay")[row_id]

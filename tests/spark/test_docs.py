@@ -69,6 +69,7 @@ def test_the_page_has_all_columns_and_options() -> None:
         "dueFrom",
         "dueTo",
         "partitions",
+        "events",
         "schema",
         "pushdown",
         "startingAt",

@@ -81,9 +81,21 @@ def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
     assert "of them, those whose flight the store knows already are not scheduled again" in first["words"]
     assert (first["on_the_way"], second["on_the_way"]) == (0, 600), "no scheduler has taken them in"
     assert "not counted in this: 600 of earlier loads, which no scheduler has taken in yet" in second["words"]
+    assert (len(first["worst_herds"]), second["worst_herds"]) == (5, []), "what was loaded before adds nothing"
     with closing(open_store(url)) as store:
         [one] = loads.listed(store)
         assert (one.load.name, one.load.state, one.load.rows) == ("november", COMMITTED, 600)
+
+
+def test_json_in_a_csv_file_is_read_as_all_programs_write_it(call: Any, tmp_path: Path) -> None:
+    with (tmp_path / "quoted.csv").open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["args", "local", "flight"])
+        lines.writerow([json.dumps(["ann, or bob", 'the "first"']), "2031-01-01T10:00:00", "1"])
+        lines.writerow(["[]", "2031-01-01T10:00:00", "2"])
+    quoted = ("--rows", str(tmp_path / "quoted.csv"), "--sql", "SELECT * FROM rows", "--id", "flight")
+    said = json.loads(call(*quoted, "--dry-run").stdout)
+    assert (said["good"], said["rejects"]) == (2, {})
 
 
 def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:

@@ -13,6 +13,7 @@ from celery_wheel.store.port import Store
 from celery_wheel.store.sql import SqlStore
 from tests.stores.backends import model
 from tests.stores.samples import END, EVERYTHING, NOW, Holder
+from tests.stores.test_archived import note
 
 LANES = (REST, 0, 1, 2)
 SPAN = 60
@@ -60,7 +61,10 @@ class Pair:
         self.at_ms += self.rng.randrange(20)
         if self.rng.random() < 0.15:
             before, most, limit = NOW + self.rng.randrange(900), self.rng.randrange(3_000), self.rng.randrange(1, 30)
-            self.same(lambda store: store.forget(0, store.state(0).epoch, before, most, limit))
+            only, number = self.rng.random() < 0.5, self.rng.randrange(self.stores[0].state(0).seq + 1)
+            for store in self.stores:
+                note(store, {0: number})
+            self.same(lambda store: store.forget(0, store.state(0).epoch, before, most, limit, archived_only=only))
         else:
             change = self.change()
             for store in self.stores:

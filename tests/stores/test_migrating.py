@@ -20,6 +20,8 @@ def age(store: SqlStore, version: int = 2) -> None:
     with store.database.writing() as connection:
         for table in ("wheel_load", "wheel_load_part", "wheel_load_chunk"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
+        for column in ("archived", "forgotten"):
+            connection.exec_driver_sql(f"ALTER TABLE wheel_shard DROP COLUMN {column}")
         if version == 3:
             connection.execute(update(meta).values(schema_version=3))
             return

@@ -16,6 +16,7 @@ from __future__ import annotations
 #: The order is that of the help.
 JOBS: dict[str, str] = {
     "schedule": "Schedule the rows of a file, a table or a query in bulk: all of them, or none.",
+    "archive": "History as Parquet, a folder a day; each event once, before retention forgets it.",
     "tail": "History into Parquet as it comes: each event once, whatever is killed.",
     "lateness": "How late tasks left: by task, queue and hour, against objectives.",
     "forecast": "What is going to be due: by second and minute, herds, and how long queues take to drain.",

@@ -39,6 +39,7 @@ from celery_wheel.pipeline.source.options import store_url
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.store import loads, open_store
+from celery_wheel.store.sql import SqlStore
 
 NAME = "schedule"
 HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
@@ -109,10 +110,11 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     try:
         counts = output.rejects(rows.rejected(found))
         good = rows.good(found, given["id_column"])
-        facts = _looked_at(spark, given, good, output, tell)
+        was_loaded = bool(given["batch"]) and _was_loaded(good, given)
+        facts = _looked_at(spark, given, good, was_loaded, output, tell)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
         if not given["dry_run"]:
-            facts |= {"loaded": 0, "was_loaded": False}
+            facts |= {"loaded": 0, "was_loaded": was_loaded}
             # A name whose load has no rows would be taken, and the same rows, once they are right, be left out.
             if facts["good"]:
                 tell("scheduling")
@@ -162,9 +164,14 @@ def _rules(given: Mapping[str, Any]) -> rows.Rules:
 
 
 def _looked_at(
-    spark: SparkSession, given: Mapping[str, Any], good: DataFrame, output: Output, tell: Callable[[str], None]
+    spark: SparkSession,
+    given: Mapping[str, Any],
+    good: DataFrame,
+    was_loaded: bool,
+    output: Output,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The load before and after; the herds that there would be."""
+    """The load before and after; the herds that there would be. Rows of a batch that was loaded add nothing."""
     tell("what is pending, and what would be")
     on_the_way = _on_the_way(given["store"])
     now_s = _now_ms() // 1_000
@@ -174,8 +181,9 @@ def _looked_at(
         ends = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
         [span] = added.agg(*ends).collect()
         unit_s = 60 if span.n and span.last - span.first <= MINUTES_UP_TO_S else 3_600
-        table = output.table("load", load(before, added, unit_s).orderBy("at")).to_pylist()
-        herds = forecast.herds(before.unionByName(added), now_s, now_s - forecast.WINDOW_S, given["least"], {})
+        new = added.limit(0) if was_loaded else added
+        table = output.table("load", load(before, new, unit_s).orderBy("at")).to_pylist()
+        herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, given["least"], {})
         found = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
     finally:
         added.unpersist()
@@ -204,12 +212,26 @@ def _on_the_way(url: str | None) -> int:
         return loads.count_waiting(connection)
 
 
-def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Of the write."""
     options = {"batch": given["batch"], "url": given["store"], "app": given["app"]}
     options["key"] = rows.ID if given["id_column"] else None
-    named = {name: value for name, value in options.items() if value}
-    url = target(named, good.schema).url
-    with closing(open_store(url, shards=None, create=False)) as there:
+    return {name: value for name, value in options.items() if value}
+
+
+def _opened(good: DataFrame, named: Mapping[str, str]) -> closing[SqlStore]:
+    return closing(open_store(target(named, good.schema).url, shards=None, create=False))
+
+
+def _was_loaded(good: DataFrame, given: Mapping[str, Any]) -> bool:
+    with _opened(good, _options(given)) as there:
+        found = loads.of_name(there, given["batch"])
+    return found is not None and found.is_loaded
+
+
+def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
+    named = _options(given)
+    with _opened(good, named) as there:
         before = loads.of_name(there, given["batch"])
         began = time.monotonic()
         if before is None or not before.is_loaded:

@@ -8,6 +8,8 @@
     task       only tasks of this name
     dueFrom    only what is due at or after this                    ISO 8601 (UTC if it names no zone) or ms since 1970
     dueTo      only what is due before this                         the same
+    events     of history, only these: {"0": [512, 7680]}, of shard 0 what has a number above 512 and up to 7680; of
+               shards that are not named, nothing                   default: all there is
     partitions how many tasks Spark reads it with, about            default: one for 250,000 rows, at most 32
     pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``push``
                statements
@@ -23,6 +25,7 @@ Of a stream only
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +48,7 @@ class Options:
     due_from_ms: int | None = None
     due_to_ms: int | None = None
     partitions: int | None = None
+    events: Mapping[int, tuple[int, int]] | None = None
     pushdown: bool = False
     starting_at: str = "earliest"
     max_rows: int = 1_000_000
@@ -62,11 +66,17 @@ def read_options(given: Mapping[str, str]) -> Options:
         due_from_ms=_instant(named, "dueFrom"),
         due_to_ms=_instant(named, "dueTo"),
         partitions=_count(named, "partitions"),
+        events=_events(named),
         pushdown=_one_of(named, "pushdown", ("true", "false"), "false") == "true",
         starting_at=_one_of(named, "startingAt", STARTS, STARTS[0]),
         max_rows=_count(named, "maxRows") or 1_000_000,
         fail_on_loss=_one_of(named, "failOnLoss", ("true", "false"), "true") == "true",
     )
+
+
+def as_events(ranges: Mapping[int, tuple[int, int]]) -> str:
+    """The option ``events``."""
+    return json.dumps({str(shard): range_ for shard, range_ in sorted(ranges.items())})
 
 
 def store_url(named: Mapping[str, str]) -> str:
@@ -94,6 +104,27 @@ def _count(named: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise SettingError(f"{name} must be a number from 1 on, got {text!r}")
     return int(text)
+
+
+def _events(named: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
+    text = named.get("events")
+    if text is None:
+        return None
+    if str(named.get("table", PENDING)).lower() != HISTORY:
+        raise SettingError(f"events must go with table={HISTORY}: what waits has no numbers of events")
+    try:
+        found = {int(shard): (after, upto) for shard, (after, upto) in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        found = {-1: (0, 0)}
+    if any(shard < 0 or not (_is_number(after) and _is_number(upto)) for shard, (after, upto) in found.items()):
+        raise SettingError(
+            f'events must be like {{"0": [512, 7680]}}: shard, number after which, up to which; got {text!r}'
+        )
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _instant(named: Mapping[str, str], name: str) -> int | None:

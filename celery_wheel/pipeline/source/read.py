@@ -100,6 +100,14 @@ class Asked:
 
     # -- history -----------------------------------------------------------------------------------
 
+    def numbered(self, last: dict[int, int]) -> dict[int, tuple[int, int]]:
+        """Of each shard (after, upto]; none beyond the last: what comes later is not committed at one moment."""
+        events = self.options.events
+        if events is None:
+            return {shard: (0, upto) for shard, upto in last.items()}
+        ranges = {shard: (after, min(upto, last[shard])) for shard, (after, upto) in events.items() if shard in last}
+        return {shard: (after, upto) for shard, (after, upto) in ranges.items() if after < upto}
+
     def past(self, connection: Connection, numbered: dict[int, tuple[int, int]]) -> list[Piece]:
         """``numbered``: of each shard the settlements and outcomes in (after, upto]."""
         dialect = connection.dialect.name
@@ -132,7 +140,7 @@ class WheelReader(DataSourceReader):
         with opened(asked.options.url) as store, store.database.snapshot() as connection:
             if asked.options.table == PENDING:
                 return asked.waiting(store, connection)
-            return asked.past(connection, {shard: (0, last) for shard, last in numbers(connection).items()})
+            return asked.past(connection, asked.numbered(numbers(connection)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._asked.fetch(partition)

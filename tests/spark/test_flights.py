@@ -1,0 +1,93 @@
+"""Real flights of the days on which the clocks change, as the example schedules them: each once, at its instant."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.core.management.base import CommandError
+from flights import timetable, year
+from flights.instants import elsewhere
+from flights.jobs import LAST, Jobs
+from pyspark.sql import SparkSession
+
+from celery_wheel.broker.envelope import decode
+from celery_wheel.engine.bulk import unpacked
+from celery_wheel.store import open_store
+from celery_wheel.store.model import Message
+from celery_wheel.store.sql import SqlStore
+from tests.stores.samples import Holder
+
+YEAR = 2030
+FORWARD, BACK = date(2013, 3, 10), date(2013, 11, 3)
+FLIGHTS = 908 + 902
+
+
+def expected() -> dict[str, int]:
+    """Task id to instant, from the local columns of the file and the rules of the zone."""
+    found = {}
+    with zipfile.ZipFile(timetable._data_file()) as archive, archive.open("flights.csv") as raw:
+        for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline="")):
+            day = date(int(row["year"]), int(row["month"]), int(row["day"]))
+            if day in (FORWARD, BACK):
+                hour, minute = divmod(int(row["sched_dep_time"]), 100)
+                local = datetime(YEAR, day.month, day.day, hour, minute, tzinfo=ZoneInfo("America/New_York"))
+                key = f"{row['carrier']}-{row['flight']}-{local:%Y-%m-%d}-{row['origin']}"
+                found[key] = round(local.timestamp() * 1_000)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as store:
+        yield store
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> Jobs:
+    return Jobs(tmp_path, f"sqlite:///{tmp_path}/wheel.sqlite3", tmp_path)
+
+
+def loaded(store: SqlStore) -> list[Message]:
+    chunks = store.read_loads(0, 10**9)
+    found = [one for chunk in chunks for one in unpacked(chunk, lambda raw: decode(raw, 2**23))]
+    assert all(isinstance(one, Message) for one in found)
+    return found
+
+
+def test_each_departure_waits_once_and_at_its_instant(
+    spark: SparkSession, jobs: Jobs, store: SqlStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flights = [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)]
+    written = year.write_year(tmp_path, flights, YEAR)
+    assert (written.rows, written.keys) == (FLIGHTS, FLIGHTS)
+    options = ("--store", jobs.store, "--rows", tmp_path / year.TIMETABLE, "--id", "task_id", "--batch", "two-days")
+    found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", told=LAST)
+    assert (found["rows"], found["loaded"], found["rejects"]) == (FLIGHTS, FLIGHTS, {})
+    messages = loaded(store)
+    assert len(messages) == FLIGHTS
+    assert {one.task_id: one.eta_ms for one in messages} == expected()
+    assert {(one.task, one.queue) for one in messages} == {(year.DEPART, year.QUEUE)}
+    told = capsys.readouterr().out
+    assert told.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
+    assert "s  1,810 tasks are scheduled as the batch two-days" in told
+
+    holder = Holder(store)
+    rows = [holder.row(one.eta_ms, task_id=one.task_id, task=one.task) for one in messages]
+    holder.apply(rows=rows[2:])
+    later = rows[1].message
+    holder.accept(later.eta_ms + 3_600_000, task_id=later.task_id, task=later.task)
+    asked = tmp_path / year.ASKED
+    assert elsewhere(jobs.store, asked, year.DEPART) == 2, "one that is not there, and one an hour later"
+
+
+def test_a_job_that_cannot_be_done_says_so_in_a_line(jobs: Jobs, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"^schedule: --batch must name this load"):
+        jobs.run("schedule", "--store", jobs.store, "--rows", tmp_path)
