@@ -7,7 +7,7 @@
                spark-submit says, else this machine
 
 Exit codes: 0 done; 1 it could not be done, or (``reconcile``) it found what must not be; 2 the command line makes no
-sense.
+sense; 130 it was stopped by Ctrl-C.
 
 An error is one line. Java writes to stderr what it likes, sixty lines for one wrong column, so a Java that is started
 here has a file for its stderr: an error names it and leaves it, and else it is removed. Under spark-submit Java runs
@@ -20,8 +20,10 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 #: Names of pyspark's own loggers, which repeat an error as JSON of a page.
 PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 LONGEST = 500
+#: As shells have it: 128, and the number of the signal.
+STOPPED = 130
+_OF_WORKER = "An exception was thrown from the Python worker"
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
 
@@ -90,6 +96,9 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, given:
             tell("starting Spark")
             spark = _session(master, remote, log)
             summary: Summary = job.run(spark, given, tell)
+    except KeyboardInterrupt:
+        click.echo(f"Stopped. The same {job.NAME} again goes on, or begins anew: nothing is there by half.", err=True)
+        click.get_current_context().exit(STOPPED)
     except SettingError as error:
         raise click.UsageError(str(error)) from error
     except (WheelError, OSError) as error:
@@ -112,8 +121,19 @@ def _session(master: str | None, remote: str | None, log: SparkLog) -> SparkSess
 
     for name in PYSPARK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_no_interrupt)
     with log.taken():
-        return session(master, remote)
+        spark = session(master, remote)
+    # PySpark's own asks Java to end its jobs, by the very connection whose answer is being waited for, and ends in two
+    # tracebacks. Java ends with this process, and a remote one is told.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return spark
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """The bridge to Java logs each of them with a traceback, under nobody's name."""
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
 def _is_sparks(error: Exception) -> bool:
@@ -129,6 +149,8 @@ def _line(error: Exception) -> str:
         found = ours[-1].split(": ", 1)[1]
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         found = _JAVA_CLASS.sub("", lines[1])
+    elif lines and lines[0].startswith(_OF_WORKER) and (raised := [line for line in lines if _RAISED(line)]):
+        found = raised[-1]  # the end of a traceback that is not ours
     else:
         found = lines[0] if lines else type(error).__name__
     return found if len(found) <= LONGEST else f"{found[:LONGEST]}…"

@@ -19,6 +19,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StringType, TimestampType
@@ -38,12 +39,26 @@ def table(spark: SparkSession, given: Mapping[str, Any], name: str, schema: str,
     if url and path:
         raise SettingError("--store and --input exclude each other; give the one that this run is to read")
     if path:
-        return _columns(spark.read.parquet(path), schema, path)
+        return _columns(parquet(spark, path), schema, path)
     if not url and not os.environ.get(ENVIRONMENT):
         raise SettingError(f"--store or --input must say what to read; or set the environment variable {ENVIRONMENT}")
     # Spark keeps the conditions that went to a source with the table they were asked of: whoever uses that table again,
     # in another query or beside it in the same one, gets the rows of those conditions (seen with 4.3.0). Jobs do that.
     return read(spark, name, url, schema=schema, pushdown=False, **options)
+
+
+def parquet(spark: SparkSession, path: str) -> DataFrame:
+    try:
+        found = spark.read.parquet(path)
+        found.schema  # noqa: B018 - over Spark Connect it is looked at only now
+    except PySparkException as error:
+        if "TIMESTAMP(NANOS" not in str(error):
+            raise
+        raise FileUnusable(
+            f"{path} has instants in nanoseconds, which Spark does not read; write it with microseconds "
+            "(pandas: to_parquet(…, coerce_timestamps='us', allow_truncated_timestamps=True))"
+        ) from error
+    return found
 
 
 def _columns(frame: DataFrame, schema: str, path: str) -> DataFrame:
@@ -77,7 +92,7 @@ def log(spark: SparkSession, path: str, wanted: Mapping[str, str]) -> DataFrame:
         schema = ", ".join([*fields, f"{BROKEN} string"])
         found = spark.read.schema(schema).option("columnNameOfCorruptRecord", BROKEN).json(path)
     else:
-        found = spark.read.parquet(path).withColumn(BROKEN, f.lit(None).cast("string"))
+        found = parquet(spark, path).withColumn(BROKEN, f.lit(None).cast("string"))
     if not {*wanted} & {name.removesuffix("_ms") for name in found.columns}:
         raise FileUnusable(f"{path} must have columns of {', '.join(wanted)}, and has {', '.join(found.columns)}")
     return found.select(*(_one(found, name, kind).alias(name) for name, kind in wanted.items()), BROKEN)

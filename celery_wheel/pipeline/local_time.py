@@ -82,6 +82,10 @@ def instants(local: Column, zone: Column, gap: Gap = "later", fold: Fold = "firs
     return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))
 
 
+def is_zone(name: str) -> bool:
+    return _zone(name) is not None
+
+
 def _zone(name: str) -> tzinfo | None:
     if offset := _OFFSET(name):
         sign, hours, minutes = offset.groups()

@@ -1,6 +1,7 @@
 """What the tests start in processes of their own: a job by spark-submit, and one over Spark Connect.
 
-python -m tests.spark.programs count REMOTE URL                 prints the rows of both tables, as JSON
+python -m tests.spark.programs remote REMOTE URL ROWS TARGET     schedules ROWS and tails, and prints the rows of both
+                                                                tables: three lines of JSON
 spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT ends when all of the history is written
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
+from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.session import session
 from celery_wheel.pipeline.tables import read, tail
 
@@ -21,6 +23,14 @@ def count(remote: str, url: str) -> None:
     spark.stop()
 
 
+def jobs(remote: str, url: str, rows: str, target: str) -> None:
+    common = ["--remote", remote, "--store", url, "--json"]
+    named = ["--rows", rows, "--id", "nr", "--task", "app.remind", "--queue", "mail", "--batch", "one"]
+    main(["schedule", *common, *named], standalone_mode=False)
+    main(["tail", *common, "--output", target], standalone_mode=False)
+    count(remote, url)
+
+
 def tail_all(url: str, target: str, checkpoint: str) -> None:
     spark = session(settings={"spark.sql.shuffle.partitions": "2"})
     tail(spark, url, target, checkpoint, maxRows=400, partitions=8).awaitTermination()
@@ -28,4 +38,4 @@ def tail_all(url: str, target: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    {"count": count, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])
+    {"remote": jobs, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.tables import read, tail
+from celery_wheel.store import loads
 from tests.postgres import PostgresServer
 from tests.servers import free_port, wait_until
 from tests.spark.stores import fill, site
@@ -150,11 +151,20 @@ def connect(java: None, tmp_path: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-def test_a_store_is_read_over_spark_connect(connect: str, tmp_path: Path) -> None:
+def test_jobs_read_and_write_a_store_over_spark_connect(connect: str, tmp_path: Path) -> None:
+    """In a process that was nothing else before: which kind of Spark there is, is not known when a job is imported."""
+    rows, target = tmp_path / "rows.csv", tmp_path / "history"
+    rows.write_text("nr,eta\n1,2031-01-01 08:00\n2,2031-01-01 09:00\n3,never\n")
     with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
         fill(one)
         environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-        command = [sys.executable, "-m", "tests.spark.programs", "count", connect, one.url]
+        command = [sys.executable, "-m", "tests.spark.programs", "remote", connect, one.url, str(rows), str(target)]
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3_000]
-    assert json.loads(done.stdout) == {"pending": 4, "history": 9, "dispatched": 7}
+        assert done.returncode == 0, done.stderr[-3_000:]
+        [load] = loads.listed(one.store)
+    scheduled, tailed, counted = (json.loads(line) for line in done.stdout.splitlines())
+    assert (scheduled["loaded"], scheduled["rejects"]) == (2, {"eta cannot be read: never": 1})
+    assert (load.load.rows, load.rows) == (2, 2)
+    assert tailed["rows"] == 9
+    assert files(target)
+    assert counted == {"pending": 4, "history": 9, "dispatched": 7}

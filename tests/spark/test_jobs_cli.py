@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +148,23 @@ def test_a_process_of_its_own_says_an_error_in_a_line_and_nothing_of_java(tmp_pa
     assert last.startswith("Error: [PATH_NOT_FOUND]"), done.stderr
     assert "celery-wheel-spark-" in last
     Path(last.split("words: ")[1].rstrip(")")).unlink()
+
+
+def test_ctrl_c_is_a_line_and_130(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """PySpark's own handler and its bridge would say it in fifty lines."""
+
+    def stopped(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015 - as py4j does
+            raise
+
+    monkeypatch.setattr(
+        "celery_wheel.pipeline.session.session", lambda *_: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    monkeypatch.setattr("celery_wheel.pipeline.jobs.lateness.run", stopped)
+    done = call("lateness", "--input", "nowhere")
+    *_, last = done.stderr.splitlines()
+    assert (done.exit_code, last.partition(".")[0], done.stdout) == (130, "Stopped", "")
+    assert not caplog.records

@@ -101,6 +101,43 @@ def test_the_stores_own_history_is_what_left(spark: SparkSession, tmp_path: Path
     assert (summary["dispatched"], summary["ran"], done.exit_code) == (len(set(ids)), len(set(ids)) - 1, 1)
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_retry_is_a_message_more_and_no_finding(spark: SparkSession, tmp_path: Path, noted: bool) -> None:
+    """By the store's own account, whether workers note which attempt it was or not; a run more than that is one."""
+    ids = ("retried", "thrice", "cancelled at last")
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        first = [row for name in ids for row in one.holder.accept(NOW, task_id=name)]
+        one.leave(first, NOW)
+        second = [row for name in ids[:2] for row in one.holder.accept(NOW + 60_000, task_id=name)]
+        one.leave(second, NOW + 60_000)
+        [last] = one.holder.accept(NOW + 90_000, task_id=ids[2])
+        one.holder.apply(outcomes=[one.holder.outcome(last.id, "cancelled", NOW + 70_000)])
+        runs = [(name, 0) for name in ids] + [(name, 1) for name in ids[:2]] + [("thrice", 1)]
+        lines = [
+            {"task_id": name, "started_ms": NOW + retries * 60_000, **({"retries": retries} if noted else {})}
+            for name, retries in runs
+        ]
+        executed = log(tmp_path / "e.jsonl", *lines)
+        output = str(tmp_path / "out")
+        arguments = ["reconcile", "--store", one.url, "--executed", executed, "--late", "1s", "--output", output]
+        done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1, done.output
+    assert [(row["task_id"], row["finding"]) for row in Results(output).rows("findings")] == [("thrice", "duplicated")]
+
+
+def test_a_log_says_which_retry_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    logged = [{"task_id": name, "eta_ms": NOW + n * 60_000, "retries": n} for name in ("a", "b") for n in (0, 1)]
+    scheduled = log(tmp_path / "s.jsonl", *logged)
+    dispatched = log(tmp_path / "d.jsonl", *logged, logged[0])
+    runs = [*logged[:2], logged[2], logged[2]]  # of b the first attempt ran twice, and the second never
+    executed = log(tmp_path / "e.jsonl", *({**one, "started_ms": one["eta_ms"]} for one in runs))
+    output = str(tmp_path / "out")
+    arguments = ["--scheduled", scheduled, "--dispatched", dispatched, "--executed", executed, "--output", output]
+    CliRunner().invoke(main, ["reconcile", *arguments])
+    found = [(row["task_id"], row["finding"]) for row in Results(output).rows("findings")]
+    assert found == [("a", "dispatched_twice"), ("b", "duplicated")]
+
+
 def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
     """What workers may note: runs of a task, several of them, marked or not, redelivered or not, early or late."""
     found = []

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from celery_wheel.broker.envelope import END_OF_TIME_MS
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import rows
 from celery_wheel.pipeline.rows import Rules
@@ -82,6 +83,48 @@ def test_each_row_that_is_none_says_why_and_keeps_what_it_had(spark: SparkSessio
     assert rejected.count() == 7
 
 
+def test_what_no_cast_or_no_calendar_of_pythons_has_is_a_reason_and_not_the_end(spark: SparkSession) -> None:
+    times = ["9999-01-01", "1969-12-31 23:59:59.999", "+12345-01-01", "08:00", "2031-01-01"]
+    given = numbered(
+        spark,
+        [(text, "5", text) for text in times[:4]] + [(times[4], "x", None)],
+        "eta string, priority string, expires string",
+    )
+    said = why(rows.judged(given, Rules(NOW_MS, task="t")))
+    beyond = "eta must be a time from 1970 to the end of 9998, got "
+    assert said == [
+        f"{beyond}9999-01-01 00:00:00",
+        f"{beyond}1969-12-31 23:59:59.999",
+        "eta cannot be read: +12345-01-01",
+        "eta cannot be read: 08:00",
+        "priority cannot be read: x",
+    ]
+    given = numbered(spark, [(2**62,), (END_OF_TIME_MS - 1,)], "eta_ms long")
+    late = why(rows.judged(given, Rules(NOW_MS, task="t", id="n", jitter_ms=10_000_000)))
+    assert late[0] == f"eta_ms cannot be read: {2**62}"
+    assert late[1] is not None
+    assert late[1].startswith(beyond)
+
+
+def test_texts_are_read_as_what_they_say(spark: SparkSession) -> None:
+    """All columns of a CSV are texts; and one of nothing but nulls may have no type at all."""
+    given = spark.sql(
+        f"SELECT '{LATER}' AS eta, '7' AS priority, '2031-01-02' AS expires, NULL AS args, NULL AS key, '[' AS _broken "
+        f"UNION ALL SELECT '{LATER}', NULL, NULL, NULL, NULL, NULL"
+    )
+    found = rows.judged(given, Rules(NOW_MS, task="t"))
+    assert {row[rows.REASON] for row in found.collect()} == {"not JSON", None}
+    good = rows.good(rows.judged(given.drop("_broken"), Rules(NOW_MS, task="t")), None)
+    assert {name: kind for name, kind in good.dtypes if name != "task"} == {
+        "args": "string",
+        "key": "string",
+        "priority": "int",
+        "expires": "timestamp",
+        "eta": "timestamp",
+    }
+    assert sorted(row.priority or 0 for row in good.collect()) == [0, 7]
+
+
 def test_local_times_go_by_the_zone_of_the_row_or_of_the_rules(spark: SparkSession) -> None:
     given = numbered(
         spark,
@@ -150,6 +193,11 @@ def test_jitter_is_the_same_each_time_and_within_its_bound(spark: SparkSession) 
             "column args must be JSON text, an array, a map or a struct, got int",
         ),
         ("task string, eta timestamp", Rules(NOW_MS, id="x"), "--id must name a column, got 'x'"),
+        ("task string, eta timestamp, x binary", Rules(NOW_MS, id="x"), "--id must name a column of texts, numbers"),
+        ("task string, eta long", Rules(NOW_MS), "Unix milliseconds are called eta_ms, got bigint"),
+        ("task string, eta_ms boolean", Rules(NOW_MS), "column eta_ms must be numbers, got boolean"),
+        ("task string, eta timestamp", Rules(NOW_MS, zone="Europe/Paris"), "--zone is for a column local"),
+        ("task string, local string", Rules(NOW_MS, zone="Mars"), "--zone must be a time zone"),
         ("task string, eta timestamp, reason string", Rules(NOW_MS), "columns must not be called reason"),
     ],
 )

@@ -8,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline import cli
+from celery_wheel.pipeline.jobs import schedule
 from celery_wheel.store import loads, open_store
 from celery_wheel.store.model import COMMITTED
 
@@ -76,6 +78,9 @@ def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
     first, second = (json.loads(call("--batch", "november", "--id", "flight").stdout) for _ in range(2))
     assert (first["loaded"], first["was_loaded"]) == (600, False)
     assert (second["loaded"], second["was_loaded"]) == (0, True)
+    assert "of them, those whose flight the store knows already are not scheduled again" in first["words"]
+    assert (first["on_the_way"], second["on_the_way"]) == (0, 600), "no scheduler has taken them in"
+    assert "not counted in this: 600 of earlier loads, which no scheduler has taken in yet" in second["words"]
     assert (len(first["worst_herds"]), second["worst_herds"]) == (5, []), "what was loaded before adds nothing"
     with closing(open_store(url)) as store:
         [one] = loads.listed(store)
@@ -85,9 +90,9 @@ def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
 def test_json_in_a_csv_file_is_read_as_all_programs_write_it(call: Any, tmp_path: Path) -> None:
     with (tmp_path / "quoted.csv").open("w", newline="") as file:
         lines = csv.writer(file)
-        lines.writerow(["args", "eta", "flight"])
-        lines.writerow([json.dumps(["ann, or bob", 'the "first"']), "2031-01-01T10:00:00Z", "1"])
-        lines.writerow(["[]", "2031-01-01T10:00:00Z", "2"])
+        lines.writerow(["args", "local", "flight"])
+        lines.writerow([json.dumps(["ann, or bob", 'the "first"']), "2031-01-01T10:00:00", "1"])
+        lines.writerow(["[]", "2031-01-01T10:00:00", "2"])
     quoted = ("--rows", str(tmp_path / "quoted.csv"), "--sql", "SELECT * FROM rows", "--id", "flight")
     said = json.loads(call(*quoted, "--dry-run").stdout)
     assert (said["good"], said["rejects"]) == (2, {})
@@ -101,11 +106,45 @@ def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:
     assert said["rejects"][twice] == 120
 
 
+def test_a_csv_is_read_as_others_write_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Quotes are doubled, a backslash is JSON's own, and a text may go over several lines."""
+    given = [json.dumps(one, indent=1) for one in ({"note": 'a "b"\n, ü \x1e'}, {"path": "C:\\new"})]
+    path = tmp_path / "campaign.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["eta", "kwargs"], *(["2031-01-01 10:00", text] for text in given)])
+    found = spark.read.options(**schedule.CSV).csv(str(path)).collect()
+    assert [row.kwargs for row in found] == given
+
+
+def test_where_no_row_can_be_scheduled_the_name_is_not_taken(call: Any, url: str) -> None:
+    bad = call("--batch", "november", "--sql", "SELECT 'never' AS local FROM rows")
+    said = json.loads(bad.stdout)
+    assert (bad.exit_code, said["good"], said["loaded"]) == (1, 0, 0)
+    assert "nothing was scheduled: there is no row that can be" in said["words"]
+    good = json.loads(call("--batch", "november", "--id", "flight").stdout)
+    assert (good["loaded"], good["was_loaded"]) == (600, False)
+    nothing = call("--batch", "december", "--sql", "SELECT 'never' AS local FROM rows WHERE false")
+    assert nothing.exit_code == 0, "a night on which nothing is to be sent is no failure"
+    with closing(open_store(url)) as store:
+        assert [one.load.name for one in loads.listed(store)] == ["november"]
+
+
+def test_instants_in_nanoseconds_are_said_to_be_that(call: Any, tmp_path: Path) -> None:
+    """As pandas writes them by itself."""
+    path = tmp_path / "nanoseconds.parquet"
+    pq.write_table(pa.table({"eta": pa.array([1_900_000_000_123_456_789], pa.timestamp("ns", tz="UTC"))}), path)
+    found = call("--dry-run", "--rows", str(path))
+    assert found.exit_code == 1
+    assert "has instants in nanoseconds, which Spark does not read" in found.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ((), "--batch must name this load"),
         (("--dry-run", "--id", "x"), "--id must name a column"),
+        (("--batch", "b\0"), "option batch must be a text of 1 to 512 characters without NUL"),
+        (("--dry-run", "--table", "x"), "--table is of a database"),
         (("--dry-run", "--jdbc", "jdbc:x"), "one of --rows and --jdbc must say what to schedule"),
         (("--dry-run", "--sql", "SELECT nothing FROM rows"), "nothing"),
     ],

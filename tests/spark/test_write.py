@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import StructType
 from sqlalchemy import select
 
 from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.names import shard_of
 from celery_wheel.engine.bulk import unpacked
+from celery_wheel.errors import StoreError
+from celery_wheel.pipeline.source.write import writer
 from celery_wheel.store import loads, open_store
 from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
 from celery_wheel.store.schema import load_chunk
@@ -199,6 +203,21 @@ def test_what_is_asked_wrongly_is_said_before_anything_runs(
     with pytest.raises(PySparkException, match=words):
         reminders(spark, 10).write.format("wheel").options(**given).mode("append").save()
     assert listed(site) == []
+
+
+@on_sqlite
+def test_a_store_that_ends_the_session_is_said_in_words_of_a_load(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's own are for a scheduler: that it adopts the shard anew, and tries again."""
+
+    def ended(*_: object) -> None:
+        raise StoreError("the store wheel ended the session")
+
+    rows = pa.RecordBatch.from_pylist([{"task": "app.remind", "eta_ms": START_MS, "queue": "mail"}])
+    schema = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
+    begun = writer({"url": site.url, "batch": "monday"}, schema)
+    monkeypatch.setattr(loads, "put", ended)
+    with pytest.raises(StoreError, match="the batch 'monday' was broken off, and nothing of it is scheduled; load it"):
+        begun.write(iter([rows]))
 
 
 @on_sqlite

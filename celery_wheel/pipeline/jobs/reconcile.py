@@ -18,14 +18,18 @@
 
 The logs, as JSON lines or Parquet; in brackets what may be absent (``inputs`` says how instants may be written):
 
-    scheduled   task_id [eta] [cancelled] [perhaps: its sending failed, so that nobody knows]
-    dispatched  task_id: a line each time. Or --store / --input: the wheel's own history and pending
+    scheduled   task_id [eta] [cancelled] [perhaps: its sending failed, so that nobody knows] [retries]
+    dispatched  task_id [retries]: a line each time. Or --store / --input: the wheel's own history and pending
     executed    task_id started [again: it came with the mark] [redelivered: by the broker, to another worker]
-                [delivery: which message it was] [eta]
+                [delivery: which message it was] [eta] [retries]
 
 Owed is what was scheduled for certain, was not cancelled, does not wait, and became nothing else (expired, rejected,
 parked). A worker that dies gets the same message again: that is redelivered, and no finding. Without ``delivery`` each
 run that is not redelivered counts as a message. Of an id that was scheduled twice the later eta counts.
+
+A task that is retried keeps its id, and is a message more each time. ``retries`` (Celery's ``request.retries``) tells
+those apart; where the logs have it not, the wheel's own account does, which knows its messages: then a task may run as
+often as messages of it left. Early and late are of the first.
 
 A line that cannot be read counts as a finding, too: without it nothing is proved.
 """
@@ -75,8 +79,8 @@ OPTIONS = (
     click.option("--allow", multiple=True, type=click.Choice([*KINDS, REJECTED]), help="Counted, and no failure."),
 )
 
-SCHEDULED = {"task_id": "text", "eta": "instant", "cancelled": "flag", "perhaps": "flag"}
-DISPATCHED = {"task_id": "text"}
+SCHEDULED = {"task_id": "text", "eta": "instant", "cancelled": "flag", "perhaps": "flag", "retries": "number"}
+DISPATCHED = {"task_id": "text", "retries": "number"}
 EXECUTED = {
     "task_id": "text",
     "started": "instant",
@@ -84,8 +88,9 @@ EXECUTED = {
     "again": "flag",
     "redelivered": "flag",
     "delivery": "text",
+    "retries": "number",
 }
-HISTORY = "task_id string, eta timestamp, outcome string"
+HISTORY = "id long, task_id string, eta timestamp, outcome string"
 #: Of those outcomes a task owes nothing more.
 SETTLED = ("cancelled", "expired", "rejected", "parked")
 WAITS = "pending"
@@ -97,13 +102,18 @@ def audit(
     dispatched: DataFrame | None = None,
     settled: DataFrame | None = None,
 ) -> DataFrame:
-    """A row a task: all that the three logs say of it. ``settled``: ids that wait, or became something else."""
+    """A row a task: all that the three logs say of it. ``settled``: ids that wait, or became something else.
+
+    ``retries`` may be absent. Of the wheel's own account ``dispatched`` has ``id`` instead: which message it was.
+    """
     found = _promises(scheduled).join(_runs(executed), "task_id", "full")
     if dispatched is not None:
-        times = dispatched.groupBy("task_id").agg(f.count("*").alias("dispatches"))
-        found = found.join(times, "task_id", "full")
+        which = f.coalesce(_optional(dispatched, "id"), _optional(dispatched, "retries"), f.lit(0))
+        times = f.count("*").alias("dispatches"), f.count_distinct(which).alias("sent")
+        found = found.join(dispatched.groupBy("task_id").agg(*times), "task_id", "full")
     else:
-        found = found.withColumn("dispatches", f.lit(None).cast("long"))
+        none = f.lit(None).cast("long")
+        found = found.withColumns({"dispatches": none, "sent": none})
     if settled is not None:
         found = found.join(settled.select("task_id").distinct().withColumn("settled", f.lit(True)), "task_id", "left")
     else:
@@ -122,14 +132,15 @@ def audit(
 def findings(audited: DataFrame, late_ms: int | None = None, clock_ms: int = 2) -> DataFrame:
     """(task_id, finding, eta, started, dispatches, messages): a row a task and kind."""
     owed = f.col("scheduled") & ~f.col("cancelled") & ~f.col("perhaps") & ~f.col("settled")
-    several = f.coalesce(f.col("messages") > 1, f.lit(False))
-    marked = f.col("marks") >= f.col("messages") - 1
+    asked = f.coalesce("attempts", "sent", f.lit(1))
+    several = f.coalesce(f.col("messages") > asked, f.lit(False))
+    marked = f.col("marks") >= f.col("messages") - asked
     wrong: dict[str, Column] = {
         "lost": owed & ~f.col("arrived"),
         "lost_by_worker": owed & f.col("arrived") & ~f.col("ran"),
         "duplicated": several & ~marked,
         "repeated": several & marked,
-        "dispatched_twice": f.col("dispatches") > 1,
+        "dispatched_twice": f.col("dispatches") > f.col("sent"),
         "early": lateness() < -clock_ms,
         "late": f.lit(False) if late_ms is None else lateness() > late_ms,
         "ran_though_cancelled": f.col("cancelled") & f.col("ran"),
@@ -148,11 +159,15 @@ def lateness() -> Column:
 def _promises(scheduled: DataFrame) -> DataFrame:
     return scheduled.groupBy("task_id").agg(
         f.lit(True).alias("scheduled"),
-        f.max("eta").alias("promised"),
+        f.max_by("eta", f.struct(-f.coalesce(_optional(scheduled, "retries"), f.lit(0)), "eta")).alias("promised"),
         f.coalesce(f.bool_or("cancelled"), f.lit(False)).alias("cancelled"),
         # Sent for certain once is enough.
         f.bool_and(f.coalesce("perhaps", f.lit(False))).alias("perhaps"),
     )
+
+
+def _optional(frame: DataFrame, name: str) -> Column:
+    return f.col(name) if name in frame.columns else f.lit(None).cast("long")
 
 
 def _runs(executed: DataFrame) -> DataFrame:
@@ -161,7 +176,8 @@ def _runs(executed: DataFrame) -> DataFrame:
     by_message = (
         executed.withColumn("own", own)
         .withColumn("again", f.coalesce("again", f.lit(False)))
-        .groupBy("task_id", "delivery")
+        .withColumn("retries", _optional(executed, "retries"))
+        .groupBy("task_id", "retries", "delivery")
         .agg(
             f.min("started").alias("started"),
             f.min("eta").alias("noted"),
@@ -170,11 +186,13 @@ def _runs(executed: DataFrame) -> DataFrame:
         )
     )
     several = f.col("delivery").isNull()
+    attempts = f.count_distinct(f.coalesce("retries", f.lit(0)))
     return by_message.groupBy("task_id").agg(
         f.min("started").alias("started"),
         f.min("noted").alias("noted"),
         f.sum(f.when(several, f.col("runs")).otherwise(f.least("runs", f.lit(1)))).alias("messages"),
         f.sum(f.when(several, f.col("marks")).otherwise(f.least("marks", f.lit(1)))).alias("marks"),
+        f.when(f.count("retries") > 0, attempts).alias("attempts"),
     )
 
 
@@ -222,10 +240,10 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
 
 
 def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
-    """(task_id, eta, outcome) as the wheel's own tables have it; Parquet has no pending."""
+    """(id, task_id, eta, outcome) as the wheel's own tables have it; Parquet has no pending."""
     events = inputs.table(spark, given, "history", HISTORY)
     if not given["input"]:
-        pending = inputs.table(spark, given, "pending", "task_id string, eta timestamp")
+        pending = inputs.table(spark, given, "pending", "id long, task_id string, eta timestamp")
         events = events.unionByName(pending.withColumn("outcome", f.lit(WAITS)))
     # What was rejected may have no id: it was no message that anybody could read.
     return events.where("task_id != ''")
@@ -233,10 +251,14 @@ def _of_wheel(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
 
 def _told(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
     """(scheduled, dispatched, settled) by the wheel's own account."""
-    cancelled = (f.col("outcome") == "cancelled").alias("cancelled")
-    scheduled = events.select("task_id", "eta", cancelled, f.lit(False).alias("perhaps"))
+    # A retry has the id of its task and is a message of its own: the first one's eta counts, and a retry that was
+    # cancelled does not make the task one.
+    cancelled = f.bool_or(f.col("outcome") == "cancelled").alias("cancelled")
+    messages = events.groupBy("task_id", "id").agg(f.max("eta").alias("eta"), cancelled)
+    firsts = f.min("eta").alias("eta"), f.bool_and("cancelled").alias("cancelled")
+    scheduled = messages.groupBy("task_id").agg(*firsts).withColumn("perhaps", f.lit(False))
     settled = events.where(f.col("outcome").isin(WAITS, *SETTLED))
-    return scheduled, events.where("outcome = 'dispatched'").select("task_id"), settled
+    return scheduled, events.where("outcome = 'dispatched'").select("task_id", "id"), settled
 
 
 def _totals(audited: DataFrame) -> dict[str, int | None]:

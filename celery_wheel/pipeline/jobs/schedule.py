@@ -34,6 +34,8 @@ from celery_wheel.pipeline.jobs import forecast
 from celery_wheel.pipeline.jobs.outer import Option, output, store
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
 from celery_wheel.pipeline.output import Output
+from celery_wheel.pipeline.source.opened import opened
+from celery_wheel.pipeline.source.options import store_url
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.store import loads, open_store
@@ -75,6 +77,10 @@ OPTIONS = (
     output,
 )
 
+#: As RFC 4180 and whoever writes CSV have it: a quote within quotes is doubled, a backslash is a backslash (JSON needs
+#: both), and a text may go over several lines. By itself Spark takes none of this so.
+CSV = {"header": "true", "escape": '"', "multiLine": "true"}
+
 #: A longer span is shown by hours.
 MINUTES_UP_TO_S = 3 * 86_400
 
@@ -108,11 +114,15 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         facts = _looked_at(spark, given, good, was_loaded, output, tell)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
         if not given["dry_run"]:
-            tell("scheduling")
-            facts |= _scheduled(good, given)
+            facts |= {"loaded": 0, "was_loaded": was_loaded}
+            # A name whose load has no rows would be taken, and the same rows, once they are right, be left out.
+            if facts["good"]:
+                tell("scheduling")
+                facts |= _scheduled(good, given)
     finally:
         found.unpersist()
-    summary = Summary(NAME, facts, _words(facts, given))
+    findings = facts["rows"] if not facts["good"] and not given["dry_run"] else 0
+    summary = Summary(NAME, facts, _words(facts, given), findings)
     output.finish(summary)
     return summary
 
@@ -121,17 +131,18 @@ def _rows(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
     path, jdbc = given["path"], given["jdbc"]
     if bool(path) == bool(jdbc):
         raise SettingError("one of --rows and --jdbc must say what to schedule")
+    if given["table"] and not jdbc:
+        raise SettingError("--table is of a database: --jdbc must say which")
     if jdbc:
         if not given["table"]:
             raise SettingError("--table must say what of --jdbc to schedule")
         found = spark.read.format("jdbc").option("url", jdbc).option("dbtable", given["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
-        # Quotes within quotes are doubled, as all programs write them but Spark: args are JSON, and full of them.
-        found = spark.read.option("header", "true").option("escape", '"').csv(path)
+        found = spark.read.options(**CSV).csv(path)
     elif path.endswith(inputs.JSON):
         found = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
     else:
-        found = spark.read.parquet(path)
+        found = inputs.parquet(spark, path)
     if given["sql"]:
         found.createOrReplaceTempView("rows")
         found = spark.sql(given["sql"])
@@ -162,6 +173,7 @@ def _looked_at(
 ) -> dict[str, Any]:
     """The load before and after; the herds that there would be. Rows of a batch that was loaded add nothing."""
     tell("what is pending, and what would be")
+    on_the_way = _on_the_way(given["store"])
     now_s = _now_ms() // 1_000
     before = forecast.due(inputs.table(spark, {"store": given["store"]}, "pending", forecast.COLUMNS))[0]
     added = due(good).persist()
@@ -187,10 +199,17 @@ def _looked_at(
         "last": None if span.last is None else _instant(span.last),
         "busiest": max(table, key=lambda row: row["after"], default=None),
         "unit_s": unit_s,
+        "on_the_way": on_the_way,
         "herds": len(found),
         "worst_herds": sorted(found, key=lambda herd: -herd["n"])[:10],
         "picture": output.picture(draw),
     }
+
+
+def _on_the_way(url: str | None) -> int:
+    """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
+    with opened(store_url({} if url is None else {"url": url})) as store, store.database.reading() as connection:
+        return loads.count_waiting(connection)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, str]:
@@ -205,19 +224,19 @@ def _opened(good: DataFrame, named: Mapping[str, str]) -> closing[SqlStore]:
 
 
 def _was_loaded(good: DataFrame, given: Mapping[str, Any]) -> bool:
-    with _opened(good, _options(given)) as opened:
-        found = loads.of_name(opened, given["batch"])
+    with _opened(good, _options(given)) as there:
+        found = loads.of_name(there, given["batch"])
     return found is not None and found.is_loaded
 
 
 def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
     named = _options(given)
-    with _opened(good, named) as opened:
-        before = loads.of_name(opened, given["batch"])
+    with _opened(good, named) as there:
+        before = loads.of_name(there, given["batch"])
         began = time.monotonic()
         if before is None or not before.is_loaded:
             good.write.format("wheel").mode("append").options(**named).save()
-        done = loads.of_name(opened, given["batch"])
+        done = loads.of_name(there, given["batch"])
     if done is None or not done.is_loaded:
         raise FileUnusable(f"the batch {given['batch']!r} was taken away while it was loaded")
     was_loaded = before is not None and before.is_loaded
@@ -225,14 +244,19 @@ def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    words = [
-        f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled, due from {facts['first']} to {facts['last']}"
-    ]
+    due = f", due from {facts['first']} to {facts['last']}" if facts["good"] else ""
+    words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled{due}"]
     words += [f"rejected: {count:,} x {why}" for why, count in list(facts["rejects"].items())[:10]]
+    if facts["rejects"] and not given["output"]:
+        words.append("--output DIR keeps what is rejected, each row with its reason")
     if busiest := facts["busiest"]:
         unit = "minute" if facts["unit_s"] == 60 else "hour"
         words.append(
             f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these"
+        )
+    if facts["on_the_way"]:
+        words.append(
+            f"not counted in this: {facts['on_the_way']:,} of earlier loads, which no scheduler has taken in yet"
         )
     words += [
         f"herd: {herd['n']:,} on {herd['queue']} at {herd['second']}, mostly {herd['tasks'][0]['task']}; "
@@ -241,12 +265,18 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     ]
     if given["dry_run"]:
         words.append("nothing was scheduled: this was a dry run")
+    elif not facts["good"]:
+        words.append("nothing was scheduled: there is no row that can be")
     elif facts["was_loaded"]:
         words.append(f"nothing was scheduled: the batch {given['batch']} was loaded before")
     else:
         words.append(
             f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s"
         )
+        if given["id_column"]:
+            words.append(f"of them, those whose {given['id_column']} the store knows already are not scheduled again")
+        if facts["rejects"]:
+            words.append("what was rejected needs a batch of another name, once it is right: this one is loaded")
     return words
 
 

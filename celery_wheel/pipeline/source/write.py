@@ -30,7 +30,7 @@ from celery_wheel import Celery, __version__
 from celery_wheel.app import WheelApp
 from celery_wheel.bulk.packing import Packing
 from celery_wheel.conf import Conf
-from celery_wheel.errors import SettingError
+from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source import arrow_rows
 from celery_wheel.pipeline.source.target import Target, target
 from celery_wheel.store import loads, open_store
@@ -91,7 +91,13 @@ class WheelWriter(DataSourceArrowWriter):
         if first is None:
             return Part(part)
         with _opened(self._where.url) as store:
-            return _Writing(self._where, self._load, store, part).run(first, batches)
+            try:
+                return _Writing(self._where, self._load, store, part).run(first, batches)
+            except StoreError as error:  # the store's own words are for a scheduler, which tries again by itself
+                raise StoreError(
+                    f"the batch {self._where.batch!r} was broken off, and nothing of it is scheduled; load it again "
+                    f"under the same name: {error}"
+                ) from error
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._load.is_loaded:
