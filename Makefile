@@ -47,7 +47,7 @@ services:  ## install the servers that the tests use, where that is possible
 test: venv services lint  ## everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadfile
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SITE) tests/admin tests/browser
-	$(WITH_VENV) $(VENV)/bin/python -m pytest tests/spark
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadfile tests/spark
 
 test-browser: venv services  ## only the admin in a real browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser

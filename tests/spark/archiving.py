@@ -1,23 +1,19 @@
 """A driver to be killed in the middle of archiving, where it then stays. Run by ``test_archive``.
 
-python -m tests.spark.archiving staging|replacing|done URL DIR FOLDER
+python -m tests.spark.archiving URL DIR FOLDER
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from celery_wheel.pipeline.archive import run as run_module
-from celery_wheel.pipeline.archive.folder import Folder
-from celery_wheel.pipeline.archive.rows import DAY
 from celery_wheel.pipeline.archive.run import Run
 from celery_wheel.pipeline.session import session
 
@@ -43,23 +39,9 @@ def while_staging(merged: Any) -> Any:
     return slow
 
 
-def while_replacing(folder: Folder, rows: DataFrame) -> None:
-    """As Spark's commit is in its middle: one day is written, another was removed and is not yet moved in."""
-    days = sorted(row[DAY] for row in rows.select(DAY).distinct().collect())
-    replace(folder, rows.where(f"{DAY} = '{days[0]}'"))
-    shutil.rmtree(Path(folder.path) / f"{DAY}={days[-1]}", ignore_errors=True)
-    Path(scratch, "here").touch()
-    stay()
-
-
-replace = Folder.replace
-
 if __name__ == "__main__":
-    where, url, path, scratch = sys.argv[1:]
-    if where == "staging":
-        run_module.merged = while_staging(run_module.merged)
-    elif where == "replacing":
-        Folder.replace = while_replacing  # type: ignore[method-assign]
+    url, path, scratch = sys.argv[1:]
+    run_module.merged = while_staging(run_module.merged)
     settings = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch, "spark.sql.shuffle.partitions": "2"}
     settings["spark.sql.adaptive.enabled"] = "false"  # or two tasks with a few rows are one
     spark = session("local[2]", name="killed", settings=settings)

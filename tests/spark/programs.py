@@ -1,7 +1,7 @@
 """What the tests start in processes of their own: a job by spark-submit, and one over Spark Connect.
 
-python -m tests.spark.programs remote REMOTE URL ROWS TARGET     schedules ROWS and tails, and prints the rows of both
-                                                                tables: three lines of JSON
+python -m tests.spark.programs remote REMOTE URL ROWS TARGET     schedules ROWS, tails, archives, looks at lateness,
+                                                                prints the rows of both tables: five lines of JSON
 spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT ends when all of the history is written
 """
 
@@ -28,6 +28,9 @@ def jobs(remote: str, url: str, rows: str, target: str) -> None:
     named = ["--rows", rows, "--id", "nr", "--task", "app.remind", "--queue", "mail", "--batch", "one"]
     main(["schedule", *common, *named], standalone_mode=False)
     main(["tail", *common, "--output", target], standalone_mode=False)
+    main(["archive", *common, "--output", f"{target}-archive"], standalone_mode=False)
+    late = ["lateness", "--remote", remote, "--json", "--input", f"{target}-archive"]
+    main([*late, "--output", f"{target}-lateness"], standalone_mode=False)
     count(remote, url)
 
 

@@ -162,9 +162,9 @@ def test_jobs_read_and_write_a_store_over_spark_connect(connect: str, tmp_path: 
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3_000:]
         [load] = loads.listed(one.store)
-    scheduled, tailed, counted = (json.loads(line) for line in done.stdout.splitlines())
+    scheduled, tailed, archived, late, counted = (json.loads(line) for line in done.stdout.splitlines())
     assert (scheduled["loaded"], scheduled["rejects"]) == (2, {"eta cannot be read: never": 1})
     assert (load.load.rows, load.rows) == (2, 2)
-    assert tailed["rows"] == 9
+    assert (tailed["rows"], archived["events"], late["tasks"]) == (9, 9, 7)
     assert files(target)
     assert counted == {"pending": 4, "history": 9, "dispatched": 7}

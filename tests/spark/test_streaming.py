@@ -31,6 +31,7 @@ def new_rows(of: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) 
     return Counter((row["id"], row["seq"]) for part in parts for batch in of.read(part) for row in batch.to_pylist())
 
 
+@pytest.mark.parametrize("make_url", ["sqlite"], indirect=True)  # on PostgreSQL with a cluster: ``test_cluster``
 def test_each_row_of_history_is_written_once(spark: SparkSession, make_url: MakeUrl, tmp_path: Path) -> None:
     target, checkpoint = str(tmp_path / "history"), str(tmp_path / "checkpoint")
     with site(make_url()) as one:

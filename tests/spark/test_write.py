@@ -55,6 +55,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 
 on_sqlite = pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 
 
 def reminders(spark: SparkSession, count: int = ROWS, parts: int = 4) -> DataFrame:
@@ -110,6 +111,7 @@ def fail_once(marker: Path, after: int) -> Any:
     return pass_on
 
 
+@on_postgresql
 def test_a_load_is_what_apply_async_would_have_left(spark: SparkSession, site: Site) -> None:
     save(reminders(spark), site, key="order")
     found = waiting(site.store)

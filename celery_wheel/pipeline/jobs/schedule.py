@@ -270,13 +270,12 @@ def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     elif facts["was_loaded"]:
         words.append(f"nothing was scheduled: the batch {given['batch']} was loaded before")
     else:
-        words.append(
-            f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s"
-        )
-        if given["id_column"]:
-            words.append(f"of them, those whose {given['id_column']} the store knows already are not scheduled again")
         if facts["rejects"]:
             words.append("what was rejected needs a batch of another name, once it is right: this one is loaded")
+        but = f"; but for those whose {given['id_column']} the store knows already" if given["id_column"] else ""
+        words.append(
+            f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s{but}"
+        )
     return words
 
 
