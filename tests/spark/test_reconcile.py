@@ -83,7 +83,10 @@ def test_nothing_found_is_the_proof_and_what_is_allowed_is_no_failure(spark: Spa
     assert (allowed.exit_code, "duplicated: 1 (allowed)" in allowed.stdout) == (0, True)
 
 
-def test_the_stores_own_history_is_what_left(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_stores_own_history_is_what_left(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is that of the environment, where no log is given."""
     with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
         fill(one)
         ids = [
@@ -94,8 +97,8 @@ def test_the_stores_own_history_is_what_left(spark: SparkSession, tmp_path: Path
             if row.outcome == "dispatched"
         ]
         executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started_ms": NOW + 60} for name in ids[1:]))
-        arguments = ["reconcile", "--store", one.url, "--executed", executed, "--json"]
-        done = CliRunner().invoke(main, arguments)
+        monkeypatch.setenv("CELERY_WHEEL_STORE", one.url)
+        done = CliRunner().invoke(main, ["reconcile", "--executed", executed, "--json"])
     summary = json.loads(done.stdout)
     assert summary["findings"] == {"lost_by_worker": 1}
     assert (summary["dispatched"], summary["ran"], done.exit_code) == (len(set(ids)), len(set(ids)) - 1, 1)

@@ -36,6 +36,7 @@ A line that cannot be read counts as a finding, too: without it nothing is prove
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.jobs.outer import given_parquet, output, store
 from celery_wheel.pipeline.output import Output
+from celery_wheel.pipeline.source.options import ENVIRONMENT
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.present import duration
 
@@ -209,7 +211,8 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     output = Output(given["output"], NAME)
     executed, rejected = readable(inputs.log(spark, given["executed"], EXECUTED), "executed", "started")
     scheduled, dispatched, settled, events = None, None, None, None
-    if given["store"] or given["input"]:
+    logs = given["scheduled"] or given["dispatched"]  # who gives one is not asked what the environment's store says
+    if given["store"] or given["input"] or (os.environ.get(ENVIRONMENT) and not logs):
         events = _of_wheel(spark, given).persist()
         scheduled, dispatched, settled = _told(events)
     if given["dispatched"]:
@@ -221,7 +224,9 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
         scheduled, more = readable(inputs.log(spark, given["scheduled"], SCHEDULED), "scheduled")
         rejected = rejected.unionByName(more)
     if scheduled is None:
-        raise SettingError("--scheduled, --store or --input must say what was scheduled")
+        raise SettingError(
+            f"--scheduled, --store or --input must say what was scheduled; or, without logs, environment {ENVIRONMENT}"
+        )
     audited = audit(scheduled, executed, dispatched, settled).persist()
     try:
         tell("the three against each other")
