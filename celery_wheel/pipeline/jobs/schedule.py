@@ -208,13 +208,14 @@ def _looked_at(
 
 def _on_the_way(url: str | None) -> int:
     """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
-    with opened(store_url({} if url is None else {"url": url})) as store, store.database.reading() as connection:
+    with opened(store_url({"url": url or ""})) as store, store.database.reading() as connection:
         return loads.count_waiting(connection)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Of the write."""
-    options = {"batch": given["batch"], "url": given["store"], "app": given["app"]}
+    """Of the write. The store is said, also where it is the environment's: a remote Spark has another."""
+    url = store_url({"url": given["store"] or ""})
+    options = {"batch": given["batch"], "url": url, "app": given["app"]}
     options["key"] = rows.ID if given["id_column"] else None
     return {name: value for name, value in options.items() if value}
 
