@@ -121,8 +121,9 @@ def store(site: Site) -> Iterator[SqlStore]:
     found[0].close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Ended with its module: as long as Playwright lives, its event loop does, and Django's ORM refuses to work."""
     chromium = shutil.which("chromium")
     if chromium is None:
         absent("Chromium")
