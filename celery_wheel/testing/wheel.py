@@ -218,6 +218,8 @@ class VirtualWheel:
         """Run what is due up to an instant; the next task alone where there is none."""
         if self._running:
             raise RuntimeError("tasks run already: a task must not advance the wheel that runs it")
+        if until is not None and until != END:
+            until = at(ms_of(until))  # as a task's eta is, so that the task of this very instant is among them
         ran: list[Ran] = []
         self._running = True
         try:
