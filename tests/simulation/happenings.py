@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
@@ -90,7 +91,7 @@ class Scheduler:
             self.step(activity)
 
 
-class Happenings:
+class Happenings(ABC):
     store_class: type[ModelStore] = ModelStore
     redis_class: type[ModelRedis] = ModelRedis
     loads_class: type[ModelLoads] = ModelLoads
@@ -146,17 +147,17 @@ class Happenings:
 
     # -- who judges --------------------------------------------------------------------------------
 
+    @abstractmethod
     def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
         """A scheduler announces what was cancelled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pushed(self, row: Row, now_ms: int) -> None:
         """A broker has put it into its queue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
         """They are gone from the wheel queue."""
-        raise NotImplementedError
 
     # -- the broker --------------------------------------------------------------------------------
 

@@ -6,35 +6,22 @@ python -m tests.spark.archiving URL DIR FOLDER
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from celery_wheel.pipeline.archive import run as run_module
 from celery_wheel.pipeline.archive.run import Run
 from celery_wheel.pipeline.session import session
-
-
-def stay() -> None:
-    while True:
-        time.sleep(0.1)
-
-
-def _in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
-    """Of two tasks one is written, and the other never."""
-    context = TaskContext.get()
-    if context is not None and context.partitionId() == 1:
-        stay()
-    yield from batches
+from tests.spark.killed import stay
 
 
 def while_staging(merged: Any) -> Any:
+    """Of two tasks one is written, and the other never."""
+
     def slow(*given: Any) -> DataFrame:
         rows = merged(*given)
-        return rows.mapInArrow(_in_the_middle, rows.schema)
+        return rows.mapInArrow(stay, rows.schema)
 
     return slow
 

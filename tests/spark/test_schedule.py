@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(call: Any, url: str, tm
 
 
 def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
-    first, second = (json.loads(call("--batch", "november", "--id", "flight").stdout) for _ in range(2))
+    first, second = (json.loads(call("--batch", name, "--id", "flight").stdout) for name in ("november", " november "))
     assert (first["loaded"], first["was_loaded"]) == (600, False)
     assert (second["loaded"], second["was_loaded"]) == (0, True)
     assert first["words"][-1].endswith("; but for those whose flight the store knows already")

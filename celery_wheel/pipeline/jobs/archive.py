@@ -34,7 +34,6 @@ Non-promises
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,11 +41,9 @@ from typing import Any
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.archive.run import Run
 from celery_wheel.pipeline.archive.state import State
-from celery_wheel.pipeline.jobs.outer import store
-from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.jobs.outer import store, store_of
 from celery_wheel.pipeline.summary import Summary
 from celery_wheel.present import many
 
@@ -63,10 +60,7 @@ OPTIONS = (
 
 
 def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
-    url = given["store"] or os.environ.get(ENVIRONMENT)
-    if not url:
-        raise SettingError(f"--store must name the store to archive; or set the environment variable {ENVIRONMENT}")
-    job = Run(spark, url, given["output"].rstrip("/"), mark=not given["no_mark"], tell=tell)
+    job = Run(spark, store_of(given["store"]), given["output"].rstrip("/"), mark=not given["no_mark"], tell=tell)
     facts = {**_facts(job, job.run()), "marked": not given["no_mark"]}
     return Summary(NAME, facts, _words(facts), 0 if given["allow_loss"] else len(facts["lost"]))
 

@@ -15,12 +15,20 @@ from typing import Any
 import click
 
 from celery_wheel.cli.options import Instant, Length
+from celery_wheel.pipeline.source.options import store_url
 
 Option = Callable[[Any], Any]
 
 store: Option = click.option(
     "--store", metavar="URL", help="Store to read, as wheel_store has it; default: environment CELERY_WHEEL_STORE."
 )
+
+
+def store_of(given: str | None) -> str:
+    """What ``--store`` says, or the environment of this process: a remote Spark has another. Raises SettingError."""
+    return store_url({"url": given or ""})
+
+
 given_parquet: Option = click.option("--input", metavar="PATH", help="Parquet to read instead of a store.")
 output: Option = click.option("--output", metavar="DIR", help="Folder for tables, picture and summary.json.")
 span: tuple[Option, ...] = (

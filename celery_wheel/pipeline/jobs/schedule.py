@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 import click
@@ -31,15 +30,13 @@ from celery_wheel.cli.options import Length
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, rows
 from celery_wheel.pipeline.jobs import forecast
-from celery_wheel.pipeline.jobs.outer import Option, output, store
+from celery_wheel.pipeline.jobs.outer import Option, output, store, store_of
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
 from celery_wheel.pipeline.output import Output
 from celery_wheel.pipeline.source.opened import opened
-from celery_wheel.pipeline.source.options import store_url
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
-from celery_wheel.store import loads, open_store
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store import loads
 
 NAME = "schedule"
 HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
@@ -110,7 +107,7 @@ def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], Non
     try:
         counts = output.rejects(rows.rejected(found))
         good = rows.good(found, given["id_column"])
-        was_loaded = bool(given["batch"]) and _was_loaded(good, given)
+        was_loaded = bool(given["batch"]) and _loaded(good, given) is not None
         facts = _looked_at(spark, given, good, was_loaded, output, tell)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
         if not given["dry_run"]:
@@ -208,39 +205,34 @@ def _looked_at(
 
 def _on_the_way(url: str | None) -> int:
     """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
-    with opened(store_url({"url": url or ""})) as store, store.database.reading() as connection:
+    with opened(store_of(url)) as store, store.database.reading() as connection:
         return loads.count_waiting(connection)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, str]:
     """Of the write. The store is said, also where it is the environment's: a remote Spark has another."""
-    url = store_url({"url": given["store"] or ""})
-    options = {"batch": given["batch"], "url": url, "app": given["app"]}
+    options = {"batch": given["batch"], "url": store_of(given["store"]), "app": given["app"]}
     options["key"] = rows.ID if given["id_column"] else None
     return {name: value for name, value in options.items() if value}
 
 
-def _opened(good: DataFrame, named: Mapping[str, str]) -> closing[SqlStore]:
-    return closing(open_store(target(named, good.schema).url, shards=None, create=False))
-
-
-def _was_loaded(good: DataFrame, given: Mapping[str, Any]) -> bool:
-    with _opened(good, _options(given)) as there:
-        found = loads.of_name(there, given["batch"])
-    return found is not None and found.is_loaded
+def _loaded(good: DataFrame, given: Mapping[str, Any]) -> loads.Load | None:
+    """The batch, where it is loaded already."""
+    where = target(_options(given), good.schema)
+    with opened(where.url) as store:
+        found = loads.of_name(store, where.batch)
+    return found if found is not None and found.is_loaded else None
 
 
 def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
-    named = _options(given)
-    with _opened(good, named) as there:
-        before = loads.of_name(there, given["batch"])
-        began = time.monotonic()
-        if before is None or not before.is_loaded:
-            good.write.format("wheel").mode("append").options(**named).save()
-        done = loads.of_name(there, given["batch"])
-    if done is None or not done.is_loaded:
+    """Looks once more: minutes may have passed since, in which another one has loaded it."""
+    was_loaded = _loaded(good, given) is not None
+    began = time.monotonic()
+    if not was_loaded:
+        good.write.format("wheel").mode("append").options(**_options(given)).save()
+    done = _loaded(good, given)
+    if done is None:
         raise FileUnusable(f"the batch {given['batch']!r} was taken away while it was loaded")
-    was_loaded = before is not None and before.is_loaded
     return {"loaded": 0 if was_loaded else done.rows, "was_loaded": was_loaded, "seconds": time.monotonic() - began}
 
 
