@@ -53,13 +53,16 @@ class Database(Protocol):
         """The database's own clock; None where it has none but this host's."""
 
     def hold(self, shard: int, holder: str) -> bool:
-        """Before the shard's row is taken: False while another process has the shard for certain.
-
-        Where the lease is in the row, the row decides; this then throws out a holder that stopped with the row locked.
-        """
+        """Before the row is taken: False while another process has the shard. Always True where the row says it."""
 
     def let_go(self, shard: int) -> None:
         """Undo ``hold``."""
+
+    def make_way(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+        """In the transaction that takes the shard's row: False while another is at work on it.
+
+        Throws out a holder that stopped with the row locked. ``own_epoch``: of this process's last term.
+        """
 
     def tidy(self) -> None:
         """Housekeeping that may take a while and must not hold up a commit; called about twice a second."""

@@ -167,12 +167,13 @@ class PostgresqlDatabase:
         return now_ms
 
     def hold(self, shard: int, holder: str) -> bool:
-        with self.reading() as connection:
-            self._stopped.end(connection, shard)
         return True
 
     def let_go(self, shard: int) -> None:
         """Nothing: the row says who holds the shard."""
+
+    def make_way(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+        return self._stopped.end(connection, shard, own_epoch)
 
     # -- housekeeping --------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from celery_wheel.store.schema import timer, watch
 from celery_wheel.store.statements import Statements
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+#: When the transaction began.
+BEGAN_SQL = "floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
 
 class PostgresqlStatements(Statements):
@@ -56,6 +58,6 @@ class PostgresqlStatements(Statements):
 @cache
 def statements() -> Statements:
     """Compiled once a process."""
-    clock: Any = literal_column(CLOCK_SQL, BigInteger)
+    clock, began = (literal_column(sql, BigInteger) for sql in (CLOCK_SQL, BEGAN_SQL))
     dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
-    return PostgresqlStatements(dialect, postgresql.insert, clock=clock, adding=Copied)
+    return PostgresqlStatements(dialect, postgresql.insert, clock=clock, began=began, adding=Copied)

@@ -85,10 +85,12 @@ class SqlStore(Desk):
             return epoch
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
-        """None where the lease is in the row and another's has not run out."""
-        values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms}
+        """None where the lease is in the row and another's has not run out, or another is at work on it."""
+        own_epoch = self._held.get(shard, NEVER_HELD)
+        values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms, "own_epoch": own_epoch}
         with self._database.writing(durable=True) as connection:
-            taken = self._sql.take(connection, own_epoch=self._held.get(shard, NEVER_HELD), **values).rowcount > 0
+            free = self._database.make_way(connection, shard, own_epoch)
+            taken = free and self._sql.take(connection, **values).rowcount > 0
             epoch: int | None = self._sql.epoch(connection, at_shard=shard).scalar()
         if epoch is None:
             raise StoreError(self._no_shard(shard))

@@ -177,6 +177,9 @@ class SqliteDatabase:
     def let_go(self, shard: int) -> None:
         self._lease.let_go(shard)
 
+    def make_way(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+        return True
+
     # -- housekeeping --------------------------------------------------------------------------------
 
     @contextmanager

@@ -126,6 +126,7 @@ class Statements:
 
     Args:
         clock: the database's own clock in Unix milliseconds, where the lease is in the shard's row and runs out by it.
+        began: the same clock when the transaction began.
         adding: how many rows get into a table faster than by the prepared insert.
     """
 
@@ -135,11 +136,13 @@ class Statements:
         insert_or: Callable[[Table], Any],
         *,
         clock: ColumnElement[int] | None = None,
+        began: ColumnElement[int] | None = None,
         adding: Callable[[Table, Prepared], Adding] | None = None,
     ) -> None:
         self._dialect = dialect
         self._insert_or = insert_or
         self._clock = clock
+        self._began = began
         self._adding = adding
         self._holding()
         self._writing()
@@ -165,7 +168,7 @@ class Statements:
         free = row
         if self._clock is not None:
             # Ours by the epoch and not by the name: on one host two containers may have the same name and pid.
-            ours, over = shard.c.epoch == bindparam("own_epoch"), shard.c.lease_until_ms <= self._clock
+            ours, over = shard.c.epoch == bindparam("own_epoch"), shard.c.lease_until_ms <= self._began
             # No lease ends that late, unless the clock was put back: a dead holder would be waited for as long as that.
             put_back = shard.c.lease_until_ms > self._clock + 2 * bindparam("lease_ms", type_=BigInteger)
             free = and_(row, or_(shard.c.holder.is_(None), over, put_back, ours))

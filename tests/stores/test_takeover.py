@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store import changes, open_store
 from celery_wheel.store.model import Change
+from celery_wheel.store.postgresql_holding import Stopped
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
 from tests.servers import wait_until
@@ -38,6 +40,10 @@ def standby(url: str) -> Iterator[SqlStore]:
     store = open_store(url, shards=2, lease_ms=LEASE)
     yield store
     store.close()
+
+
+def _database(url: str) -> str:
+    return url.rsplit("/", 1)[1]
 
 
 @contextmanager
@@ -65,6 +71,46 @@ def test_a_standby_takes_over(url: str, standby: SqlStore, where: str, how: sign
         assert standby.count(0, 0, *EVERYTHING) in ((0, 1) if where != "between" else (ROWS + 1,))
         standby.apply(0, 2, Change())
     assert took_s <= TAKEOVER_S
+
+
+def test_a_lease_that_ends_while_it_is_asked_for_has_nobody_wait(
+    url: str, standby: SqlStore, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the taker stands in line behind who has stopped, for as long as lock_timeout, and fails."""
+
+    def end_and_let_it_run_out(self: Stopped, connection: Connection, *shard: int) -> bool:
+        free = end(self, connection, *shard)
+        wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
+        return free
+
+    end = Stopped.end
+    with held(url, "copying") as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _left_ms(standby, postgres, url) < LEASE / 5, "the lease is nearly over")
+        monkeypatch.setattr(Stopped, "end", end_and_let_it_run_out)
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+        monkeypatch.undo()
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+
+
+def test_a_shard_on_which_another_is_at_work_is_asked_for_again_and_not_waited_for(
+    url: str, standby: SqlStore, postgres: PostgresServer
+) -> None:
+    """Its lease is over, and it may be about to renew it."""
+    Holder(standby)
+    standby.renew(0, 1, NOW, 1, {})
+    wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
+    other = open_store(url, shards=2, lease_ms=LEASE)
+    with psycopg.connect(url) as session:
+        session.execute("SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE")
+        assert other.acquire(0, "host-b", NOW, LEASE) is None
+    assert other.acquire(0, "host-b", NOW, LEASE) == 2
+    other.close()
+
+
+def _left_ms(store: SqlStore, postgres: PostgresServer, url: str) -> int:
+    [(until_ms,)] = postgres.sql("SELECT lease_until_ms FROM wheel_shard WHERE shard = 0", database=_database(url))
+    return int(until_ms) - (store.database.now_ms() or 0)
 
 
 def test_who_wakes_up_after_a_takeover_is_fenced(url: str, standby: SqlStore) -> None:
@@ -106,7 +152,7 @@ def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
     dead = open_store(url, shards=2, lease_ms=LEASE)
     Holder(dead)
     dead.close()
-    postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=url.rsplit("/", 1)[1])
+    postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=_database(url))
     assert standby.acquire(0, "host-b", NOW, LEASE) == 2
 
 
@@ -117,7 +163,7 @@ def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
 def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
     """The URLs of the tables' owner and of another who may use them; schedulers that connect as two users."""
     roles = ["owner_of_it", "other_one"]
-    database = url.rsplit("/", 1)[1]
+    database = _database(url)
     postgres.sql(*(f"CREATE ROLE {role} LOGIN" for role in roles), f"ALTER DATABASE {database} OWNER TO {roles[0]}")
     owner, other = (url.replace("wheel@", f"{role}@") for role in roles)
     open_store(owner, shards=2).close()
