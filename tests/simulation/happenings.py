@@ -286,6 +286,7 @@ class Happenings(ABC):
             return
         data = self.disk.shard(0)
         self.asking.collect(data)
+        self.recalling.collect(data)
         hand = data.lanes[0].hand
         waiting, left = list[str](), list[str]()
         for *at, row_id in data.order.get(0, []):

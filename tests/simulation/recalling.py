@@ -27,6 +27,7 @@ class Recalling:
         self._store = store
         self._violation = violation
         self._asked: dict[str, tuple[str, list[str]]] = {}
+        self._answered: set[str] = set()
 
     def ask(self, data: ShardData) -> str:
         kind = self._rng.choice(("requeue", "replay"))
@@ -54,12 +55,19 @@ class Recalling:
     def times(self, data: ShardData, row_id: int) -> int:
         return 1 + self.recalled(data, "replay")[row_id]
 
+    def collect(self, data: ShardData) -> None:
+        """Before they are forgotten, after ten minutes."""
+        for number in self._asked.keys() & data.answers.keys() - self._answered:
+            kind, _ = self._asked[number]
+            self.counts.update(f"{kind}: {said}" for said in data.answers[number].verdicts.values())
+            self._answered.add(number)
+
     def judge(self, data: ShardData, pushes: Mapping[int, int], exactly: bool) -> None:
+        self.collect(data)
         replays = self.recalled(data, "replay")
         for number, (kind, names) in self._asked.items():
-            if number not in data.answers:
+            if number not in self._answered:
                 raise self._violation(f"{kind} {names} was not answered")
-            self.counts.update(f"{kind}: {said}" for said in data.answers[number].verdicts.values())
         for row_id, times in replays.items():
             stored = data.rows.get(row_id)
             if stored is None or stored.row.lane == REST:

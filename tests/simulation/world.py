@@ -70,6 +70,7 @@ class World(Happenings):
                 for activity in ACTIVITIES:
                     scheduler.finish(activity)
             self.asking.collect(self.disk.shard(0))
+            self.recalling.collect(self.disk.shard(0))
             self._pass_time(10 if n < 30 else 2_000)
             if n % 5 == 4 and self._is_done():
                 return
