@@ -16,11 +16,11 @@ from celery_wheel.cli.group import asking, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
 from celery_wheel.outflow import outflow
 from celery_wheel.present import duration, utc
+from celery_wheel.store.model import HOUR_MS
 
 if TYPE_CHECKING:
     from celery_wheel.store.browse import DueBy
 
-HOUR_MS = 3_600_000
 WIDTH_MS = {"hour": HOUR_MS, "day": 24 * HOUR_MS}
 #: Characters of the longest bar.
 BAR = 40

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from celery_wheel.control import Wheel
 from celery_wheel.pipeline.results import Results
+from celery_wheel.store.model import HOUR_MS
 from django_wheel import picture
 from django_wheel.views import results
 from django_wheel.views.request import Asked
@@ -18,7 +19,7 @@ from django_wheel.views.request import Asked
 JOB = "forecast"
 LINES = 20
 DRAINS = 100
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+MINUTE_MS = 60_000
 #: Shown one by one: so many minutes, then so many hours.
 MINUTES, HOURS = 240, 168
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from celery_wheel.control import Wheel
 from celery_wheel.pipeline.results import Results
+from celery_wheel.store.model import HOUR_MS
 from django_wheel.present import duration, instant
 from django_wheel.views import results
 from django_wheel.views.request import Asked
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 JOB = "lateness"
 LINES = 20
-HOUR_MS = 3_600_000
 #: A p99 of at most so many milliseconds has the colour of this number.
 HEAT = (100, 1_000, 10_000, 60_000)
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from celery_wheel.pipeline.jobs import JOBS
 from django_wheel.project import project_wheel
 from flights import wheel, year
 from flights.instants import elsewhere
@@ -68,7 +67,9 @@ class Flow:
         run, second = self.begin_day(lead_ms)
         self.look_ahead()
         self.end_day(run)
-        self.jobs.run("lateness", *self.archive(), "--from", self._began_ms, "--objective", f"{year.QUEUE}=1s")
+        self.jobs.run("archive", *self._store, told=FIRST)
+        archive = ("--input", self.jobs.folder / "archive")
+        self.jobs.run("lateness", *archive, "--from", self._began_ms, "--objective", f"{year.QUEUE}=1s")
         findings = self.reconcile()
         dispatched = wheel.dispatched_since(self._began_ms) or 0
         return Report(
@@ -124,13 +125,6 @@ class Flow:
                 pass
             found = run.summary()
             lines.append(f"the rest of {self.day}: {found.executed:,} of {found.scheduled:,} reminders have run")
-
-    def archive(self) -> tuple[object, ...]:
-        """Where ``lateness`` is to read."""
-        if "archive" not in JOBS:
-            return self._store
-        self.jobs.run("archive", *self._store, told=FIRST)
-        return "--input", self.jobs.folder / "archive"
 
     def reconcile(self) -> int:
         """How much the auditor finds in what was asked for, what left, and what ran by the tasks' own account."""

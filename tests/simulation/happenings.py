@@ -118,8 +118,8 @@ class Happenings(ABC):
             intake_count=rng.choice((1, 4, 1_000)),
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
             rollback_window_ms=10**9,
-            # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
             rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
+            # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()

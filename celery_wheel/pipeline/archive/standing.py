@@ -22,9 +22,10 @@ from sqlalchemy import Connection, func, select
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.pipeline.source.opened import opened
 from celery_wheel.store.archive_marks import first_after
+from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.schema import batch, outcome, shard
 
-DAY_MS = 86_400_000
+DAY_MS = 24 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_wheel.pipeline.figures.rows import HOUR_MS, INSTANT, TEXT, WHOLE, named, names, rows
+from celery_wheel.pipeline.figures.rows import INSTANT, TEXT, WHOLE, named, names, rows
 from celery_wheel.pipeline.results import Results
+from celery_wheel.store.model import HOUR_MS
 
 #: Lines are shown hour by hour for so long.
 HOURS = 48

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.results import Results
 
-HOUR_MS = 3_600_000
 #: A week of 1,200 tasks and queues by the hour; a month by the minute of four queues. They take about 100 MB.
 ROWS = 200_000
 #: Names that a filter offers.
