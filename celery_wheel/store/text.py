@@ -1,0 +1,50 @@
+"""The text that every store and every broker can hold: ids, names and keys. Standard library only.
+
+::
+
+    "order:42"      accepted
+    ""              refused: at least one character (unless the caller allows none)
+    "a\\0b"          refused: PostgreSQL stores no NUL
+    "\\ud800"        refused: a lone surrogate has no UTF-8
+    "ü" * 600       refused: more than MAX_TEXT characters, or than MAX_TEXT_BYTES as UTF-8
+
+One rule for the producer, the requests, the bulk loads and the scheduler: a text that one of them lets through must
+not fail in the transaction of another, where it would take its neighbours with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Names and ids: in characters, and in bytes as UTF-8. Two of them, a queue and a task, stand in one row of an index,
+#: and PostgreSQL takes 2,704 bytes there.
+MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
+
+#: The first instant that no eta may reach: 1 January 9999. A later one overflows a date in some time zone.
+END_OF_TIME_MS = 253_370_764_800_000
+
+
+def text_rule(value: Any, at_least: int = 1) -> str | None:
+    """Return the rule that ``value`` breaks, as "must be …" goes on; None if it is a text that can be stored."""
+    if type(value) is not str and not isinstance(value, str):
+        return "a text"
+    if not at_least <= len(value) <= MAX_TEXT:
+        return f"a text of {at_least} to {MAX_TEXT} characters"
+    if "\0" in value:
+        return "without NUL characters"
+    if value.isascii():
+        return None
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "text that can be written as UTF-8"
+    return None if size <= MAX_TEXT_BYTES else f"at most {MAX_TEXT_BYTES:,} bytes as UTF-8"
+
+
+def check_text(name: str, value: Any, at_least: int = 1) -> str:
+    """Return ``value``. Raises ValueError, naming the field and the rule, where it cannot be stored."""
+    rule = text_rule(value, at_least)
+    if rule is not None:
+        raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
+    text: str = value
+    return text
