@@ -123,7 +123,7 @@ class Wheel:
     # -- what is waiting ------------------------------------------------------------------------------
 
     def status(self) -> list[ShardStatus]:
-        """Each shard's holder, hand, pending tasks and levels."""
+        """Each shard's holder, offset, pending tasks and levels."""
         return status_of(self.store, now_ms())
 
     def counts(self) -> browse.Names:

@@ -46,12 +46,20 @@ class Fenced(WheelError, PermissionError):
     """A newer epoch holds the shard; this holder may change nothing any more."""
 
 
-class TakenBack(WheelError, LookupError):
-    """What a change was to take in is in the inbox no more: who asked has taken it back. Nothing was written."""
+class RequestWithdrawn(WheelError, LookupError):
+    """The asker of a command withdrew it before the holder could commit it: nothing was written."""
 
 
 class BrokerError(WheelError, ConnectionError):
     """The broker did not answer; whether the last call took effect is unknown."""
+
+
+class StoreConflict(WheelError, RuntimeError):
+    """The broker's wheel queue belongs to another store; nothing was changed there, and nothing is dispatched."""
+
+
+class CommitInDoubt(StoreError):
+    """Whether a change is in the store is unknown: the holder drops its memory and adopts its shard anew."""
 
 
 class Interrupted(BrokerError):
@@ -74,8 +82,8 @@ class NotCommitted(WheelError, RuntimeError):
     """The transaction that a request is part of is still open, or was rolled back: there is no verdict."""
 
 
-class HandLost(WheelError, LookupError):
-    """The broker no longer has the hand that this holder left there: it was flushed, or lost writes."""
+class OffsetLost(WheelError, LookupError):
+    """The broker no longer has the offset that this holder left there: it was flushed, or lost writes."""
 
 
 class GuardTripped(WheelError, AssertionError):

@@ -221,13 +221,13 @@ def _remove_queues(app: Any, name: str) -> None:
     with app.connection_for_write() as connection, answering(connection):
         names = (name, wheel_queue_name(name, 0))
         if connection.transport.driver_type == "redis":
-            from celery_wheel.broker.redis.hands import hand_key
             from celery_wheel.broker.redis.layout import Layout
+            from celery_wheel.broker.redis.offsets import offset_key
 
             channel = connection.default_channel
             layout = Layout.from_options(app.conf.broker_transport_options or {}, 0, "")
             keys = [key for one in names for key in layout.list_keys(one)]
-            channel.client.execute_command("DEL", *keys, hand_key(layout.prefix, name, 0))
+            channel.client.execute_command("DEL", *keys, offset_key(layout.prefix, name, 0))
             return
         for one in names:
             with suppress(connection.channel_errors), connection.channel() as channel:  # it was never made

@@ -41,7 +41,7 @@ def _say_unserved(transport: str) -> None:
 
 
 def _is_one_server(own: Any) -> bool:
-    """A hand that is kept on one of several servers says nothing about the others; Sentinel names one of them.
+    """A offset that is kept on one of several servers says nothing about the others; Sentinel names one of them.
 
     Where none is kept, any of them will do.
     """

@@ -131,7 +131,7 @@ def reshard_of(app: Any, shards: int) -> Resharded:
             for shard in range(store.shards, shards):
                 # It may have been here before: what the broker remembers of it says nothing about what is to come.
                 for lane in broker.adopt(shard, now_ms):
-                    broker.set_hand(shard, now_ms, lane, ORIGIN)
+                    broker.set_offset(shard, now_ms, lane, ORIGIN)
                 broker.leave(shard, now_ms)
             return reshard(store, shards, shard_of, now_ms, archived_only=conf.history_archive)
         finally:

@@ -46,8 +46,8 @@ def _print_shard(console: Console, shard: ShardStatus) -> None:
     facts.add_row("behind", f"{shard.behind_ms / 1000:.1f} s" if shard.behind_ms else "no")
     for lane in shard.lanes:
         waits = f", waits for {seen(lane['target'])}" if lane["target"] else ""
-        hand = f"{instant(lane['hand'][0])} (seq {lane['hand'][1]}){waits}"
-        facts.add_row(f"hand of lane {lane['lane']}", Text(hand))  # a queue's name may hold rich's markup
+        offset = f"{instant(lane['offset'][0])} (seq {lane['offset'][1]}){waits}"
+        facts.add_row(f"offset of lane {lane['lane']}", Text(offset))  # a queue's name may hold rich's markup
     for gate in shard.gates:
         facts.add_row(gate.state, Text(f"{seen(gate.what)}, since {utc(gate.at_ms)}, by {seen(gate.actor)}"))
     snapshot = shard.snapshot if shard.live else None

@@ -74,8 +74,8 @@ def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None =
 def _lane(one: LaneState) -> dict[str, Any]:
     return {
         "lane": one.lane,
-        "hand": list(one.hand),
-        "cut": list(one.cut),
+        "offset": list(one.offset),
+        "watermark": list(one.watermark),
         "target": one.target,
         "scope": one.scope,
     }

@@ -46,10 +46,10 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_every_setting_in_the_text_exists() -> None:
-    from celery_wheel.broker.envelope import AGAIN
+    from celery_wheel.broker.envelope import REDELIVERED
     from celery_wheel.conf import settings
 
-    known = {AGAIN, *(name for name, _, _ in settings())}
+    known = {REDELIVERED, *(name for name, _, _ in settings())}
     named = {name.lower() for name in re.findall(r"(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", TABLE.sub("", README))}
     assert named - {"wheel_"} - management_commands() <= known
 

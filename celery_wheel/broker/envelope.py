@@ -43,7 +43,7 @@ HEADER = "wheel"
 NATIVE = "wheel_native"
 
 #: A header of a message that may be in its queue a second time.
-AGAIN = "wheel_again"
+REDELIVERED = "wheel_redelivered"
 
 VERSION = 1
 

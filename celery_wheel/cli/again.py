@@ -90,7 +90,8 @@ def replay(
 
     Those that it has not lost RUN TWICE. It is for what wheel_on_broker_rollback did not send again by itself: "warn",
     or more than wheel_rollback_window. What is older than wheel_history_retention cannot be had. They leave in the
-    order in which they were due; where the broker keeps no hand (all but Redis) they have the header wheel_again.
+    order in which they were due; where the broker keeps no offset (all but Redis) they have the
+    header wheel_redelivered.
 
     Exit code: 0 when all are done; 3 when some could not be; 4 when no scheduler answered in time: what was not
     answered was taken back, and nothing will happen to it.

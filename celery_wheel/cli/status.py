@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.as_json
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
-    """Show each shard's holder, hand, pending tasks and levels.
+    """Show each shard's holder, offset, pending tasks and levels.
 
     Exit code: 0 when every shard has a holder that was heard of in the last 5 seconds, 3 when one has not.
     """

@@ -3,10 +3,10 @@
 ::
 
     1. store.acquire      a new epoch; whatever the former holder has under way is fenced in the store
-    2. broker.adopt       the same in the broker, which answers with its hands
-    3. for each lane      broker's hand   against   store's hand
+    2. broker.adopt       the same in the broker, which answers with its offsets
+    3. for each lane      broker's offset   against   store's offset
                           ────────────────────────────────────────────────────────────────────────────
-                          no hands        new or flushed: they are set to the store's; never a rollback
+                          no offsets        new or flushed: they are set to the store's; never a rollback
                           equal           nothing to do
                           ahead           the former holder died between publish and settlement:
                                           the store is settled up to it, refused rows laid to rest …
@@ -16,8 +16,8 @@
                           behind          the broker lost writes it had acknowledged: ``replay`` puts the
                                           store's hand back, so that those rows leave once more (at most
                                           the batches of the last ``rollback_window``); ``warn`` only says so
-                          a broker that keeps none: (hand, cut] is in doubt, and dispatch begins with it
-    4. a term             hand = cut = edge; the window is empty and fills from the store
+                          a broker that keeps none: (offset, watermark] is in doubt, and dispatch begins with it
+    4. a term             offset = watermark = edge; the window is empty and fills from the store
 
 Rows that were cancelled, rejected or expired are in lane REST, so nothing here can send them again.
 """
@@ -31,7 +31,7 @@ from dataclasses import replace
 from celery_wheel.engine.gates import ALL, Gates
 from celery_wheel.engine.lane import END, Lane
 from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.port import Broker, BrokerHand, Since
+from celery_wheel.engine.port import Broker, BrokerOffset, Since
 from celery_wheel.engine.term import Term
 from celery_wheel.engine.window import Window
 from celery_wheel.store.model import (
@@ -72,22 +72,22 @@ class Adoption:
 
     def steps(self) -> Iterator[str]:
         """Run step 2 and 3; a crash between any two of them leaves what the next adoption mends."""
-        hands = self.broker.adopt(self.shard, self.epoch)
+        offsets = self.broker.adopt(self.shard, self.epoch)
         yield "adopted in the broker"
         self._seq = self.store.state(self.shard).seq
         for lane in self.store.lanes(self.shard):
             # A lane that is missing beside others was opened after what the broker remembers.
-            found = hands.get(lane.lane, BrokerHand(ORIGIN) if hands and lane.hand > ORIGIN else None)
+            found = offsets.get(lane.lane, BrokerOffset(ORIGIN) if offsets and lane.offset > ORIGIN else None)
             if found is None:
-                self.broker.set_hand(self.shard, self.epoch, lane.lane, lane.hand)
-                yield "hand set in the broker"
-            elif found.hand > lane.hand:
-                if found.since is None or self._vouches(lane, found.hand, found.since):
+                self.broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
+                yield "offset set in the broker"
+            elif found.offset > lane.offset:
+                if found.since is None or self._vouches(lane, found.offset, found.since):
                     yield from self._settle(lane, found)
                 else:
-                    yield from self._roll_back(lane, min(lane.hand, found.since.position))
-            elif found.hand < lane.hand:
-                yield from self._roll_back(lane, found.hand)
+                    yield from self._roll_back(lane, min(lane.offset, found.since.position))
+            elif found.offset < lane.offset:
+                yield from self._roll_back(lane, found.offset)
 
     def term(self) -> Term:
         """Step 4."""
@@ -108,19 +108,19 @@ class Adoption:
         return term
 
     def _lane(self, found: LaneState) -> Lane:
-        cut = found.hand if self.broker.keeps_hand else found.cut
-        lane = Lane(found.lane, found.hand, cut, cut, target=found.target, scope=found.scope)
-        lane.again, lane.told = found.again, found.hand
+        watermark = found.offset if self.broker.keeps_offset else found.watermark
+        lane = Lane(found.lane, found.offset, watermark, watermark, target=found.target, scope=found.scope)
+        lane.redelivered, lane.told = found.redelivered, found.offset
         lane.top_ms = self._top_ms(found)
-        if not self.broker.keeps_hand:
-            lane.sent, lane.doubt = found.hand, found.cut
+        if not self.broker.keeps_offset:
+            lane.sent, lane.doubt = found.offset, found.watermark
         return lane
 
     def _top_ms(self, lane: LaneState) -> int:
         """Where the rows end that may be in their queue already: those of a holder whose clock was ahead lie beyond."""
         top_ms = self.now_ms + self.limits.ahead_ms
         beyond = Position(top_ms, MAX_SEQ)
-        if lane.again and self.store.count(self.shard, lane.lane, max(lane.hand, beyond), END):
+        if lane.redelivered and self.store.count(self.shard, lane.lane, max(lane.offset, beyond), END):
             return END.due_ms
         return top_ms
 
@@ -129,25 +129,25 @@ class Adoption:
             return 0
         behind = [lane for lane in lanes if gate.scope == ALL or lane.place == (gate.scope, gate.name)]
         due = Position(self.now_ms, MAX_SEQ)
-        return sum(self.store.count(self.shard, lane.number, lane.hand, max(lane.hand, due)) for lane in behind)
+        return sum(self.store.count(self.shard, lane.number, lane.offset, max(lane.offset, due)) for lane in behind)
 
     def _next_seq(self) -> int:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
         return self._seq
 
-    def _vouches(self, lane: LaneState, hand: Position, since: Since) -> bool:
-        """Whether the rows up to the broker's hand are the rows that went there."""
-        rows = self.store.slice(self.shard, lane.lane, since.position, hand)
+    def _vouches(self, lane: LaneState, offset: Position, since: Since) -> bool:
+        """Whether the rows up to the broker's offset are the rows that went there."""
+        rows = self.store.slice(self.shard, lane.lane, since.position, offset)
         return len(rows) == since.rows and sum(row.id for row in rows) == since.ids
 
-    def _settle(self, lane: LaneState, found: BrokerHand) -> Iterator[str]:
-        done = self.store.summary(self.shard, lane.lane, lane.hand, found.hand)
+    def _settle(self, lane: LaneState, found: BrokerOffset) -> Iterator[str]:
+        done = self.store.summary(self.shard, lane.lane, lane.offset, found.offset)
         change = Change(
-            lanes=[replace(lane, hand=found.hand, cut=found.hand)],
+            lanes=[replace(lane, offset=found.offset, watermark=found.offset)],
             tally={key: -n for key, n in done.tally.items()},
         )
         count = done.count - len(found.failed)
-        batch = Batch(self._next_seq(), lane.lane, lane.hand, found.hand, count, done.bytes, self.now_ms)
+        batch = Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
         change.batches.append(batch)
         for row_id, reason in found.failed.items():
             change.moves.append(Move(row_id, REST, self.now_ms, self._next_seq()))
@@ -161,32 +161,38 @@ class Adoption:
             lane.lane,
             extra={"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count},
         )
-        yield "settled up to the broker's hand"
+        yield "settled up to the broker's offset"
 
     def _roll_back(self, lane: LaneState, found: Position) -> Iterator[str]:
-        start = lane.hand
+        start = lane.offset
         if self.limits.replay_on_rollback:
             since_ms = self.now_ms - self.limits.rollback_window_ms
-            earliest = self.store.batch_start(self.shard, lane.lane, lane.hand, since_ms)
+            earliest = self.store.batch_start(self.shard, lane.lane, lane.offset, since_ms)
             if earliest is not None:
                 start = max(found, earliest)
-        again = self.store.summary(self.shard, lane.lane, start, lane.hand)
+        redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)
         left = self.store.count(self.shard, lane.lane, found, start)
         logger.error(
             "the broker lost writes: lane %d stood at %s there and at %s here; %d tasks leave once more, "
             "%d are not sent again by themselves; check the broker's persistence",
             lane.lane,
             tuple(found),
-            tuple(lane.hand),
-            again.count,
+            tuple(lane.offset),
+            redelivered.count,
             left,
-            extra={"action": "rollback", "shard": self.shard, "lane": lane.lane, "again": again.count, "left": left},
+            extra={
+                "action": "rollback",
+                "shard": self.shard,
+                "lane": lane.lane,
+                "again": redelivered.count,
+                "left": left,
+            },
         )
         yield "rollback seen"
-        if start < lane.hand:
-            change = Change(lanes=[replace(lane, hand=start, cut=start)], tally=again.tally)
+        if start < lane.offset:
+            change = Change(lanes=[replace(lane, offset=start, watermark=start)], tally=redelivered.tally)
             self.store.apply(self.shard, self.epoch, change)
-            yield "hand moved back in the store"
-        self.broker.set_hand(self.shard, self.epoch, lane.lane, start)
+            yield "offset moved back in the store"
+        self.broker.set_offset(self.shard, self.epoch, lane.lane, start)
         self.rollbacks += 1
-        yield "hand set in the broker"
+        yield "offset set in the broker"

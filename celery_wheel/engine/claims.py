@@ -52,17 +52,17 @@ class Claimants:
     """Rows that claim one of some keys, in order of position: (key, task id, row)."""
 
     found: list[tuple[str, str, Row]] = field(default_factory=list)
-    hands: dict[int, Position] = field(default_factory=dict)  #: lane → settled up to here before that was read
+    offsets: dict[int, Position] = field(default_factory=dict)  #: lane → settled up to here before that was read
 
     def left(self) -> list[int]:
         """Ids of the rows that had left for good: a row that was put elsewhere was read there."""
-        return [row.id for _, _, row in self.found if row.position <= self.hands.get(row.lane, ORIGIN)]
+        return [row.id for _, _, row in self.found if row.position <= self.offsets.get(row.lane, ORIGIN)]
 
 
 def claimants(ctx: Context, term: Term, kind: str, keys: Sequence[str]) -> Claimants:
     with term.active():
-        hands = {number: lane.hand for number, lane in term.lanes.items()}
-    return Claimants(ctx.store.watchers(ctx.shard, kind, keys), hands)
+        offsets = {number: lane.offset for number, lane in term.lanes.items()}
+    return Claimants(ctx.store.watchers(ctx.shard, kind, keys), offsets)
 
 
 def unique_keys(arrivals: Sequence[Message | Unreadable]) -> list[str]:

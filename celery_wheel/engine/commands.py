@@ -83,7 +83,7 @@ def carry_out(
 
 def has_waited(ctx: Context, term: Term, item_id: int) -> bool:
     """A broker that pushes messages may have some under way to this process when its queue is empty."""
-    if ctx.broker.keeps_hand:
+    if ctx.broker.keeps_offset:
         return True
     now_ms = ctx.clock.monotonic_ms()
     return now_ms - term.asked_ms.setdefault(item_id, now_ms) >= UNDER_WAY_MS

@@ -1,17 +1,17 @@
-"""Dispatch: what is due leaves in order, chunk by chunk, and the hand moves behind it.
+"""Dispatch: what is due leaves in order, chunk by chunk, and the offset moves behind it.
 
 ::
 
     reap        what expired goes from the wheel to its lane's ready rows
-    take        the next chunk, before every reservation; the cut moves to its end: (…, cut] is closed
-    announce    where the broker keeps no hand: the store learns how far the chunk goes; rows of a destination that
+    take        the next chunk, before every reservation; the watermark moves to its end: (…, watermark] is closed
+    announce    where the broker keeps no offset: the store learns how far the chunk goes; rows of a destination that
                 waits move to its lane
     guard       the store must have exactly the chunk's rows in (from, to]
-    publish     messages and the broker's hand in one step: from → to
+    publish     messages and the broker's offset in one step: from → to
     confirm     the chunk is unsettled: ``settle`` tells the store, of many chunks at once
 
 A chunk whose publishing was not answered stays in flight and is published again, the same rows over the same
-range, before anything after it: the broker's hand tells whether it was done, and where it keeps none they are marked.
+range, before anything after it: the broker's offset tells whether it was done, and where it keeps none they are marked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery_wheel.engine.lane import Chunk, Lane
 from celery_wheel.engine.port import Published, Since, Verdict
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import Fenced, GuardTripped, HandLost, Interrupted
+from celery_wheel.errors import Fenced, GuardTripped, Interrupted, OffsetLost
 from celery_wheel.store.model import MAX_SEQ, Position
 
 MAX_WAIT_MS = 1_000  #: a step of the clock or a suspended machine is noticed within this time
@@ -45,7 +45,7 @@ class Dispatcher:
             for lane in lanes:
                 if (yield from self._send(term, lane)):
                     result = Round.BUSY
-        if result is Round.IDLE and not ctx.broker.keeps_hand and (yield from settle_now(ctx, term)):
+        if result is Round.IDLE and not ctx.broker.keeps_offset and (yield from settle_now(ctx, term)):
             result = Round.BUSY
         yield result
 
@@ -55,7 +55,7 @@ class Dispatcher:
         if lane.retry_at_ms > ctx.clock.monotonic_ms():
             return False
         if not lane.in_broker:
-            ctx.broker.set_hand(ctx.shard, term.epoch, lane.number, lane.hand)
+            ctx.broker.set_offset(ctx.shard, term.epoch, lane.number, lane.offset)
             lane.in_broker = True
             yield "lane opened in the broker"
         if lane.sent < lane.doubt and lane.in_flight is None:
@@ -67,9 +67,9 @@ class Dispatcher:
         yield "taken"
         if chunk is None:
             return False
-        if chunk.diverted or chunk.missed or not (chunk.announced or ctx.broker.keeps_hand):
+        if chunk.diverted or chunk.missed or not (chunk.announced or ctx.broker.keeps_offset):
             yield from settle_now(ctx, term, chunk)
-        elif not ctx.broker.keeps_hand:
+        elif not ctx.broker.keeps_offset:
             self._fence(term)  # no commit of this round has: and this clock may have stood still with its machine
         self._guard(term, chunk)
         yield "guarded"
@@ -108,7 +108,7 @@ class Dispatcher:
         ctx = self._ctx
         chunk.failed.update(published.failed)
         # Of the queues behind an exchange some may have taken what another refused: it is there already, then.
-        chunk.again |= any(row.exchange for row in chunk.rows if row.id in published.refused)
+        chunk.redelivered |= any(row.exchange for row in chunk.rows if row.id in published.refused)
         if published.refused and lane.refusing:
             lane.refuse(chunk, published.refused, ctx.clock.monotonic_ms())
             return
@@ -136,22 +136,22 @@ class Dispatcher:
 
     def _publish(self, term: Term, chunk: Chunk, now_ms: int, since: Since | None) -> Published:
         ctx = self._ctx
-        if not ctx.broker.keeps_hand and ctx.clock.monotonic_ms() >= term.lease_until_ms:
+        if not ctx.broker.keeps_offset and ctx.clock.monotonic_ms() >= term.lease_until_ms:
             # Nobody else would see it: this process was suspended, or the store did not answer for so long.
             raise Fenced(f"the lease of shard {ctx.shard} has run out; another holder may have it by now")
-        again = chunk.again or term.lanes[chunk.lane].again
+        redelivered = chunk.redelivered or term.lanes[chunk.lane].redelivered
         try:
             published = ctx.broker.publish(
-                ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.left(), now_ms, since, again
+                ctx.shard, term.epoch, chunk.lane, chunk.from_, chunk.to, chunk.left(), now_ms, since, redelivered
             )
         except Interrupted as error:
             chunk.taken |= error.confirmed
-            chunk.again = True
+            chunk.redelivered = True
             raise
         if published.verdict is Verdict.FENCED:
             raise Fenced(f"another holder adopted shard {ctx.shard} in the broker; nothing more leaves from here")
         if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
-            raise HandLost(f"the broker's hand of lane {chunk.lane} is {published.verdict.value}")
+            raise OffsetLost(f"the broker's offset of lane {chunk.lane} is {published.verdict.value}")
         return published
 
     def wait_ms(self, term: Term | None) -> int:

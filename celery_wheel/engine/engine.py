@@ -41,7 +41,7 @@ from celery_wheel.engine.settle import settle
 from celery_wheel.engine.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import BrokerError, Fenced, GuardTripped, HandLost, StoreError, TakenBack, TermEnded
+from celery_wheel.errors import BrokerError, Fenced, GuardTripped, OffsetLost, RequestWithdrawn, StoreError, TermEnded
 from celery_wheel.store.model import Position
 from celery_wheel.store.port import Store
 from celery_wheel.timing import Clock
@@ -152,7 +152,7 @@ class Engine:
             yield Round.FAILED
         except TermEnded:
             yield Round.FAILED
-        except (Fenced, HandLost, GuardTripped, StoreError, TakenBack) as error:
+        except (Fenced, OffsetLost, GuardTripped, StoreError, RequestWithdrawn) as error:
             self.stats.store_errors += isinstance(error, StoreError)
             self._end(term, str(error))
             yield Round.FAILED
@@ -202,9 +202,9 @@ class Engine:
             with term.active():
                 snapshot, confirmed = ctx.stats.snapshot(term, self._watch, now_ms), term.confirmed()
             yield "snapshot taken"
-            if ctx.broker.keeps_hand:
-                self._compare_hands(term, confirmed)
-            yield "hands compared"
+            if ctx.broker.keeps_offset:
+                self._compare_offsets(term, confirmed)
+            yield "offsets compared"
             ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
             term.lease_until_ms = lease_until_ms
             yield Round.IDLE
@@ -235,16 +235,16 @@ class Engine:
             self.stats.store_errors += 1
             return None
 
-    def _compare_hands(self, term: Term, confirmed: dict[int, Position]) -> None:
+    def _compare_offsets(self, term: Term, confirmed: dict[int, Position]) -> None:
         """See that the broker still has what it confirmed, also when there is nothing to publish by which to see it."""
         try:
-            hands = self._ctx.broker.adopt(self.shard, term.epoch)
+            offsets = self._ctx.broker.adopt(self.shard, term.epoch)
         except BrokerError:
             self.stats.broker_errors += 1
             return
         for number, position in confirmed.items():
-            if number not in hands or hands[number].hand < position:
-                raise HandLost(f"the broker has lost the hand of lane {number}, which stood at {tuple(position)}")
+            if number not in offsets or offsets[number].offset < position:
+                raise OffsetLost(f"the broker has lost the offset of lane {number}, which stood at {tuple(position)}")
 
     def _adopt(self, now_ms: int, lease_until_ms: int) -> RoundSteps:
         ctx = self._ctx

@@ -17,7 +17,7 @@ from celery_wheel.engine.context import Context
 from celery_wheel.engine.gates import ALL, Place
 from celery_wheel.engine.inbox import Command
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import TakenBack
+from celery_wheel.errors import RequestWithdrawn
 from celery_wheel.store.model import MAX_SEQ, PAUSE, PAUSED, SLOW, Answer, Change, Gate, Position
 
 
@@ -49,7 +49,7 @@ def carry_out_gates(ctx: Context, term: Term, command: Command) -> Generator[str
     yield "gates closed"
     try:
         ctx.store.apply(ctx.shard, term.epoch, change)
-    except TakenBack:
+    except RequestWithdrawn:
         before = {place: _backlog(ctx, term, gate, now_ms) for place, gate in there.items()}
         yield "command taken back"
         with term.active():
@@ -86,4 +86,4 @@ def _backlog(ctx: Context, term: Term, gate: Gate, now_ms: int) -> int:
     place: Place = (gate.scope, gate.name)
     lanes = [lane for lane in term.lanes.values() if gate.scope == ALL or lane.place == place]
     due = Position(now_ms, MAX_SEQ)
-    return sum(ctx.store.count(ctx.shard, lane.number, lane.cut, max(lane.cut, due)) for lane in lanes)
+    return sum(ctx.store.count(ctx.shard, lane.number, lane.watermark, max(lane.watermark, due)) for lane in lanes)

@@ -4,22 +4,22 @@
 
           settled     handed over        in memory, complete         only in the store
       ────────────┼────────────────┼───────────────────────────┼─────────────────────────►  position
-                 hand             cut      ▲       ▲          edge
+                 offset             watermark      ▲       ▲          edge
                                         ready   open reservation (nothing at or after it may leave)
 
 Promises, each a rule that closes a way to lose or to overtake a message
 
-1. ``cut`` lies before every open reservation, and never passes ``edge``.
-2. Memory holds every live row in (cut, edge], except those under an open reservation.
-3. A row that comes late gets a position behind the cut, so (…, cut] never changes again.
+1. ``watermark`` lies before every open reservation, and never passes ``edge``.
+2. Memory holds every live row in (watermark, edge], except those under an open reservation.
+3. A row that comes late gets a position behind the watermark, so (…, watermark] never changes again.
 
 A lane with a target is for what cannot leave at once: that of a gate (see ``gates``), which is closed or lets through
 so many in a time; or that of a destination that did not take everything. What is refused goes there in order, what
 becomes due for it meanwhile follows, and the lane tries again, later each time. Its chunk stays in flight until all of
 it has been taken, so nothing overtakes; the other destinations leave from their lane as ever.
 
-Where the broker keeps no hand, (hand, cut] as stored is in doubt at adoption: ``doubt`` is its end, and ``sent`` how
-much of it has been published again.
+Where the broker keeps no offset, (offset, watermark] as stored is in doubt at adoption: ``doubt`` is its end, ``sent``
+how much of it has been published again.
 
 Lanes are made by the term under its lock; nothing here locks, reads a clock or does I/O.
 """
@@ -63,7 +63,7 @@ class Chunk:
     missed: list[Row] = field(default_factory=list)  #: were found later than they may be, and are set aside first
     taken_ms: int = 0  #: by the wall clock
     announced: bool = False  #: the store knows how far it goes
-    again: bool = False  #: rows of it may be in their queues already
+    redelivered: bool = False  #: rows of it may be in their queues already
     taken: set[int] = field(default_factory=set)  #: ids of the rows about which nothing more is to be done
     failed: dict[int, str] = field(default_factory=dict)  #: those of them that cannot get to a queue, and why
 
@@ -85,17 +85,17 @@ class Unsettled:
     tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: to go to the lane of their target
-    again: bool = False  #: they may be in their queue already
+    redelivered: bool = False  #: they may be in their queue already
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
     number: int
-    hand: Position
-    cut: Position
+    offset: Position
+    watermark: Position
     edge: Position
     in_store: bool = True  #: the lane has its row in the store
-    in_broker: bool = True  #: the broker has a hand for it
+    in_broker: bool = True  #: the broker has an offset for it
     ready: list[tuple[int, int, int]] = field(default_factory=list)  #: a heap of (due_ms, seq, row id)
     reservations: dict[int, Position] = field(default_factory=dict)
     in_flight: Chunk | None = None  #: taken; whether the broker has it is not known yet
@@ -103,7 +103,7 @@ class Lane:
     settling: Unsettled | None = None  #: what was unsettled, on its way to the store
     target: str | None = None  #: what leaves from here: tasks of one destination, or of one gate
     scope: str | None = None  #: of a gate: queue or task
-    again: bool = False  #: rows that wait in it may be in their queue already
+    redelivered: bool = False  #: rows that wait in it may be in their queue already
     top_ms: int = 0  #: nothing that was put into a lane with a target is due later, as far as this holder knows
     told: Position = ORIGIN  #: what the broker remembers of this lane's rows begins here
     sent: Position = ORIGIN  #: up to here the broker has what was in doubt
@@ -148,7 +148,7 @@ class Lane:
         route: Route | None = None,
         ahead_ms: int = 0,
     ) -> Chunk | None:
-        """The next chunk, moving the cut to its end; None if nothing may leave.
+        """The next chunk, moving the watermark to its end; None if nothing may leave.
 
         ``rows`` is the window: an entry of the heap whose row is gone from it, or moved, is stale.
         ``route`` says of each whether it is to leave from another lane. Due is what is due in ``ahead_ms``, too.
@@ -184,8 +184,8 @@ class Lane:
             return None
         if diverted or missed:
             weight = sum([row.size for row in taken])
-        chunk = Chunk(self.number, self.cut, last.position, taken, weight, ids, diverted, missed, now_ms)
-        self.cut = chunk.to
+        chunk = Chunk(self.number, self.watermark, last.position, taken, weight, ids, diverted, missed, now_ms)
+        self.watermark = chunk.to
         self.in_flight = chunk
         return chunk
 
@@ -208,14 +208,14 @@ class Lane:
             if done is not None:
                 rows += done.count + len(done.failed)
                 ids += done.ids
-        self.told = self.hand
-        return Since(self.hand, rows, ids)
+        self.told = self.offset
+        return Since(self.offset, rows, ids)
 
     @property
     def closed(self) -> Position:
         """Nobody asks for the rows up to here any more: they are settled, and in no range that the broker remembers."""
         open_ = self.in_flight or self.unsettled or self.settling
-        return min(self.hand, self.told) if open_ else self.hand
+        return min(self.offset, self.told) if open_ else self.offset
 
     def _failed(self) -> bool:
         """The broker remembers only what its last chunk failed: the store has to know before the next one."""
@@ -224,7 +224,7 @@ class Lane:
     def doubtful(self, rows: list[Row], to: Position) -> Chunk:
         """What the former holder may have sent, or not, up to ``to``."""
         weight, ids = sum(row.size for row in rows), sum(row.id for row in rows)
-        self.in_flight = Chunk(self.number, self.sent, to, rows, weight, ids, announced=True, again=True)
+        self.in_flight = Chunk(self.number, self.sent, to, rows, weight, ids, announced=True, redelivered=True)
         return self.in_flight
 
     def refuse(self, chunk: Chunk, refused: Collection[int], now_ms: int) -> None:
@@ -269,7 +269,7 @@ class Lane:
         rows = chunk.rows
         if refused:
             done.refused += [row for row in rows if row.id in refused]
-            done.again = chunk.again
+            done.redelivered = chunk.redelivered
             done.bytes -= sum(row.size for row in done.refused)
             rows = [row for row in rows if row.id not in refused]
         tally = done.tally

@@ -1,20 +1,20 @@
 """What an engine asks of a broker. The engine itself imports no client library and no kombu.
 
-A broker that keeps the hand beside the messages (Redis; ``keeps_hand``) makes ``publish`` a compare-and-set:
-the messages of a chunk and the lane's new hand become visible together, or not at all.
+A broker that keeps the offset beside the messages (Redis; ``keeps_offset``) makes ``publish`` a compare-and-set:
+the messages of a chunk and the lane's new offset become visible together, or not at all.
 
 ::
 
-    from ──chunk──► to        hand == from   push all, hand = to            PUBLISHED
-                              hand >= to     it was done before             ALREADY
-                              hand <  from   the broker lost writes         ROLLED_BACK
+    from ──chunk──► to        offset == from   push all, offset = to            PUBLISHED
+                              offset >= to     it was done before             ALREADY
+                              offset <  from   the broker lost writes         ROLLED_BACK
                               newer epoch    another holder adopted         FENCED
-                              no hand        flushed, or never adopted      MISSING
+                              no offset        flushed, or never adopted      MISSING
 
 One that keeps none (RabbitMQ, other kombu transports) confirms message by message. The engine then stores how far a
 chunk goes before it leaves, so that after a crash it is known what is in doubt, and sends that again with a mark::
 
-    store: hand ─────── in doubt ───────► cut        publish(…, again=True)
+    store: offset ─────── in doubt ───────► watermark        publish(…, again=True)
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Verdict(Enum):
 class Published:
     """``failed`` maps the id of a row that cannot get to a queue to the reason: it is rejected.
 
-    It is complete for PUBLISHED, and for ALREADY when the broker's hand stands at ``to``.
+    It is complete for PUBLISHED, and for ALREADY when the broker's offset stands at ``to``.
 
     ``refused`` are rows that their queue would not take now, and may take later (full, no majority of its nodes):
-    their destination waits, and they are tried again. A broker that keeps the hand refuses nothing.
+    their destination waits, and they are tried again. A broker that keeps the offset refuses nothing.
     """
 
     verdict: Verdict
@@ -51,18 +51,18 @@ class Published:
 
 
 class Since(NamedTuple):
-    """Which rows went to the broker after a position: what a broker's hand vouches for."""
+    """Which rows went to the broker after a position: what a broker's offset vouches for."""
 
-    position: Position  #: the store's hand, as far as the publisher knew
+    position: Position  #: the store's offset, as far as the publisher knew
     rows: int  #: how many
     ids: int  #: the sum of their ids; as many others have another
 
 
 @dataclass(slots=True)
-class BrokerHand:
+class BrokerOffset:
     """Where a lane stands in the broker, and what of its last chunk was refused (row id → reason)."""
 
-    hand: Position
+    offset: Position
     failed: dict[int, str] = field(default_factory=dict)
     since: Since | None = None  #: as its last chunk came with it
 
@@ -82,24 +82,24 @@ class Peeked:
 class Broker(Protocol):
     """All calls raise BrokerError when the answer is lost; all may then be repeated.
 
-    Calls that carry an epoch raise Fenced when a newer one has adopted the shard, and HandLost when the broker
+    Calls that carry an epoch raise Fenced when a newer one has adopted the shard, and OffsetLost when the broker
     does not know this one (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` says
     both by its verdict.
     """
 
     @property
-    def keeps_hand(self) -> bool:
-        """Whether ``publish`` is a compare-and-set on a hand in the broker. Where it is not, ``adopt`` answers with no
-        hands, ``set_hand`` does nothing, every ``publish`` that returns has PUBLISHED, and no call is fenced."""
+    def keeps_offset(self) -> bool:
+        """Whether ``publish`` is a compare-and-set on an offset in the broker. Where it is not, ``adopt`` answers with
+        no offsets, ``set_offset`` does nothing, every ``publish`` that returns has PUBLISHED, and no call is fenced."""
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
-        """Make this epoch the only one that may publish, trim or move a hand; returns the hands by lane.
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
+        """Make this epoch the only one that may publish, trim or move an offset; returns the offsets by lane.
 
         Empty when the broker has none (new, flushed, or another store's).
         """
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
-        """Set a lane's hand without publishing."""
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
+        """Set a lane's offset without publishing."""
 
     def publish(
         self,
@@ -111,12 +111,12 @@ class Broker(Protocol):
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
-        """Put the rows, in order, into their queues and move the lane's hand from ``from_`` to ``to``.
+        """Put the rows, in order, into their queues and move the lane's offset from ``from_`` to ``to``.
 
-        ``since`` is kept beside the hand: what the store does not know of yet, these rows included.
-        ``again``: the rows may be in their queues already; a broker without a hand marks them (header ``wheel_again``).
+        ``since`` is kept beside the offset: what the store does not know of yet, these rows included.
+        ``again``: they may be in their queues already; a broker without an offset marks them (``wheel_redelivered``).
 
         Raises Interrupted, a BrokerError, when the broker confirmed only some of the rows.
         """

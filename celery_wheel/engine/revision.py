@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from celery_wheel.engine.context import Context
 from celery_wheel.engine.term import Term
-from celery_wheel.errors import Fenced, TakenBack
+from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import HOUR_MS, REST, WITHDRAWN, Change, Move, Outcome, Position, Row, Watch
 
 
@@ -64,7 +64,7 @@ def relocate(term: Term, found: Sequence[tuple[str, Row]], eta_ms: int | None, w
     change, eta_ms = revision.change, why.at_ms if eta_ms is None else eta_ms
     for row in revision.rows:
         lane = term.lane_for(eta_ms, why.at_ms)
-        move = Move(row.id, lane.number, max(eta_ms, lane.cut.due_ms), term.next_seq(), eta_ms)
+        move = Move(row.id, lane.number, max(eta_ms, lane.watermark.due_ms), term.next_seq(), eta_ms)
         change.moves.append(move)
         change.outcomes.append(Outcome(term.next_seq(), row.id, "moved", why.of(row), why.actor, why.at_ms))
         key = row.tally_key._replace(hour=move.due_ms // HOUR_MS)
@@ -80,7 +80,7 @@ def handed_over(term: Term, row: Row) -> bool:
     lane = term.lanes.get(row.lane)
     if lane is None:
         raise Fenced(f"row {row.id} is in lane {row.lane}, which another holder of shard {term.shard} has opened")
-    return row.position <= lane.cut or lane.again
+    return row.position <= lane.watermark or lane.redelivered
 
 
 def _take_out(term: Term, found: Sequence[tuple[str, Row]]) -> Revision:
@@ -102,7 +102,7 @@ def commit(ctx: Context, term: Term, revision: Revision, item_id: int) -> Genera
     """Write what a command has revised. Returns False where who asked has taken it back: all is as before then."""
     try:
         ctx.store.apply(ctx.shard, term.epoch, revision.change)
-    except TakenBack:
+    except RequestWithdrawn:
         committed, step, take_effect = False, "command taken back", undone
     else:
         committed, step, take_effect = True, "command committed", revised

@@ -3,14 +3,14 @@
 ::
 
     confirm (dispatch)   unsettled: chunks that the broker has and the store does not know of
-    settle               unsettled ─► settling ─► one change: hand, batch, tally, refused rows ─► hand
+    settle               unsettled ─► settling ─► one change: offset, batch, tally, refused rows ─► offset
                          at most one under way; what is confirmed meanwhile is the next one's
 
-A crash before the commit loses nothing: the broker's hand is ahead then, and adoption settles up to it. So a holder
+A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
 that stands down while one is under way leaves the rest to the next adoption.
 
-Where the broker keeps no hand, dispatch itself settles, together with the announcement of its next chunk: the store has
-to know how far that goes before it leaves, and of two commits under way the later could put the hand back.
+Where the broker keeps no offset, dispatch itself settles, together with the announcement of its next chunk: the store
+has to know how far that goes before it leaves, and of two commits under way the later could put the offset back.
 
 After a chunk of which rows were refused, its lane sends nothing more until that is settled (see ``Lane.take``).
 """
@@ -26,7 +26,7 @@ from celery_wheel.engine.term import Term
 
 def settle(ctx: Context, term: Term) -> RoundSteps:
     """One round of the thread."""
-    if ctx.broker.keeps_hand:
+    if ctx.broker.keeps_offset:
         yield from settle_now(ctx, term)
     yield Round.IDLE
 

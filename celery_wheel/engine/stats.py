@@ -52,7 +52,13 @@ class Stats:
             "window_bytes": window.bytes,
             "next_due_ms": term.next_due_ms(),
             "lanes": [
-                {"lane": lane.number, "hand": lane.hand, "cut": lane.cut, "edge": lane.edge, "ready": len(lane.ready)}
+                {
+                    "lane": lane.number,
+                    "offset": lane.offset,
+                    "watermark": lane.watermark,
+                    "horizon": lane.edge,
+                    "ready": len(lane.ready),
+                }
                 for lane in term.lanes.values()
             ],
             "levels": [

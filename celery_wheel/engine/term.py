@@ -4,7 +4,7 @@
 
     acquire epoch ─► adopt ─► Term ──────── ingest ──┐
                                ▲  lanes, window,     ├── all touch the term under its lock, in short
-                               │  positions, cut     │   sections without I/O; between the sections
+                               │  positions, watermark     │   sections without I/O; between the sections
                                │                     ├── each does one call to the store or the broker
                                │          dispatch ──┤
                                │              load ──┘
@@ -13,9 +13,9 @@
 
 Positions are given here and nowhere else, each inside a reservation of its lane (see ``lane``).
 
-A clock that was stepped back. A row that comes late is put behind the cut, whose due time lies in the
-past. While the wall clock is behind the cut's due time, that would hold new rows back until the clock
-has caught up. They go to a lane of their own instead, whose cut is not ahead of the clock, and leave
+A clock that was stepped back. A row that comes late is put behind the watermark, whose due time lies in the
+past. While the wall clock is behind the watermark's due time, that would hold new rows back until the clock
+has caught up. They go to a lane of their own instead, whose watermark is not ahead of the clock, and leave
 from there at their own eta: they are all due before whatever is left in the lane ahead.
 """
 
@@ -76,7 +76,7 @@ class Settlement:
     """What the store is to know of dispatch: a change to commit, and what it puts elsewhere in memory."""
 
     change: Change = field(default_factory=Change)
-    hands: dict[int, Position] = field(default_factory=dict)  #: of the lanes that it settles, once it is committed
+    offsets: dict[int, Position] = field(default_factory=dict)  #: of the lanes that it settles, once it is committed
     moved: list[tuple[Row, Move]] = field(default_factory=list)
     tokens: list[tuple[int, int]] = field(default_factory=list)  #: (lane number, reservation)
     withdrawn: set[int] = field(default_factory=set)  #: rows that are cancelled while it is under way
@@ -125,25 +125,25 @@ class Term:
         """The highest seq given."""
         return self._count << SHARD_BITS | self.shard
 
-    def lane_for(self, eta_ms: int, now_ms: int, again: bool = False) -> Lane:
+    def lane_for(self, eta_ms: int, now_ms: int, redelivered: bool = False) -> Lane:
         """The lane in which a new row may leave at its own eta: the main one, unless the clock is behind it.
 
         Rows that may be in their queue already (``again``) have one for themselves.
         """
         for lane in self.lanes.values():
-            if lane.cut.due_ms <= max(eta_ms, now_ms) and lane.target is None and lane.again == again:
+            if lane.watermark.due_ms <= max(eta_ms, now_ms) and lane.target is None and lane.redelivered == redelivered:
                 return lane
-        return self._open_lane(None, again)
+        return self._open_lane(None, redelivered)
 
     def lane_of(self, place: Place) -> Lane:
         """The lane in which those wait who cannot pass a gate, or whose destination does not take everything."""
         return next((lane for lane in self.lanes.values() if lane.place == place), None) or self._open_lane(place)
 
-    def _open_lane(self, place: Place | None, again: bool = False) -> Lane:
+    def _open_lane(self, place: Place | None, redelivered: bool = False) -> Lane:
         scope, target = place or (None, None)
         number = max(self.lanes) + 1
         lane = Lane(number, ORIGIN, ORIGIN, END, in_store=False, in_broker=False, target=target, scope=scope)
-        lane.again = again
+        lane.redelivered = redelivered
         self.lanes[lane.number] = lane
         return lane
 
@@ -173,7 +173,7 @@ class Term:
                     change.watches.append(Watch(WITHDRAWN, "", seq))
                 continue
             lane = self.lane_for(arrival.eta_ms, now_ms)
-            due_ms = max(arrival.eta_ms, lane.cut.due_ms)
+            due_ms = max(arrival.eta_ms, lane.watermark.due_ms)
             change.rows.append(NewRow(seq, lane.number, due_ms, seq, now_ms, arrival))
             # Plain tuples in the loops, named ones where they come out: making those costs three times as much.
             key = (due_ms // HOUR_MS, arrival.queue or arrival.routing_key, arrival.task)
@@ -190,7 +190,7 @@ class Term:
     def new_lanes(self) -> list[LaneState]:
         """Lanes that were opened for what came, and that the store does not know yet."""
         new = [lane for lane in self.lanes.values() if lane.target is None and not lane.in_store]
-        return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.again) for lane in new]
+        return [LaneState(lane.number, ORIGIN, ORIGIN, None, lane.redelivered) for lane in new]
 
     def _why_not(self, arrival: Message, now_ms: int, set_aside: Mapping[str, SetAside]) -> SetAside | None:
         """What keeps an arrival from waiting, if anything does."""
@@ -292,29 +292,31 @@ class Term:
         settlement, touched = Settlement(withdrawn=self.window.watch()), set[int]()
         if announced is not None:
             touched.add(announced.lane)
-            again = announced.again or self.lanes[announced.lane].again
-            self._divert(settlement, announced.diverted, again)
+            redelivered = announced.redelivered or self.lanes[announced.lane].redelivered
+            self._divert(settlement, announced.diverted, redelivered)
             self._set_aside(settlement.change, announced)
         for lane in list(self.lanes.values()):
             done = lane.unsettled
             if done is not None and lane.settling is None:
                 lane.unsettled, lane.settling = None, done
-                settlement.hands[lane.number] = done.to
+                settlement.offsets[lane.number] = done.to
                 self._settle(settlement, lane, done)
         touched.update(number for number, _ in settlement.tokens)
-        for lane in (self.lanes[number] for number in touched - settlement.hands.keys()):
-            # Of two that are under way at once, the later would put the hand back: there is one a lane.
+        for lane in (self.lanes[number] for number in touched - settlement.offsets.keys()):
+            # Of two that are under way at once, the later would put the offset back: there is one a lane.
             if lane.settling is None:
-                lane.settling = Unsettled(lane.hand, lane.hand)
-                settlement.hands[lane.number] = lane.hand
+                lane.settling = Unsettled(lane.offset, lane.offset)
+                settlement.offsets[lane.number] = lane.offset
         change = settlement.change
-        for number in touched | settlement.hands.keys():
+        for number in touched | settlement.offsets.keys():
             lane = self.lanes[number]
-            if number in settlement.hands or not lane.in_store:
-                hand = settlement.hands.get(number, lane.hand)
-                change.lanes.append(LaneState(number, hand, max(hand, lane.cut), lane.target, lane.again, lane.scope))
+            if number in settlement.offsets or not lane.in_store:
+                offset = settlement.offsets.get(number, lane.offset)
+                change.lanes.append(
+                    LaneState(number, offset, max(offset, lane.watermark), lane.target, lane.redelivered, lane.scope)
+                )
         change.seq = self.seq
-        if not touched and not settlement.hands:
+        if not touched and not settlement.offsets:
             self.window.unwatch(settlement.withdrawn)
             return None
         return settlement
@@ -331,7 +333,7 @@ class Term:
         refused: list[tuple[Row, Place]] = [(row, (None, row.target)) for row in done.refused]
         for _, place in refused:
             self.lane_of(place).proven = 0
-        self._divert(settlement, refused, done.again or lane.again)
+        self._divert(settlement, refused, done.redelivered or lane.redelivered)
 
     def _set_aside(self, change: Change, announced: Chunk) -> None:
         """What was found later than its misfire option allows."""
@@ -341,15 +343,15 @@ class Term:
             self.lay_to_rest(change, row.id, "expired", reason, "wheel", announced.taken_ms)
             change.tally[row.tally_key] = change.tally.get(row.tally_key, 0) - 1
 
-    def _divert(self, settlement: Settlement, rows: Sequence[tuple[Row, Place]], again: bool) -> None:
+    def _divert(self, settlement: Settlement, rows: Sequence[tuple[Row, Place]], redelivered: bool) -> None:
         """Rows go on in another lane, in the order they have, and not before the change is committed."""
         tally, lowest = settlement.change.tally, dict[int, Position]()
         for row, place in rows:
             lane = self.lane_of(place)
             if lane.number not in lowest and not self._has_more(lane, max(row.due_ms, lane.top_ms)):
-                lane.again = False
-            lane.again |= again
-            move = Move(row.id, lane.number, max(row.due_ms, lane.cut.due_ms), self.next_seq())
+                lane.redelivered = False
+            lane.redelivered |= redelivered
+            move = Move(row.id, lane.number, max(row.due_ms, lane.watermark.due_ms), self.next_seq())
             lane.top_ms = max(lane.top_ms, move.due_ms)
             settlement.change.moves.append(move)
             settlement.moved.append((row, move))
@@ -364,13 +366,13 @@ class Term:
     def confirmed(self) -> dict[int, Position]:
         """How far each lane is known to be in the broker."""
         known = {lane.number: lane.unsettled or lane.settling for lane in self.lanes.values() if lane.in_broker}
-        return {number: done.to if done else self.lanes[number].hand for number, done in known.items()}
+        return {number: done.to if done else self.lanes[number].offset for number, done in known.items()}
 
     def settled(self, settlement: Settlement) -> None:
         for state in settlement.change.lanes:
             self.lanes[state.lane].in_store = True
-        for number, hand in settlement.hands.items():
-            self.lanes[number].hand, self.lanes[number].settling = hand, None
+        for number, offset in settlement.offsets.items():
+            self.lanes[number].offset, self.lanes[number].settling = offset, None
         for row, move in settlement.moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
             if row.id not in settlement.withdrawn:

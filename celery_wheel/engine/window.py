@@ -9,7 +9,7 @@
                                            keep out what becomes due
 
 A cache, never the truth: every row here is committed in the store, and all of it can be read again.
-The window is complete for (cut, edge] of each lane, so a chunk taken from it is a range of the store.
+The window is complete for (watermark, edge] of each lane, so a chunk taken from it is a range of the store.
 
 Moving the edge forward (``load`` in the engine)::
 

@@ -146,7 +146,7 @@ class Holding:
             done = run(engine.ingest()) if engine.term is not None else Round.FAILED
             if done is Round.BUSY:
                 quiet_since = time.monotonic()
-            elif done is Round.IDLE and (self.broker.keeps_hand or time.monotonic() - quiet_since > QUIET_S):
+            elif done is Round.IDLE and (self.broker.keeps_offset or time.monotonic() - quiet_since > QUIET_S):
                 return engine.stats.accepted + engine.stats.rejected - before
             patience.see(done is not Round.FAILED)
 

@@ -3,7 +3,7 @@
 ::
 
     {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "created_ms": …}   the first line
-    {"shard", "row", "due_ms", "again"?, "set_aside"?, "reason"?,                where it was, and what is known of it
+    {"shard", "row", "due_ms", "redelivered"?, "set_aside"?, "reason"?,         where it was, and what is known of it
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
 
 ``wire`` makes of a line what a producer would put into the wheel queue, which the scheduler reads from the inbox.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID, uuid5
 
-from celery_wheel.broker.envelope import AGAIN, HEADER, Envelope, encode
+from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable
 from celery_wheel.store.handover import Kept
 from celery_wheel.store.model import Message
@@ -67,8 +67,8 @@ def header_of(line: bytes, name: str) -> Header:
 def line_of(kept: Kept) -> bytes:
     message = kept.message
     found: dict[str, Any] = {"shard": kept.shard, "row": kept.id, "due_ms": kept.due_ms}
-    if kept.again:
-        found["again"] = True
+    if kept.redelivered:
+        found["redelivered"] = True
     if kept.set_aside:
         found |= {"set_aside": kept.set_aside, "reason": kept.reason}
     found |= {name: getattr(message, name) for name in _PLAIN}
@@ -119,8 +119,8 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
         raise ValueError("headers and properties must be objects")
     envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
     headers[HEADER] = encode(envelope, headers.get(HEADER))
-    if found.get("again"):
-        headers[AGAIN] = True
+    if found.get("redelivered"):
+        headers[REDELIVERED] = True
     kinds = {"content-type": properties.pop("content_type", None)}
     kinds["content-encoding"] = properties.pop("content_encoding", None)
     properties["body_encoding"] = "base64"

@@ -5,10 +5,10 @@
     take in ─► load ─ dispatch ─ settle, with all that waits counted as due ─► again, until nothing is left
                           │
                           └─ publish: headers get their eta back, and the mark that keeps rescue from taking them
-    then       rows that left before they were due are laid to rest as "moved", and the hand comes back to now
+    then       rows that left before they were due are laid to rest as "moved", and the offset comes back to now
 
 It is the engine that dispatches, by its own rules: on Redis exactly once, elsewhere what was in doubt when a drain was
-killed comes again with ``wheel_again``; what a queue refuses is waited for; what has nowhere to go is rejected.
+killed comes again with ``wheel_redelivered``; what a queue refuses is waited for; what has nowhere to go is rejected.
 
 What is due already goes as ever, without an eta. The eta of protocol 1 is in the body, where it always was.
 
@@ -27,10 +27,10 @@ from typing import Any
 from celery_wheel.broker.envelope import END_OF_TIME_MS, NATIVE
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.port import Broker, Published, Since
-from celery_wheel.errors import HandLost
+from celery_wheel.errors import OffsetLost
 from celery_wheel.leaving.hold import Holding, Patience, run
 from celery_wheel.leaving.progress import Progress
-from celery_wheel.store.handover import Hold, count_waiting, hands_to_correct, rest_early
+from celery_wheel.store.handover import Hold, count_waiting, offsets_to_correct, rest_early
 from celery_wheel.store.model import Change, Position, Row
 from celery_wheel.timing import SystemClock
 
@@ -71,10 +71,10 @@ class EtaBroker:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
         given = [row if row.eta_ms <= now_ms else replace(row, headers=with_eta(row)) for row in rows]
-        return self._edge.publish(shard, epoch, lane, from_, to, given, now_ms, since, again)
+        return self._edge.publish(shard, epoch, lane, from_, to, given, now_ms, since, redelivered)
 
 
 def with_eta(row: Row) -> bytes:
@@ -128,17 +128,17 @@ def _empty(holding: Holding, shard: int, done: HandedOver, total: int, progress:
 def _settle(holding: Holding, hold: Hold) -> int:
     """Lay to rest what left early, and bring the hand back to now; returns how many were laid."""
     store, broker, shard = holding.store, holding.broker, hold.shard
-    hands = broker.adopt(shard, hold.epoch)
+    offsets = broker.adopt(shard, hold.epoch)
     for state in store.lanes(shard):
-        if broker.keeps_hand and state.lane in hands and hands[state.lane].hand < state.hand:
-            raise HandLost(
-                f"the broker has lost the hand of lane {state.lane} of shard {shard}, and perhaps tasks with it; run "
+        if broker.keeps_offset and state.lane in offsets and offsets[state.lane].offset < state.offset:
+            raise OffsetLost(
+                f"the broker has lost the offset of lane {state.lane} of shard {shard}, and perhaps tasks with it; run "
                 "this again: it sends those once more"
             )
     moved = rest_early(store, hold, REASON)
-    for lane, hand in hands_to_correct(store, shard, hold.now_ms).items():
+    for lane, offset in offsets_to_correct(store, shard, hold.now_ms).items():
         # First the broker: behind the store it is put right by whoever comes, ahead of it rows would be settled.
-        broker.set_hand(shard, hold.epoch, lane, hand)
+        broker.set_offset(shard, hold.epoch, lane, offset)
         state = next(one for one in store.lanes(shard) if one.lane == lane)
-        store.apply(shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand)]))
+        store.apply(shard, hold.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
     return moved

@@ -27,7 +27,7 @@ from celery_wheel.store.handover import (
     Kept,
     count_set_aside,
     count_waiting,
-    hands_to_correct,
+    offsets_to_correct,
     rest,
     set_aside,
     waiting,
@@ -159,10 +159,10 @@ def _lay(holding: Holding, holds: list[Hold], file: Path, header: Header, done: 
     flush()
     done.gone = sum(_left_since(holding, file, header)) if done.resumed and done.moved < waited else 0
     for hold in holds:
-        for lane, hand in hands_to_correct(store, hold.shard, hold.now_ms).items():
+        for lane, offset in offsets_to_correct(store, hold.shard, hold.now_ms).items():
             state = next(one for one in store.lanes(hold.shard) if one.lane == lane)
             if not count_waiting(store, hold.shard):
-                store.apply(hold.shard, hold.epoch, Change(lanes=[replace(state, hand=hand, cut=hand)]))
+                store.apply(hold.shard, hold.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
 
 
 def _left_since(holding: Holding, file: Path, header: Header) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 ::
 
-    pending   one row a message that waits: behind its lane's hand
+    pending   one row a message that waits: behind its lane's offset
     history   one row an event: a message left (outcome ``dispatched``), or something else became of it
 
 Instants are TIMESTAMP, of UTC and to the millisecond; ``…_ms`` are the store's own integers. No column is a message's

@@ -1,4 +1,4 @@
-"""The durable store: the table is the log, the hand is the offset.
+"""The durable store: the table is the log, the offset is the offset.
 
 ``model`` and ``port`` are what the engine knows and need nothing but Python; what opens a real store is loaded
 only when one is opened.

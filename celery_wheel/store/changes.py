@@ -3,8 +3,8 @@
 ::
 
     fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
-      │                                 └ numbered in the order of commits       └ an item is gone: TakenBack, and the
-      └ no row: another epoch holds the shard; raises Fenced,                      caller rolls back
+      │                                 └ numbered in the order of commits       └ an item is gone: RequestWithdrawn;
+      └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
         and the caller rolls back
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import Fenced, TakenBack
+from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import REST, SHARD_BITS, Change, NewReject, NewRow
 from celery_wheel.store.statements import Statements
 
@@ -51,7 +51,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     weight = sum(b.bytes for b in change.batches)
     if weight:
         statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
-    lanes = [(shard, s.lane, *s.hand, *s.cut, s.target, s.again, s.scope) for s in change.lanes]
+    lanes = [(shard, s.lane, *s.offset, *s.watermark, s.target, s.redelivered, s.scope) for s in change.lanes]
     statements.set_lane.many(connection, lanes)
     statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
     _take_in(connection, statements, shard, change.inbox)
@@ -90,7 +90,7 @@ def _take_in(connection: Connection, statements: Statements, shard: int, items: 
     """Whoever takes a command back says that nothing will happen: of the two, the one that comes first counts."""
     taken = statements.take_in.many(connection, [(item, shard) for item in items])
     if taken != len(items):
-        raise TakenBack(
+        raise RequestWithdrawn(
             f"of {len(items)} items of the inbox of shard {shard}, {taken} are still there; nothing was done"
         )
 

@@ -2,7 +2,7 @@
 
 ::
 
-    waiting     rows behind their lane's hand, in order, with all their bytes; (hand, cut] may have left already
+    waiting     rows behind their lane's offset, in order, with all their bytes; (offset, watermark] may have left
     set_aside   rows that rest because they were rejected or parked
     rest        rows ─► lane REST with the outcome "moved"; out of the pending counts
     rest_early  rows that left before they were due ─► the same, and the batches say only what is left in them
@@ -42,7 +42,7 @@ _MESSAGE = (
     *(timer.c.queue_expires_ms, timer.c.misfire_ms, payload.c.headers, payload.c.properties, payload.c.body),
 )
 _place = tuple_(timer.c.due_ms, timer.c.seq)
-_hand = tuple_(lane.c.hand_due_ms, lane.c.hand_seq)
+_hand = tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
 _waits = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _place > _hand)
 
 
@@ -54,7 +54,7 @@ class Kept:
     shard: int
     due_ms: int
     message: Message
-    again: bool = False
+    redelivered: bool = False
     set_aside: str | None = None
     reason: str | None = None
 
@@ -76,7 +76,7 @@ def waiting(store: SqlStore, shard: int) -> Iterator[Kept]:
 
 
 def _lane(store: SqlStore, shard: int, state: LaneState) -> Iterator[tuple[Position, Kept]]:
-    after, own = state.hand, and_(timer.c.shard == shard, timer.c.lane == state.lane)
+    after, own = state.offset, and_(timer.c.shard == shard, timer.c.lane == state.lane)
     columns = (timer.c.id, timer.c.due_ms, timer.c.seq, *_MESSAGE)
     joined = timer.join(payload, payload.c.id == timer.c.id)
     while count := _count_that_fits(store, own, after):
@@ -87,7 +87,7 @@ def _lane(store: SqlStore, shard: int, state: LaneState) -> Iterator[tuple[Posit
         for id_, due_ms, seq, *parts in rows:
             after = Position(due_ms, seq)
             message = _message(parts, claims.get(id_, ()))
-            yield after, Kept(id_, shard, due_ms, message, state.again or after <= state.cut)
+            yield after, Kept(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
 
 
 def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
@@ -255,17 +255,17 @@ def _lay(
     connection.execute(update(shards).where(shards.c.shard == hold.shard).values(seq=count << SHARD_BITS | hold.shard))
 
 
-def hands_to_correct(store: SqlStore, shard: int, now_ms: int) -> dict[int, Position]:
-    """Lanes whose hand is ahead of the clock, or that are in doubt, with the hand they may have when nothing waits.
+def offsets_to_correct(store: SqlStore, shard: int, now_ms: int) -> dict[int, Position]:
+    """Lanes whose offset is ahead of the clock, or that are in doubt, with the offset they may have when nothing waits.
 
     Behind every row that is left in them, and before every one that comes.
     """
     now, found = Position(now_ms, store.state(shard).seq), {}
     for state in store.lanes(shard):
-        if state.cut > now:
+        if state.watermark > now:
             found[state.lane] = now
-        elif state.cut > state.hand:
-            found[state.lane] = state.cut
+        elif state.watermark > state.offset:
+            found[state.lane] = state.watermark
     return found
 
 

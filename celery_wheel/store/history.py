@@ -3,8 +3,8 @@
 ::
 
     batch 1   batch 2   batch 3                   lane 0
-    ├─────────┼─────────┼────────┤     hand
-    └ too old, or too many bytes       │          never a row behind the hand, whatever a batch says:
+    ├─────────┼─────────┼────────┤     offset
+    └ too old, or too many bytes       │          never a row behind the offset, whatever a batch says:
       rows first, then the batch                  a rollback puts the hand back over batches that stay
 
     lane REST   ├───── came to rest before ──┤
@@ -82,7 +82,7 @@ class Forgetting:
         """Take whole batches while they are to go, up to one that does not fit or is not archived."""
         connection, statements = self._connection, self._statements
         lanes = statements.lanes(connection, shard=self._shard)
-        hands = {row.lane: Position(row.hand_due_ms, row.hand_seq) for row in lanes}
+        offsets = {row.lane: Position(row.offset_due_ms, row.offset_seq) for row in lanes}
         shard = statements.archived.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
         self._mark = shard.archived if retention.archived_only else None
         freed = 0
@@ -92,7 +92,7 @@ class Forgetting:
                 break
             if self._mark is not None and not self._archived(batch, shard.seq):
                 break
-            end = min(Position(batch.to_due_ms, batch.to_seq), hands.get(batch.lane, ORIGIN))
+            end = min(Position(batch.to_due_ms, batch.to_seq), offsets.get(batch.lane, ORIGIN))
             before = len(self._ids)
             whole = self._collect(batch.lane, Position(batch.from_due_ms, batch.from_seq), end)
             if whole or len(self._ids) > before:

@@ -4,9 +4,9 @@
 
     Message ──accepted──► Row = a message at a Position (due_ms, seq) in a lane of a shard
                            │
-      lane 0 … n           │   leaves in order of position; ``hand`` = all up to here is settled
+      lane 0 … n           │   leaves in order of position; ``offset`` = all up to here is settled
       ─────────┼───────┼───┴────────────►
-              hand    cut            (hand ≤ cut: what was handed to the broker)
+              offset    watermark            (offset ≤ watermark: what was handed to the broker)
 
       lane REST (-1)  rows that do not leave: rejected, cancelled, expired; ordered by when they came to rest
 
@@ -71,7 +71,7 @@ class Position(NamedTuple):
         return Position(self.due_ms, self.seq - 1)
 
 
-#: Before every row: the hand of a lane from which nothing has left.
+#: Before every row: the offset of a lane from which nothing has left.
 ORIGIN = Position(0, 0)
 
 
@@ -319,17 +319,17 @@ class Batch:
 
 @dataclass(slots=True)
 class LaneState:
-    """A lane as stored. hand <= cut.
+    """A lane as stored. offset <= watermark.
 
     ``target`` and ``scope``: the one destination that refused something (see ``Row.target``), scope None; or the name
     of a gate, scope ``queue`` or ``task``. Both None: it is for all.
     """
 
     lane: int
-    hand: Position
-    cut: Position
+    offset: Position
+    watermark: Position
     target: str | None = None
-    again: bool = False  #: some of its rows may be in their queue already
+    redelivered: bool = False  #: some of its rows may be in their queue already
     scope: str | None = None
 
 
@@ -337,7 +337,7 @@ class LaneState:
 class Change:
     """All that one transaction of a holder writes. An empty part costs nothing.
 
-    ``lanes`` sets the hand and the cut of a lane, and opens a lane that is not there yet.
+    ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is not there yet.
     ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in,
     ``loaded`` those of chunks of bulk loads.
     """

@@ -131,8 +131,8 @@ def _make(connection: Connection, shards: int) -> Any:
     connection.execute(insert(meta).values(id=1, schema_version=SCHEMA_VERSION, uuid=str(uuid.uuid4()), shards=shards))
     for number in range(shards):
         connection.execute(insert(shard).values(shard=number, epoch=0, seq=0, **NO_HISTORY))
-        hand_and_cut = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
-        hand_and_cut |= {"cut_due_ms": ORIGIN.due_ms, "cut_seq": ORIGIN.seq}
+        hand_and_cut = {"offset_due_ms": ORIGIN.due_ms, "offset_seq": ORIGIN.seq}
+        hand_and_cut |= {"watermark_due_ms": ORIGIN.due_ms, "watermark_seq": ORIGIN.seq}
         connection.execute(insert(lane).values(shard=number, lane=0, **hand_and_cut))
     return _read(connection)
 

@@ -38,7 +38,7 @@ from celery_wheel.store.model import (
 class Store(Protocol):
     @property
     def uuid(self) -> str:
-        """Made with the store and never changed: brokers remember it beside the hand."""
+        """Made with the store and never changed: brokers remember it beside the offset."""
 
     # -- holding a shard --------------------------------------------------------------------------
 

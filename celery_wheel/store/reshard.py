@@ -86,7 +86,7 @@ class _Resharding:
         before: int = connection.execute(select(meta.c.shards)).scalar_one()
         self._done = Resharded(before, shards, added=[*range(before, shards)], removed=[*range(shards, before)])
         self._counters: dict[int, int] = {}
-        #: Shard → no row may be due before it, or it would lie behind the hand.
+        #: Shard → no row may be due before it, or it would lie behind the offset.
         self._floors: dict[int, int] = {}
 
     def run(self, *, archived_only: bool) -> Resharded:
@@ -117,7 +117,7 @@ class _Resharding:
             )
         doubt = select(lane.c.shard).where(
             lane.c.shard.in_(self._done.removed),
-            tuple_(lane.c.hand_due_ms, lane.c.hand_seq) < tuple_(lane.c.cut_due_ms, lane.c.cut_seq),
+            tuple_(lane.c.offset_due_ms, lane.c.offset_seq) < tuple_(lane.c.watermark_due_ms, lane.c.watermark_seq),
         )
         for number in self._connection.execute(doubt).scalars():
             self._refuse(
@@ -141,7 +141,7 @@ class _Resharding:
             and_(
                 lane.c.shard == batch.c.shard,
                 lane.c.lane == batch.c.lane,
-                tuple_(batch.c.to_due_ms, batch.c.to_seq) > tuple_(lane.c.hand_due_ms, lane.c.hand_seq),
+                tuple_(batch.c.to_due_ms, batch.c.to_seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq),
             ),
         )
         beyond = and_(shard.c.shard == batch.c.shard, batch.c.id > shard.c.archived)
@@ -162,16 +162,20 @@ class _Resharding:
             seq = (highest >> SHARD_BITS) + 1 << SHARD_BITS | number
             none = {**NO_HISTORY, "archived": seq}  # nothing has happened up to there; a mark is never lowered
             run(insert(shard).values(shard=number, epoch=self._now_ms, seq=seq, **none))
-            hand = {"hand_due_ms": ORIGIN.due_ms, "hand_seq": ORIGIN.seq}
-            run(insert(lane).values(shard=number, lane=0, **hand, cut_due_ms=ORIGIN.due_ms, cut_seq=ORIGIN.seq))
+            offset = {"offset_due_ms": ORIGIN.due_ms, "offset_seq": ORIGIN.seq}
+            run(
+                insert(lane).values(
+                    shard=number, lane=0, **offset, watermark_due_ms=ORIGIN.due_ms, watermark_seq=ORIGIN.seq
+                )
+            )
 
     # -- move --------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         run = self._connection.execute
         self._counters = {number: seq >> SHARD_BITS for number, seq in run(select(shard.c.shard, shard.c.seq))}
-        main = select(lane.c.shard, lane.c.cut_due_ms).where(lane.c.lane == 0)
-        self._floors = {row.shard: row.cut_due_ms for row in run(main)}
+        main = select(lane.c.shard, lane.c.watermark_due_ms).where(lane.c.lane == 0)
+        self._floors = {row.shard: row.watermark_due_ms for row in run(main)}
         for number in range(self._done.before):
             for rows in self._pending(number):
                 self._place(number, rows)
@@ -186,7 +190,7 @@ class _Resharding:
         not_left = and_(
             lane.c.shard == timer.c.shard,
             lane.c.lane == timer.c.lane,
-            position > tuple_(lane.c.cut_due_ms, lane.c.cut_seq),
+            position > tuple_(lane.c.watermark_due_ms, lane.c.watermark_seq),
         )
         while True:
             query = select(*columns).join(lane, not_left).where(timer.c.shard == number, position > tuple_(*after))

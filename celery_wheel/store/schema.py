@@ -5,7 +5,7 @@
     wheel_timer    one row a message; hot and narrow (about 250 bytes)      id = first seq it was given
       └ wheel_payload   its bytes, written once, never updated              id = timer's id
       └ wheel_outcome   what became of it, if it did not simply leave       timer_id
-    wheel_lane     shard, lane → hand and cut                               the offset of the log
+    wheel_lane     shard, lane → offset and watermark                               the offset of the log
     wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
     wheel_batch    one row a settlement: (from, to] left at dispatched_ms   ranges overlap only after a replay
     wheel_tally    shard, hour, queue, task → pending                       counts without scanning
@@ -131,12 +131,12 @@ lane = Table(
     _surrogate(),
     _shard(),
     _required("lane", Integer, "number of the lane, from 0"),
-    _required("hand_due_ms", BigInteger, "all up to this position is settled; instant, Unix milliseconds"),
-    _required("hand_seq", BigInteger, "second half of the hand's position"),
-    _required("cut_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
-    _required("cut_seq", BigInteger, "second half of the cut's position"),
+    _required("offset_due_ms", BigInteger, "all up to this position is settled; instant, Unix milliseconds"),
+    _required("offset_seq", BigInteger, "second half of the offset's position"),
+    _required("watermark_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
+    _required("watermark_seq", BigInteger, "second half of the watermark's position"),
     _optional("target", Text, "the one destination it is for, while that does not take everything; none: for all"),
-    Column("again", Boolean, nullable=False, default=False, comment="its rows may be in their queue already"),
+    Column("redelivered", Boolean, nullable=False, default=False, comment="its rows may be in their queue already"),
     _optional("scope", Text, "queue or task, where the target is that of a gate; none: of a destination"),
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
@@ -323,6 +323,6 @@ meta = Table(
     metadata,
     Column("id", SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
     _required("schema_version", Integer, "version of this description that the tables follow"),
-    _required("uuid", Uuid(as_uuid=False), "made with the store; brokers remember it beside the hand"),
+    _required("uuid", Uuid(as_uuid=False), "made with the store; brokers remember it beside the offset"),
     _required("shards", SmallInteger, "how many shards the store has"),
 )

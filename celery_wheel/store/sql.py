@@ -170,10 +170,10 @@ class SqlStore(Desk):
         return [
             LaneState(
                 row.lane,
-                Position(row.hand_due_ms, row.hand_seq),
-                Position(row.cut_due_ms, row.cut_seq),
+                Position(row.offset_due_ms, row.offset_seq),
+                Position(row.watermark_due_ms, row.watermark_seq),
                 row.target,
-                bool(row.again),
+                bool(row.redelivered),
                 row.scope,
             )
             for row in rows

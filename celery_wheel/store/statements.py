@@ -216,7 +216,17 @@ class Statements:
                 eta_ms=func.coalesce(bindparam("eta_ms", type_=BigInteger), timer.c.eta_ms),
             )
         )
-        columns = ["shard", "lane", "hand_due_ms", "hand_seq", "cut_due_ms", "cut_seq", "target", "again", "scope"]
+        columns = [
+            "shard",
+            "lane",
+            "offset_due_ms",
+            "offset_seq",
+            "watermark_due_ms",
+            "watermark_seq",
+            "target",
+            "redelivered",
+            "scope",
+        ]
         new = self._insert_or(lane).inline().values({name: bindparam(name) for name in columns})
         places = {name: new.excluded[name] for name in columns[2:]}
         self.set_lane = self._prepare(new.on_conflict_do_update(index_elements=columns[:2], set_=places))

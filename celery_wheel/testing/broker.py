@@ -14,7 +14,7 @@ from kombu.utils import json
 from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.virtual.outgoing import Outgoing
 from celery_wheel.conf import Conf
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 _dumps: Any = json.dumps
@@ -28,13 +28,13 @@ class MemoryBroker:
         rejected: is told of each message that cannot be taken in or sent: its headers, and why.
     """
 
-    keeps_hand = True
+    keeps_offset = True
 
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         self._conf = Conf(app)
         self._outgoing = Outgoing(app)
         self._rejected = rejected
-        self._hands: dict[int, BrokerHand] = {}
+        self._hands: dict[int, BrokerOffset] = {}
         self.arrivals: deque[Message | Unreadable] = deque()
         self.sent: list[Row] = []  #: what was published, until somebody clears it
 
@@ -48,11 +48,11 @@ class MemoryBroker:
 
     # -- the shard ---------------------------------------------------------------------------------
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         return dict(self._hands)
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
-        self._hands[lane] = BrokerHand(hand)
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
+        self._hands[lane] = BrokerOffset(offset)
 
     def leave(self, shard: int, epoch: int) -> None:
         """Nothing to give back: what was peeked is still there."""
@@ -87,11 +87,11 @@ class MemoryBroker:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
-        published = self._outgoing.publish(rows, now_ms, again)
+        published = self._outgoing.publish(rows, now_ms, redelivered)
         self.sent += rows
-        self._hands[lane] = BrokerHand(to, dict(published.failed), since)
+        self._hands[lane] = BrokerOffset(to, dict(published.failed), since)
         for row in rows:
             if row.id in published.failed:
                 self._rejected(_loads(row.headers), published.failed[row.id])

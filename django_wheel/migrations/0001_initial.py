@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                     "schema_version",
                     models.IntegerField(db_comment="version of this description that the tables follow"),
                 ),
-                ("uuid", models.UUIDField(db_comment="made with the store; brokers remember it beside the hand")),
+                ("uuid", models.UUIDField(db_comment="made with the store; brokers remember it beside the offset")),
                 ("shards", models.SmallIntegerField(db_comment="how many shards the store has")),
             ],
             options={
@@ -165,15 +165,15 @@ class Migration(migrations.Migration):
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.IntegerField(db_comment="number of the lane, from 0")),
                 (
-                    "hand_due_ms",
+                    "offset_due_ms",
                     models.BigIntegerField(db_comment="all up to this position is settled; instant, Unix milliseconds"),
                 ),
-                ("hand_seq", models.BigIntegerField(db_comment="second half of the hand's position")),
+                ("offset_seq", models.BigIntegerField(db_comment="second half of the offset's position")),
                 (
-                    "cut_due_ms",
+                    "watermark_due_ms",
                     models.BigIntegerField(db_comment="up to here handed to the broker; instant, Unix milliseconds"),
                 ),
-                ("cut_seq", models.BigIntegerField(db_comment="second half of the cut's position")),
+                ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
                 (
                     "target",
                     models.TextField(
@@ -181,7 +181,7 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                ("again", models.BooleanField(db_comment="its rows may be in their queue already")),
+                ("redelivered", models.BooleanField(db_comment="its rows may be in their queue already")),
             ],
             options={
                 "db_table": "wheel_lane",

@@ -61,17 +61,17 @@ class Payload(StoreTable):
 
 
 class Lane(StoreTable):
-    """What leaves in one order: its hand and its cut."""
+    """What leaves in one order: its offset and its watermark."""
 
     id = field(schema.lane.c.id)
     shard = field(schema.lane.c.shard)
     lane = field(schema.lane.c.lane)
-    hand_due_ms = field(schema.lane.c.hand_due_ms)
-    hand_seq = field(schema.lane.c.hand_seq)
-    cut_due_ms = field(schema.lane.c.cut_due_ms)
-    cut_seq = field(schema.lane.c.cut_seq)
+    offset_due_ms = field(schema.lane.c.offset_due_ms)
+    offset_seq = field(schema.lane.c.offset_seq)
+    watermark_due_ms = field(schema.lane.c.watermark_due_ms)
+    watermark_seq = field(schema.lane.c.watermark_seq)
     target = field(schema.lane.c.target)
-    again = field(schema.lane.c.again)
+    redelivered = field(schema.lane.c.redelivered)
     scope = field(schema.lane.c.scope)
 
     class Meta:

@@ -4,8 +4,8 @@
 
     page   the frame, with the live part in it           live   the live part alone, which the page fetches every second
 
-Read anew each time: counts and hands from the store, levels from the holder's last snapshot, with its age. The page is
-as good without a script: it then loads itself anew every few seconds.
+Read anew each time: counts and offsets from the store, levels from the holder's last snapshot, with its age. The page
+is as good without a script: it then loads itself anew every few seconds.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _intake(server: RedisServer, stores: dict[str, str], bar: Bar) -> Iterator[F
         store = open_store(url, create=False)
         oldest = min(one.rows for one in loads.listed(store) if one.rows > WARM)
         store.close()
-        server.client().flushall()  # a broker keeps the hand of one store
+        server.client().flushall()  # a broker keeps the offset of one store
         with Child({"broker": server.url, "store": url, "ahead_ms": 0}) as child:
             child.until("held", 1)
             before, began = child.status().accepted, time.perf_counter()

@@ -87,7 +87,7 @@ def _settle(holder: Holder, start: int, count: int, of: int, rng: random.Random)
     new = [holder.row(NOW - (of - start - n) * step_ms, **_kind(rng)) for n in range(count)]
     if start == 0:
         new[0] = holder.row(new[0].due_ms, task=RARE, queue="queue_7")
-    before = holder.store.lanes(holder.shard)[0].hand
+    before = holder.store.lanes(holder.shard)[0].offset
     batches: list[Batch] = []
     for at in range(0, count, SETTLED_AT_ONCE):
         to = place(new[min(at + SETTLED_AT_ONCE, count) - 1])

@@ -31,7 +31,7 @@ def note(self: Any, eta_ms: int) -> None:
     line = {
         "id": request.id,
         "delivery": str(properties.get("delivery_tag") or request.delivery_info.get("delivery_tag")),
-        "again": bool((request.headers or {}).get("wheel_again") or request.get("wheel_again")),
+        "again": bool((request.headers or {}).get("wheel_redelivered") or request.get("wheel_redelivered")),
         "redelivered": bool(request.delivery_info.get("redelivered")),
         "eta_ms": eta_ms,
         "ran_ms": time.time_ns() // 1_000_000,

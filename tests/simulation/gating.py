@@ -61,7 +61,7 @@ class Gating:
 
     def _take(self, row_id: int, chunk: Chunk) -> None:
         """What is sent again, by this holder or the next one, since it may have arrived, is on its way since then."""
-        sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.again
+        sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.redelivered
         if row_id not in self.taken or sent_anew:
             self.taken[row_id] = chunk, self.step
             self.left.discard(row_id)

@@ -42,7 +42,7 @@ DULL = {
     "inbox read",
     "loads read",
     "snapshot taken",
-    "hands compared",
+    "offsets compared",
 }
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
@@ -287,12 +287,12 @@ class Happenings(ABC):
         data = self.disk.shard(0)
         self.asking.collect(data)
         self.recalling.collect(data)
-        hand = data.lanes[0].hand
+        offset = data.lanes[0].offset
         waiting, left = list[str](), list[str]()
         for *at, row_id in data.order.get(0, []):
             message = data.rows[row_id].message
             assert isinstance(message, Message)
-            (waiting if tuple(at) > hand else left).append(message.task_id)
+            (waiting if tuple(at) > offset else left).append(message.task_id)
         queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
         unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
         known = Known(unsent, queued, waiting, left)

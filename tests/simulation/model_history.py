@@ -77,7 +77,7 @@ def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived
             break
         if archived is not None and not _archived(data, batch, archived):
             break
-        ids = ids_in(data, batch.lane, batch.from_, min(batch.to, data.lanes[batch.lane].hand))
+        ids = ids_in(data, batch.lane, batch.from_, min(batch.to, data.lanes[batch.lane].offset))
         free = _free(data, ids, archived)[: limit - gone]
         _remove(data, free)
         gone += len(free)

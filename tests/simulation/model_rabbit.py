@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
 from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from tests.simulation.model_redis import no_fault
@@ -38,7 +38,7 @@ class RabbitServer:
 
 
 class ModelRabbit:
-    keeps_hand = False
+    keeps_offset = False
     prefetch = 8
 
     def __init__(
@@ -49,7 +49,7 @@ class ModelRabbit:
         fault: Callable[[str], None] = no_fault,
         dies: Callable[[], bool] = lambda: False,
         confirmed: Callable[[list[int]], set[int]] = set,
-        pushed: Callable[[Row, int, bool], None] = lambda row, now_ms, again: None,
+        pushed: Callable[[Row, int, bool], None] = lambda row, now_ms, redelivered: None,
         refused: Callable[[int], None] = lambda row_id: None,
         trimmed: Callable[[Sequence[Message | Unreadable]], None] = lambda arrivals: None,
     ) -> None:
@@ -66,14 +66,14 @@ class ModelRabbit:
 
     # -- the shard -----------------------------------------------------------------------------------
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         self._close()
         self.fault("before")
         self._channel = self.server.open()
         self._epoch = epoch
         return {}
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
         return
 
     def leave(self, shard: int, epoch: int) -> None:
@@ -100,7 +100,7 @@ class ModelRabbit:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
         self.fault("before")
         published = Published(Verdict.PUBLISHED)
@@ -119,7 +119,7 @@ class ModelRabbit:
             else:
                 self.server.queues.setdefault(name, []).append(row.id)
                 written.append(row.id)
-                self._pushed(row, now_ms, again)
+                self._pushed(row, now_ms, redelivered)
         return published
 
     # -- the wheel queue -----------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
-from celery_wheel.errors import Fenced, HandLost
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
+from celery_wheel.errors import Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 
@@ -23,14 +23,14 @@ class Keys:
     wheel: list[Message | Unreadable] = field(default_factory=list)  #: oldest first
     queues: dict[str, list[int]] = field(default_factory=dict)  #: queue → row ids, oldest first
     epoch: int | None = None
-    hands: dict[int, BrokerHand] = field(default_factory=dict)
+    offsets: dict[int, BrokerOffset] = field(default_factory=dict)
 
     def copy(self) -> Keys:
         return Keys(
             self.wheel[:],
             {name: ids[:] for name, ids in self.queues.items()},
             self.epoch,
-            {lane: copy.copy(hand) for lane, hand in self.hands.items()},
+            {lane: copy.copy(offset) for lane, offset in self.offsets.items()},
         )
 
 
@@ -50,8 +50,8 @@ class RedisServer:
     def lose(self, writes: int) -> tuple[Keys, Keys]:
         """Forget the last writes; returns what was there and what is there now."""
         before = self.keys
-        # Losing the very first hand as well is a flush, not a rollback; that promise is not made.
-        past = [keys for keys in self._past[-writes:] if keys.hands]
+        # Losing the very first offset as well is a flush, not a rollback; that promise is not made.
+        past = [keys for keys in self._past[-writes:] if keys.offsets]
         if past:
             self.keys = past[0]
             del self._past[-len(past) :]
@@ -63,7 +63,7 @@ def no_fault(_point: str) -> None:
 
 
 class ModelRedis:
-    keeps_hand = True
+    keeps_offset = True
     check_epoch = True
     trim_by_content = True
 
@@ -88,30 +88,31 @@ class ModelRedis:
         known = self.server.keys.epoch
         return self.check_epoch and known is not None and known > epoch
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         self.fault("before")
         if self._fenced(epoch):
             raise Fenced(f"epoch {self.server.keys.epoch} adopted after {epoch}")
         self.server.wrote()
         self.server.keys.epoch = epoch
-        hands = {
-            lane: BrokerHand(hand.hand, dict(hand.failed), hand.since) for lane, hand in self.server.keys.hands.items()
+        offsets = {
+            lane: BrokerOffset(offset.offset, dict(offset.failed), offset.since)
+            for lane, offset in self.server.keys.offsets.items()
         }
         self.fault("after")
-        return hands
+        return offsets
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
         self.fault("before")
         self._must_hold(epoch)
         self.server.wrote()
-        self.server.keys.hands[lane] = BrokerHand(hand)
+        self.server.keys.offsets[lane] = BrokerOffset(offset)
         self.fault("after")
 
     def _must_hold(self, epoch: int) -> None:
         if self._fenced(epoch):
             raise Fenced(f"epoch {self.server.keys.epoch} adopted after {epoch}")
         if self.check_epoch and self.server.keys.epoch != epoch:
-            raise HandLost(f"epoch {epoch} is not known")
+            raise OffsetLost(f"epoch {epoch} is not known")
 
     def publish(
         self,
@@ -123,26 +124,26 @@ class ModelRedis:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
         self.fault("before")
-        result = self._publish(epoch, BrokerHand(to, since=since), lane, from_, rows, now_ms)
+        result = self._publish(epoch, BrokerOffset(to, since=since), lane, from_, rows, now_ms)
         self.fault("after")
         return result
 
     def _publish(
-        self, epoch: int, new: BrokerHand, lane: int, from_: Position, rows: Sequence[Row], now_ms: int
+        self, epoch: int, new: BrokerOffset, lane: int, from_: Position, rows: Sequence[Row], now_ms: int
     ) -> Published:
-        to = new.hand
+        to = new.offset
         keys = self.server.keys
         if self._fenced(epoch):
             return Published(Verdict.FENCED)
-        found = keys.hands.get(lane)
+        found = keys.offsets.get(lane)
         if found is None or (self.check_epoch and keys.epoch != epoch):
             return Published(Verdict.MISSING)
-        if found.hand >= to:
-            return Published(Verdict.ALREADY, dict(found.failed) if found.hand == to else {})
-        if found.hand != from_:
+        if found.offset >= to:
+            return Published(Verdict.ALREADY, dict(found.failed) if found.offset == to else {})
+        if found.offset != from_:
             return Published(Verdict.ROLLED_BACK)
         self.server.wrote()
         failed: dict[int, str] = {}
@@ -154,7 +155,7 @@ class ModelRedis:
                 continue
             keys.queues.setdefault(name, []).append(row.id)
             self._pushed(row, now_ms)
-        keys.hands[lane] = BrokerHand(to, failed, new.since)
+        keys.offsets[lane] = BrokerOffset(to, failed, new.since)
         return Published(Verdict.PUBLISHED, dict(failed))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from celery_wheel.errors import Fenced, TakenBack
+from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import (
     REST,
     UNIQUE,
@@ -130,7 +130,7 @@ class ModelStore:
             self.fault("before commit")
             data = self._held(shard, epoch)
             if any(item_id not in data.inbox for item_id in change.inbox):
-                raise TakenBack("simulated")
+                raise RequestWithdrawn("simulated")
             for new in change.rows:
                 self._insert(
                     data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message

@@ -96,17 +96,17 @@ def carried_out_though_taken_back() -> Iterator[type[World]]:
 
 @contextmanager
 def done_though_handed_over() -> Iterator[type[World]]:
-    """What stands before the cut is cancelled as well."""
+    """What stands before the watermark is cancelled as well."""
 
     def careless(term: Term, *args: object) -> object:
-        cuts = {number: lane.cut for number, lane in term.lanes.items()}
+        watermarks = {number: lane.watermark for number, lane in term.lanes.items()}
         for lane in term.lanes.values():
-            lane.cut = lane.hand
+            lane.watermark = lane.offset
         try:
             return withdraw(term, *args)  # type: ignore[arg-type]
         finally:
-            for number, cut in cuts.items():
-                term.lanes[number].cut = cut
+            for number, watermark in watermarks.items():
+                term.lanes[number].watermark = watermark
 
     withdraw = commands.withdraw
     with mock.patch.object(commands, "withdraw", careless):

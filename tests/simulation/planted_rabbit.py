@@ -1,4 +1,4 @@
-"""Defects that matter where the broker keeps no hand; see ``planted``."""
+"""Defects that matter where the broker keeps no offset; see ``planted``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
 
     class Unmarked(ModelRabbit):
         def publish(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
-            *rest, _again = args
+            *rest, _redelivered = args
             return super().publish(*rest, False)  # type: ignore[arg-type]
 
     class Broken(RabbitWorld):

@@ -74,19 +74,19 @@ class RabbitWorld(World):
         self.rabbit.full.clear()
         super()._calm_down()
 
-    def pushed_to_rabbit(self, row: Row, now_ms: int, again: bool) -> None:
-        self.again = again
+    def pushed_to_rabbit(self, row: Row, now_ms: int, redelivered: bool) -> None:
+        self.redelivered = redelivered
         self.pushed(row, now_ms)
 
     def _once(self, row: Row) -> None:
         first = self.pushes[row.id] == 1
         if not first:
             self.counts["sent twice"] += 1
-        if not first and not self.again:
+        if not first and not self.redelivered:
             raise self._violation(f"row {row.id} was sent twice, and the second is not marked")
         if self.disk.shard(0).rows[row.id].row.lane == REST:
             raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
-        if self.again:
+        if self.redelivered:
             return
         if row.position <= self.last.get(row.lane, Position(0, 0)):
             raise self._violation(f"row {row.id} was overtaken")

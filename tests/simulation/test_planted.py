@@ -22,9 +22,9 @@ def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[
         seed, violation = found
         assert f"seed {seed}:" in str(violation)
         assert not isinstance(violation.__cause__, TypeError | AttributeError | NameError), "the planted bug is broken"
-        again = _violation(broken, seed)
-        assert again is not None
-        assert str(again[1]) == str(violation)
+        redelivered = _violation(broken, seed)
+        assert redelivered is not None
+        assert str(redelivered[1]) == str(violation)
     sound = RabbitWorld if issubclass(broken, RabbitWorld) else World
     assert _violation(sound, seed) is None, "the seed fails without the bug as well"
 

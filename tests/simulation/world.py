@@ -79,7 +79,7 @@ class World(Happenings):
     def _is_done(self) -> bool:
         data = self.disk.shard(0)
         settled = all(
-            not self.disk.shard(0).order.get(lane.lane, []) or data.order[lane.lane][-1][:2] <= lane.hand
+            not self.disk.shard(0).order.get(lane.lane, []) or data.order[lane.lane][-1][:2] <= lane.offset
             for lane in data.lanes.values()
         )
         untold = any(one.kind == WITHDRAWN for one in data.watches)
@@ -90,7 +90,7 @@ class World(Happenings):
         return [
             stored.message.envelope_id
             for stored in data.rows.values()
-            if stored.row.lane != REST and stored.row.position > data.lanes[stored.row.lane].hand
+            if stored.row.lane != REST and stored.row.position > data.lanes[stored.row.lane].offset
         ] + [arrival.envelope_id for arrival in self.wheel()]
 
     def tell(self, rows: Sequence[Withdrawn]) -> set[int]:

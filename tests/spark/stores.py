@@ -24,11 +24,11 @@ class Site:
     second: Holder
 
     def leave(self, rows: list[NewRow], at_ms: int, holder: Holder | None = None) -> None:
-        """Settle rows of lane 0 that follow its hand."""
+        """Settle rows of lane 0 that follow its offset."""
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]
         to = max(place(row) for row in rows)
-        batch = holder.batch(lane.hand, to, at_ms=at_ms)
+        batch = holder.batch(lane.offset, to, at_ms=at_ms)
         batch.count = len(rows)
         holder.apply(batches=[batch], lanes=[LaneState(0, to, to)])
 
@@ -60,6 +60,6 @@ def fill(one: Site) -> None:
 
 
 def replay(one: Site, start: Position, upto: Position, at_ms: int) -> None:
-    """The broker lost what it had: the hand is put back, and the range leaves once more."""
-    one.holder.put_hand(start)
+    """The broker lost what it had: the offset is put back, and the range leaves once more."""
+    one.holder.put_offset(start)
     one.holder.settle(start, upto, at_ms=at_ms)

@@ -93,7 +93,7 @@ def marks(one: Site) -> dict[int, int]:
 
 def more(one: Site, at_ms: int) -> None:
     """Two more events at that time: one leaves, one is cancelled."""
-    left, stopped = one.holder.accept(one.store.lanes(0)[0].hand.due_ms + 1, NOW + DAY_MS)
+    left, stopped = one.holder.accept(one.store.lanes(0)[0].offset.due_ms + 1, NOW + DAY_MS)
     one.leave([left], at_ms)
     rest, outcome = one.holder.rest(stopped, at_ms), one.holder.outcome(stopped.id, at_ms=at_ms)
     one.holder.apply(moves=[rest], outcomes=[outcome])
@@ -140,7 +140,7 @@ def test_what_became_of_a_task_is_in_order_over_runs(spark: SparkSession, one: S
         move = holder.move(row, NOW + 100 + n)
         holder.apply(moves=[move], outcomes=[holder.outcome(row.id, "moved", NOW + 5_000 - 1_000 * n)])
         numbers.append(holder.highest_seq)
-        start = one.store.lanes(0)[0].hand
+        start = one.store.lanes(0)[0].offset
         holder.settle(start, place(move), at_ms=NOW + 4_500 - 1_000 * n)
         numbers.append(holder.highest_seq)
         if n:

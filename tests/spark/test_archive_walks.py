@@ -49,11 +49,11 @@ class Walk:
         return self.random.choice([one for one in lanes if lane in (None, one.lane)])
 
     def ahead(self, holder: Holder) -> int:
-        """Nothing comes in behind the hand."""
-        return max(self.now_ms, self.lane(holder, 0).hand.due_ms + 1) + self.random.randint(0, 20)
+        """Nothing comes in behind the offset."""
+        return max(self.now_ms, self.lane(holder, 0).offset.due_ms + 1) + self.random.randint(0, 20)
 
     def waiting(self, holder: Holder, lane: LaneState) -> list[Row]:
-        return holder.slice(lane.hand, lane=lane.lane)
+        return holder.slice(lane.offset, lane=lane.lane)
 
     # -- what may happen ------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class Walk:
         lane = self.lane(holder)
         if rows := self.waiting(holder, lane):
             to = place(self.random.choice(rows))
-            holder.settle(lane.hand, to, at_ms=self.now_ms, lane=lane.lane)
+            holder.settle(lane.offset, to, at_ms=self.now_ms, lane=lane.lane)
 
     def stop(self, holder: Holder) -> None:
         if rows := self.waiting(holder, self.lane(holder)):
@@ -89,7 +89,7 @@ class Walk:
         if rows := self.waiting(holder, there[0]):
             number, row = self.random.randint(1, 2), self.random.choice(rows)
             lane = there.get(number, LaneState(number, ORIGIN, ORIGIN, "beside"))
-            move = holder.move(row, max(row.due_ms, lane.hand.due_ms + 1), number)
+            move = holder.move(row, max(row.due_ms, lane.offset.due_ms + 1), number)
             holder.apply(moves=[move], lanes=[] if number in there else [lane])
 
     def roll_back(self, holder: Holder) -> None:
@@ -98,8 +98,8 @@ class Walk:
         last = select(schema.batch).where(*own).order_by(schema.batch.c.id.desc()).limit(3)
         with self.store.database.reading() as connection:
             found = connection.execute(last).all()
-        if found and (hand := Position(*self.random.choice(found)[3:5])) < lane.hand:
-            holder.put_hand(hand, lane.lane)
+        if found and (offset := Position(*self.random.choice(found)[3:5])) < lane.offset:
+            holder.put_offset(offset, lane.lane)
 
     def wait(self, _holder: Holder) -> None:
         self.now_ms += self.random.choice([1, 5, 50, -20])
@@ -139,7 +139,7 @@ class Walk:
         for holder in self.holders:
             for lane in self.store.lanes(holder.shard):
                 if rows := self.waiting(holder, lane):
-                    holder.settle(lane.hand, place(rows[-1]), at_ms=self.now_ms, lane=lane.lane)
+                    holder.settle(lane.offset, place(rows[-1]), at_ms=self.now_ms, lane=lane.lane)
         self.archive(self.holders[0], mark=True)
         for holder in self.holders:
             while self.store.forget(holder.shard, holder.epoch, 2**53, NO_LIMIT, 1_000, archived_only=True):

@@ -123,7 +123,7 @@ def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl
 
 
 def test_what_happens_while_spark_reads_is_not_read(make_url: MakeUrl) -> None:
-    """Tasks come to their parts late: up to the hands and numbers that the driver saw."""
+    """Tasks come to their parts late: up to the offsets and numbers that the driver saw."""
     with site(make_url()) as one:
         fill(one)
         before = rows_of(pending(one)), rows_of(history(one))
@@ -146,7 +146,7 @@ def test_what_was_replayed_left_twice(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         rows = one.holder.accept(NOW, NOW + 2)
         one.leave(rows, NOW + 10)
-        one.holder.put_hand(ORIGIN)
+        one.holder.put_offset(ORIGIN)
         [new] = one.holder.accept(NOW + 1)
         one.holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 90)
         left = [(row["id"], row["lateness_ms"]) for row in rows_of(history(one))]

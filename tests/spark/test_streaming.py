@@ -156,7 +156,7 @@ def test_a_replay_comes_as_a_second_departure(make_url: MakeUrl) -> None:
         one.leave(rows, NOW + 10)
         start = of.initialOffset()
         end = of.latestOffset(start, ReadAllAvailable())
-        one.holder.put_hand(Position(NOW, 0))
+        one.holder.put_offset(Position(NOW, 0))
         one.leave(rows, NOW + 90)
         later = of.latestOffset(end, ReadAllAvailable())
         assert new_rows(of, start, end) == new_rows(of, end, later) == Counter((row.id, row.seq) for row in rows)

@@ -133,8 +133,8 @@ class Holder:
         batch = self.batch(from_, to, at_ms=at_ms, weight=weight, lane=lane)
         self.apply(batches=[batch], lanes=[LaneState(lane, to, to)])
 
-    def put_hand(self, hand: Position, lane: int = 0) -> None:
-        self.apply(lanes=[LaneState(lane, hand, hand)])
+    def put_offset(self, offset: Position, lane: int = 0) -> None:
+        self.apply(lanes=[LaneState(lane, offset, offset)])
 
     # -- reading -------------------------------------------------------------------------------------
 

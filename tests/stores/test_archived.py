@@ -81,7 +81,7 @@ def test_what_left_again_waits_until_that_is_archived_too(holder: Holder) -> Non
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW)
     holder.settle(place(rows[1]), place(rows[3]), at_ms=NOW)
     note(holder.store, {0: holder.highest_seq})
-    holder.put_hand(place(rows[0]))
+    holder.put_offset(place(rows[0]))
     holder.settle(place(rows[0]), place(rows[2]), at_ms=NOW + 1)
     assert forget(holder) == 0
     holder.settle(place(rows[2]), place(rows[3]), at_ms=NOW + 2)
@@ -97,7 +97,7 @@ def test_what_was_settled_since_the_last_look_is_seen(holder: Holder) -> None:
     note(holder.store, {0: holder.highest_seq})
     holder.settle(place(rows[1]), place(rows[2]), at_ms=NOW)
     assert forget(holder, limit=1) == 1
-    holder.put_hand(place(rows[0]))
+    holder.put_offset(place(rows[0]))
     holder.settle(place(rows[0]), place(rows[2]), at_ms=NOW + 1)
     assert forget(holder) == 0
     assert holder.ids() == [row.id for row in rows[1:]]
@@ -196,7 +196,7 @@ def test_what_left_and_waits_again_moves_only_when_it_is_archived_that_it_left(
     holder = Holder(store)
     [row] = holder.accept(NOW)
     holder.settle(ORIGIN, place(row))
-    holder.put_hand(ORIGIN)
+    holder.put_offset(ORIGIN)
     store.release(0, holder.epoch)
     with pytest.raises(StoreUnusable, match=r"shard 0 left and wait again.* is not archived; nothing was changed; run"):
         reshard(store, 3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True)

@@ -75,7 +75,7 @@ def test_what_left_is_no_longer_pending_and_has_the_time_at_which_it_left(
 
 def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW)
-    sql_holder.put_hand(place(rows[0]))
+    sql_holder.put_offset(place(rows[0]))
     (only,) = browse.dispatched(sql_store, EVERYTHING).items
     assert (only.dispatched_ms, only.late_ms) == (None, None)
 
@@ -117,7 +117,7 @@ def test_a_filter_looks_at_so_many_rows_and_says_where_to_go_on(
     first = browse.pending(sql_store, rare, limit=5)
     assert ([one.id for one in first.items], first.next) == ([rows[3].id], place(rows[9]))
     assert walk(lambda after: browse.pending(sql_store, rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
-    sql_holder.put_hand(place(rows[-1]))
+    sql_holder.put_offset(place(rows[-1]))
     found = walk(lambda before: browse.dispatched(sql_store, rare, before, 2), pages_module.END)
     assert found == ids([rows[n] for n in (47, 25, 3)])
 
@@ -201,7 +201,7 @@ def test_after_a_replay_a_task_has_the_time_at_which_it_left_first(sql_holder: H
     rows = sql_holder.accept(NOW, NOW, NOW)
     sql_holder.settle(ORIGIN, place(rows[2]), at_ms=NOW + 10)
     sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # again, and less far
-    sql_holder.put_hand(place(rows[2]))
+    sql_holder.put_offset(place(rows[2]))
     assert [one.late_ms for one in browse.dispatched(sql_store, EVERYTHING).items] == [10, 10, 10]
 
 
@@ -244,7 +244,7 @@ def test_a_page_is_of_one_moment(sql_holder: Holder, sql_store: SqlStore) -> Non
     (row,) = sql_holder.accept(NOW)
     with sql_store.database.snapshot() as connection:
         before = sql_store.lanes_seen_by(connection, 0)
-        sql_holder.put_hand(place(row))
+        sql_holder.put_offset(place(row))
         assert sql_store.lanes_seen_by(connection, 0) == before
     assert sql_store.lanes(0) != before
     with pytest.raises(ZeroDivisionError), sql_store.database.snapshot():

@@ -30,7 +30,7 @@ class World:
         self.shard: dict[int, int] = {}
         self.place: dict[int, tuple[int, Position]] = {}  #: id → lane and position
         self.kind: dict[int, str] = {}
-        self.hands = dict.fromkeys([(shard, lane) for shard in range(2) for lane in LANES], ORIGIN)
+        self.offsets = dict.fromkeys([(shard, lane) for shard in range(2) for lane in LANES], ORIGIN)
         self.left_ms: dict[int, int] = {}  #: the first time that it left
         self.now = NOW
         for holder in self.holders:
@@ -40,7 +40,7 @@ class World:
 
     def settled(self, row_id: int) -> bool:
         lane, position = self.place[row_id]
-        return lane != REST and position <= self.hands[self.shard[row_id], lane]
+        return lane != REST and position <= self.offsets[self.shard[row_id], lane]
 
     def pending(self, criteria: Criteria) -> dict[int, Position]:
         found = {i: p for i, (lane, p) in self.place.items() if lane != REST and not self.settled(i)}
@@ -65,7 +65,7 @@ class World:
     def accept(self) -> None:
         holder = self.rng.choice(self.holders)
         lane = self.rng.choice(LANES)
-        floor = max(NOW, self.hands[holder.shard, lane].due_ms)
+        floor = max(NOW, self.offsets[holder.shard, lane].due_ms)
         for _ in range(self.rng.randrange(1, 8)):
             due_ms = floor + self.rng.choice([0, 1, self.rng.randrange(HOURS * HOUR_MS)])
             task = self.rng.choices(TASKS, (10, 10, 1))[0]
@@ -76,15 +76,15 @@ class World:
 
     def settle(self) -> None:
         """Over some rows of a lane; once in a while over some that had left before, as a replay does."""
-        (shard, lane), hand = self.rng.choice(list(self.hands.items()))
+        (shard, lane), offset = self.rng.choice(list(self.offsets.items()))
         mine = sorted((p, i) for i, (at, p) in self.place.items() if at == lane and self.shard[i] == shard)
-        ahead = [(p, i) for p, i in mine if p > hand][: self.rng.randrange(1, 10)]
-        before = [p for p, _ in mine if p < hand]
+        ahead = [(p, i) for p, i in mine if p > offset][: self.rng.randrange(1, 10)]
+        before = [p for p, _ in mine if p < offset]
         if not ahead:
             return
         holder = self.holders[shard]
         to = ahead[-1][0]
-        again = self.rng.choice(before) if before and self.rng.random() < 0.3 else hand
+        again = self.rng.choice(before) if before and self.rng.random() < 0.3 else offset
         batch = holder.batch(again, to, at_ms=self.now, lane=lane)
         tally: dict[TallyKey, int] = {}
         for position, i in ahead:
@@ -92,7 +92,7 @@ class World:
             tally[key] = tally.get(key, 0) - 1
             self.left_ms[i] = self.now
         holder.apply(batches=[batch], lanes=[LaneState(lane, to, to)], tally=tally)
-        self.hands[shard, lane] = to
+        self.offsets[shard, lane] = to
 
     def key(self, row_id: int, position: Position) -> TallyKey:
         return hour_of(self.rows[row_id])._replace(hour=position.due_ms // HOUR_MS)
@@ -107,7 +107,7 @@ class World:
             return
         holder, lane = self.holders[self.shard[row_id]], self.rng.choice(LANES)
         was = self.place[row_id][1]
-        due_ms = max(self.rng.choice([was.due_ms, NOW + HOUR_MS]), self.hands[holder.shard, lane].due_ms)
+        due_ms = max(self.rng.choice([was.due_ms, NOW + HOUR_MS]), self.offsets[holder.shard, lane].due_ms)
         move = holder.move(self.rows[row_id], due_ms, lane)
         tally = {self.key(row_id, was): -1}
         key = self.key(row_id, place(move))

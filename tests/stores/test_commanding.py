@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.errors import Fenced, TakenBack
+from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import REST, WITHDRAWN, Answer, Gate, Tombstone, Watch
 from celery_wheel.store.port import Store
 from tests.stores.samples import NOW, Holder
@@ -201,9 +201,9 @@ def test_of_taking_back_and_carrying_out_one_counts(holder: Holder) -> None:
     store, id_ = holder.store, command_id()
     kept, gone, other = (store.ask(0, "cancel", b"{}") for _ in range(3))
     assert store.take_back(gone)
-    with pytest.raises(TakenBack):
+    with pytest.raises(RequestWithdrawn):
         holder.apply(inbox=[gone], answers=[Answer(id_, {"a": "done"}, NOW)], tombstones=[Tombstone("a", NOW, "", "")])
-    with pytest.raises(TakenBack):
+    with pytest.raises(RequestWithdrawn):
         holder.apply(inbox=[kept, gone, other])
     assert store.answer(id_) is None
     assert store.tombstones(0) == []

@@ -128,9 +128,9 @@ def test_a_resting_row_is_not_forgotten_with_the_range_it_came_from(holder: Hold
 
 
 def test_nothing_behind_the_hand_goes_after_a_rollback(holder: Holder) -> None:
-    """The hand went back: rows of old batches wait again, and leave once more."""
+    """The offset went back: rows of old batches wait again, and leave once more."""
     first, second, third = settled(holder, 2, 2, 2)
-    holder.put_hand(Position(NOW + 99, 0))
+    holder.put_offset(Position(NOW + 99, 0))
     assert forget(holder, before_ms=NOW + 10**9, max_bytes=0) == 2
     assert holder.ids() == [row.id for row in [*second, *third]]
     assert first
@@ -138,14 +138,14 @@ def test_nothing_behind_the_hand_goes_after_a_rollback(holder: Holder) -> None:
 
 def test_a_batch_across_the_hand_is_cut_at_the_hand(holder: Holder) -> None:
     [rows] = settled(holder, 4)
-    holder.put_hand(place(rows[1]))
+    holder.put_offset(place(rows[1]))
     assert forget(holder, before_ms=NOW + 10**9, max_bytes=0) == 2
     assert holder.ids() == [rows[2].id, rows[3].id]
 
 
 def test_what_left_again_after_a_rollback_is_forgotten_with_its_new_batch(holder: Holder) -> None:
     _, second, third = settled(holder, 2, 2, 2)
-    holder.put_hand(Position(NOW + 99, 0))
+    holder.put_offset(Position(NOW + 99, 0))
     forget(holder, before_ms=NOW + 10)
     holder.settle(Position(NOW + 99, 0), Position(NOW + 299, 0), at_ms=NOW + 50)
     assert forget(holder, before_ms=NOW + 50) == 0

@@ -1,4 +1,4 @@
-"""Rows take new places, lanes have hands, and settlements leave batches."""
+"""Rows take new places, lanes have offsets, and settlements leave batches."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_lane_is_opened_by_naming_it(holder: Holder) -> None:
 
 
 def test_hand_and_cut_move_forward_and_back(holder: Holder) -> None:
-    for hand, cut in ((10, 20), (20, 20), (5, 9)):
-        state = LaneState(0, Position(hand, 1), Position(cut, 2))
+    for offset, watermark in ((10, 20), (20, 20), (5, 9)):
+        state = LaneState(0, Position(offset, 1), Position(watermark, 2))
         holder.apply(lanes=[state])
         assert holder.store.lanes(0) == [state]
 
@@ -81,9 +81,9 @@ def test_settling_moves_the_hand_and_leaves_the_rows(holder: Holder) -> None:
     first, second = holder.accept(NOW, NOW + 1)
     holder.settle(ORIGIN, place(first))
     [lane] = holder.store.lanes(0)
-    assert lane.hand == place(first)
+    assert lane.offset == place(first)
     assert holder.ids() == [first.id, second.id]
-    assert holder.store.count(0, 0, lane.hand, EVERYTHING[1]) == 1
+    assert holder.store.count(0, 0, lane.offset, EVERYTHING[1]) == 1
 
 
 # -- where a replay begins ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_replay_begins_with_the_earliest_batch_since(holder: Holder) -> None:
 
 
 def test_a_batch_that_begins_before_counts_as_far_as_it_does(holder: Holder) -> None:
-    """The hand may be in the middle of one, after a broker lost writes, and that broker may lose more of them."""
+    """The offset may be in the middle of one, after a broker lost writes, and that broker may lose more of them."""
     holder.settle(ORIGIN, Position(10, 1), at_ms=NOW)
     holder.settle(Position(10, 1), Position(20, 2), at_ms=NOW + 1)
     assert holder.store.batch_start(0, 0, Position(20, 1), NOW + 1) == Position(10, 1)
@@ -119,6 +119,6 @@ def test_what_was_sent_twice_counts_from_its_lowest_position(holder: Holder) -> 
     at = [ORIGIN, Position(10, 1), Position(20, 2)]
     holder.settle(at[0], at[1], at_ms=NOW)
     holder.settle(at[1], at[2], at_ms=NOW + 10)
-    holder.put_hand(at[0])
+    holder.put_offset(at[0])
     holder.settle(at[0], at[1], at_ms=NOW + 20)
     assert holder.store.batch_start(0, 0, at[2], NOW + 5) == at[0]

@@ -87,7 +87,7 @@ def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
 
     run_all(ingest, settle, tend)
     assert store.count(0, 0, *EVERYTHING) == GROUP * GROUPS
-    assert store.lanes(0)[1].hand == batches[-1].to
+    assert store.lanes(0)[1].offset == batches[-1].to
     assert store.state(0).snapshot == {"n": GROUPS - 1}
     assert store.state(0).seq == groups[-1][-1].seq
     assert store.pending(0) == {KEY: GROUP * GROUPS}

@@ -112,7 +112,7 @@ def test_the_weight_of_the_history_is_that_of_its_batches(sql_holder: Holder, sq
     assert weight() == (11_111, 11_111)
     sql_store.forget(0, sql_holder.epoch, NOW + 2, NO_LIMIT, 100)
     assert weight() == (11_100, 11_100)
-    sql_holder.put_hand(ORIGIN)
+    sql_holder.put_offset(ORIGIN)
     sql_store.forget(0, sql_holder.epoch, NOW + 9, 0, 100)
     assert weight() == (0, 0)
 

@@ -1,12 +1,12 @@
-"""The broker edge for RabbitMQ: what ``engine.port.Broker`` asks, where the broker keeps no hand.
+"""The broker edge for RabbitMQ: what ``engine.port.Broker`` asks, where the broker keeps no offset.
 
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as sent when RabbitMQ has
 confirmed it, so it is in a queue, on disk if the queue is durable. What cannot be routed is reported, what a queue
 refuses is reported, and neither is dropped.
 
 Non-promises: RabbitMQ has no compare-and-set, so what was in flight when a scheduler or a connection died may be there
-twice, the second time with the header ``wheel_again``. A former holder that was suspended between its last look at
-its lease and the write is not fenced.
+twice, the second time with the header ``wheel_redelivered``. A former holder that was suspended between its last look
+at its lease and the write is not fenced.
 
 Files: see the folder's header. All methods may be called from several threads.
 """
@@ -22,7 +22,7 @@ from celery_wheel.broker.amqp.message import decode as decode_amqp
 from celery_wheel.broker.amqp.window import Window
 from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.queues import wheel_queue
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 
@@ -34,7 +34,7 @@ class AmqpBroker:
         max_message_bytes, keep_eta: as ``envelope.decode`` takes them.
     """
 
-    keeps_hand = False
+    keeps_offset = False
 
     def __init__(
         self, connect: Callable[[], Any], *, namespace: str, max_message_bytes: int, keep_eta: bool = False
@@ -50,14 +50,14 @@ class AmqpBroker:
 
     # -- the shard ---------------------------------------------------------------------------------
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         ingress = self._ingress.get(shard)
         if ingress is None:
             ingress = self._ingress[shard] = Ingress(Link(self._connect), wheel_queue(self._namespace, shard))
         ingress.adopt(epoch)
         return {}
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
         """Nothing: it keeps none."""
 
     def leave(self, shard: int, epoch: int) -> None:
@@ -77,11 +77,11 @@ class AmqpBroker:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
         if not rows:
             return Published(Verdict.PUBLISHED)
-        return self._window.publish(rows, now_ms, again, lambda: self._left.get(shard, -1) >= epoch)
+        return self._window.publish(rows, now_ms, redelivered, lambda: self._left.get(shard, -1) >= epoch)
 
     # -- the wheel queue ---------------------------------------------------------------------------
 

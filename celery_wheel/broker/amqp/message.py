@@ -4,7 +4,7 @@
 
     headers, properties ──kombu's JSON──► bytes ──► the same values: datetimes, Decimals, UUIDs and bytes as well
     priority, expiration                            the row's own: the wheel queue had neither
-    again                                           one header more: wheel_again = true
+    again                                           one header more: wheel_redelivered = true
 
 What kombu's JSON cannot say (a value of a type that AMQP tables do not have either) is no message, and is rejected.
 """
@@ -19,7 +19,7 @@ import amqp
 from kombu.utils import json
 
 from celery_wheel.broker.amqp.link import UNREADABLE
-from celery_wheel.broker.envelope import AGAIN, message_of, readable
+from celery_wheel.broker.envelope import REDELIVERED, message_of, readable
 from celery_wheel.store.model import Message, Row, Unreadable
 
 dumps: Any = json.dumps
@@ -92,7 +92,7 @@ class Ready(amqp.Message):  # type: ignore[misc]
         return self.encoded
 
 
-def write(row: Row, now_ms: int, again: bool) -> Ready:
+def write(row: Row, now_ms: int, redelivered: bool) -> Ready:
     """Raises Unwritable."""
     for name, value in (("exchange", row.exchange), ("routing key", row.routing_key)):
         if len(value.encode()) > _MAX_SHORT:
@@ -103,8 +103,8 @@ def write(row: Row, now_ms: int, again: bool) -> Ready:
             raise ValueError("they must be objects")
         if any(word in row.headers for word in _NOT_FINITE):
             _check_finite(headers)
-        if again:
-            headers[AGAIN] = True
+        if redelivered:
+            headers[REDELIVERED] = True
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))

@@ -70,13 +70,15 @@ class Window:
         self._result = Published(Verdict.PUBLISHED)
         self._confirmed: set[int] = set()
 
-    def publish(self, rows: Sequence[Row], now_ms: int, again: bool, given_up: Callable[[], bool] = bool) -> Published:
+    def publish(
+        self, rows: Sequence[Row], now_ms: int, redelivered: bool, given_up: Callable[[], bool] = bool
+    ) -> Published:
         """``given_up`` is asked before each message: True, and no more is sent."""
         with self._link.lock:
             self._begin()
             self._given_up = given_up
             try:
-                return self._publish(rows, now_ms, again)
+                return self._publish(rows, now_ms, redelivered)
             except BrokerError:
                 self._link.drop()
                 raise
@@ -98,17 +100,17 @@ class Window:
         self._result, self._confirmed, self._written = Published(Verdict.PUBLISHED), set(), set()
         self._closed = {}
 
-    def _publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
+    def _publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool) -> Published:
         self._open()
         left = rows
         for size in (WINDOW, WINDOW, 1):
             try:
-                self._send(left, now_ms, again, size)
+                self._send(left, now_ms, redelivered, size)
                 return self._result
             except amqp.exceptions.ChannelError as error:
                 if size == 1:
                     raise
-                reason, again = str(error), True
+                reason, redelivered = str(error), True
             self._channel = None
             self._exchanges.clear()
             self._open()
@@ -116,9 +118,9 @@ class Window:
             left = [row for row in rows if row.id not in settled]
         raise AssertionError(reason)
 
-    def _send(self, rows: Sequence[Row], now_ms: int, again: bool, size: int) -> None:
+    def _send(self, rows: Sequence[Row], now_ms: int, redelivered: bool, size: int) -> None:
         for number, row in enumerate(rows):
-            message = self._written_as(row, now_ms, again)
+            message = self._written_as(row, now_ms, redelivered)
             if message is None:
                 continue
             if self._given_up():
@@ -145,12 +147,12 @@ class Window:
                 self._killed(row, error)
         self._wait(0)
 
-    def _written_as(self, row: Row, now_ms: int, again: bool) -> Ready | None:
+    def _written_as(self, row: Row, now_ms: int, redelivered: bool) -> Ready | None:
         """None when it cannot be sent: it has failed."""
         reason = self._closed.get((row.exchange, "")) or self._closed.get((row.exchange, row.routing_key))
         if reason is None:
             try:
-                message = write(row, now_ms, again)
+                message = write(row, now_ms, redelivered)
             except Unwritable as error:
                 reason = str(error)
             else:

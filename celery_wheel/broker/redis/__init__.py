@@ -1,4 +1,4 @@
-"""The Redis edge: messages and the hand that says which of them were sent move in one script."""
+"""The Redis edge: messages and the offset that says which of them were sent move in one script."""
 
 from celery_wheel.broker.redis.edge import RedisBroker
 

@@ -1,6 +1,6 @@
--- Makes this epoch the only one that may publish, trim or move a hand; returns what the hash holds.
+-- Makes this epoch the only one that may publish, trim or move an offset; returns what the hash holds.
 --
---   KEYS  1 the hand hash
+--   KEYS  1 the offset hash
 --   ARGV  1 uuid  2 epoch  3 milliseconds for which another store's hash is left alone after its last `seen`
 --
 -- A holder adopts again twice a second, and `seen` says when it last did. Another store's hash that was seen lately

@@ -2,7 +2,7 @@
 
 ::
 
-    rows 1 2 3 4 5     1, 3, 4 → list a      KEYS  hand  a  b  a a6
+    rows 1 2 3 4 5     1, 3, 4 → list a      KEYS  offset  a  b  a a6
                        3 → list b too        ARGV  …  "1,3,4" 3   "3" 1   60000 60000   "2" topic message
                        2 → topic                   message message message   message
                        5 → nowhere                 and, among the first: {"5": "no queue is bound to …"}

@@ -9,7 +9,7 @@ What differs from kombu's client: it **repeats nothing by itself**, since only t
 means; and it always has a timeout. It speaks RESP2, in which servers push nothing unasked.
 
 Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; the parsing of URLs is
-kombu's own. Several servers in one ``redis://`` URL are refused: a hand kept on one says nothing about the other.
+kombu's own. Several servers in one ``redis://`` URL are refused: an offset kept on one says nothing about the other.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@
                             └───────trim──────┘
                                                        ┌─ push into mail, mail\\x06\\x166, news, …
     engine ──publish(from, to, rows)──► publish.lua ───┤                                            one script
-                                                       └─ wheel.hand.3: lane:0 = to, failed:0 = …
+                                                       └─ wheel.offset.3: lane:0 = to, failed:0 = …
 
 Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; what it lost is
-noticed (ROLLED_BACK, MISSING, HandLost). An older epoch changes nothing. A row that its queue would not take is
+noticed (ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing. A row that its queue would not take is
 reported, never dropped. A row with several queues of which one is no list goes to none of them.
 
 Non-promises: fanout is PUBLISH, so who does not listen gets nothing, and a repeated chunk may reach listeners twice
 after a rollback. ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
 
-All methods may be called from several threads. Files: ``connect`` the client, ``hands`` the hash, ``*.lua`` what runs
+All methods may be called from several threads. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` what runs
 in Redis, ``routing`` and ``bindings`` where a row goes, ``wire`` its bytes, ``chunk`` all of that as arguments,
 ``faults`` what errors mean.
 """
@@ -31,15 +31,15 @@ from typing import Any, NamedTuple, cast
 
 from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.broker.redis import hands, scripts
+from celery_wheel.broker.redis import offsets, scripts
 from celery_wheel.broker.redis.bindings import Bindings
 from celery_wheel.broker.redis.chunk import make_chunk
 from celery_wheel.broker.redis.connect import connect
 from celery_wheel.broker.redis.faults import answering
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.routing import Router
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since, Verdict
-from celery_wheel.errors import BrokerError, Fenced, HandLost
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
+from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _VERDICTS = {
     "published": Verdict.PUBLISHED,
     "already": Verdict.ALREADY,
     "rolled back": Verdict.ROLLED_BACK,
-    # No holder ever leaves a hand inside a chunk. Whatever did, it needs what a rollback needs: adopt, and look.
+    # No holder ever leaves an offset inside a chunk. Whatever did, it needs what a rollback needs: adopt, and look.
     "inside": Verdict.ROLLED_BACK,
     "fenced": Verdict.FENCED,
     "missing": Verdict.MISSING,
@@ -82,7 +82,7 @@ class RedisBroker:
     Args:
         url: the broker URL, as kombu takes it.
         global_keyprefix: comes before every key; the transport option of that name if empty.
-        store_uuid: whose positions the hands are.
+        store_uuid: whose positions the offsets are.
         transport_options: Celery's ``broker_transport_options``.
         ssl: Celery's ``broker_use_ssl``.
         max_message_bytes, keep_eta: as ``envelope.decode`` takes them.
@@ -115,14 +115,14 @@ class RedisBroker:
         self._serial = 0
         self._serial_lock = threading.Lock()
 
-    # -- the hand ----------------------------------------------------------------------------------
+    # -- the offset ----------------------------------------------------------------------------------
 
-    keeps_hand = True
+    keeps_offset = True
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         with answering(self._server, f"adopting shard {shard}"):
             arguments = [*self._holder(epoch), str(OCCUPIED_MS)]
-            word, rest = scripts.ADOPT(self._client, [self._hand_key(shard)], arguments)
+            word, rest = scripts.ADOPT(self._client, [self._offset_key(shard)], arguments)
         if word == "fenced":
             raise self._fenced(shard, epoch, f"epoch {int(rest)} holds it")
         if word == "occupied":
@@ -132,10 +132,10 @@ class RedisBroker:
                 "(is wheel_store a relative path, and this another folder?), or each have its own wheel_namespace"
             )
         if word == "adopted":
-            return hands.read_lanes(rest)
+            return offsets.read_lanes(rest)
         if rest:
             logger.warning(
-                "the hand of shard %d in %s belonged to store %s, which is silent, and now belongs to %s",
+                "the offset of shard %d in %s belonged to store %s, which is silent, and now belongs to %s",
                 shard,
                 self._server,
                 rest.decode("utf-8", "replace"),
@@ -144,11 +144,11 @@ class RedisBroker:
             )
         return {}
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
-        fields = [hands.lane_field(lane), hands.failed_field(lane), hands.serial_field(lane)]
-        arguments = [*self._holder(epoch), *fields, hands.encode_position(hand), self._next_serial()]
-        with answering(self._server, f"setting the hand of lane {lane} of shard {shard}"):
-            word, rest = scripts.SET_HAND(self._client, [self._hand_key(shard)], arguments)
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
+        fields = [offsets.lane_field(lane), offsets.failed_field(lane), offsets.serial_field(lane)]
+        arguments = [*self._holder(epoch), *fields, offsets.encode_position(offset), self._next_serial()]
+        with answering(self._server, f"setting the offset of lane {lane} of shard {shard}"):
+            word, rest = scripts.SET_OFFSET(self._client, [self._offset_key(shard)], arguments)
         if word != "set":
             raise self._refused(shard, epoch, word, rest)
 
@@ -162,30 +162,30 @@ class RedisBroker:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
         if not from_ < to:
             raise ValueError(f"to must be after from_ {tuple(from_)}, got {tuple(to)}")
         with answering(self._server, f"publishing {len(rows)} messages of shard {shard}"):
             chunk = make_chunk(rows, self._router, now_ms)
-            fields = [hands.lane_field(lane), hands.failed_field(lane)]
-            move = [*self._holder(epoch), *fields, hands.encode_position(from_), hands.encode_position(to)]
+            fields = [offsets.lane_field(lane), offsets.failed_field(lane)]
+            move = [*self._holder(epoch), *fields, offsets.encode_position(from_), offsets.encode_position(to)]
             word, rest = scripts.PUBLISH(
                 self._client,
-                [self._hand_key(shard), *chunk.keys()],
-                [*move, *chunk.arguments(), hands.encode_since(since)],
+                [self._offset_key(shard), *chunk.keys()],
+                [*move, *chunk.arguments(), offsets.encode_since(since)],
             )
         if word == "inside":
             logger.error(
-                "the hand of lane %d of shard %d stands at %s, inside the chunk from %s to %s: adopt and compare",
+                "the offset of lane %d of shard %d stands at %s, inside the chunk from %s to %s: adopt and compare",
                 lane,
                 shard,
-                tuple(hands.decode_position(rest)),
+                tuple(offsets.decode_position(rest)),
                 tuple(from_),
                 tuple(to),
                 extra={"action": "publish", "shard": shard, "lane": lane, "epoch": epoch},
             )
-        failed = hands.decode_failed(rest) if word in ("published", "already") else {}
+        failed = offsets.decode_failed(rest) if word in ("published", "already") else {}
         return Published(_VERDICTS[word], failed)
 
     # -- the wheel queue ---------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class RedisBroker:
         proof = cast(Proof, token)
         if not proof.length:
             return True
-        keys = [self._queue_key(shard), self._hand_key(shard)]
+        keys = [self._queue_key(shard), self._offset_key(shard)]
         with answering(self._server, f"trimming the wheel queue of shard {shard}"):
             word, rest = scripts.TRIM(self._client, keys, [*self._holder(epoch), *proof])
         if word not in ("trimmed", "changed"):
@@ -257,10 +257,10 @@ class RedisBroker:
         return cast(list[Iterable[bytes] | Exception], answers)
 
     def _holder(self, epoch: int) -> list[str]:
-        return [self._uuid, hands.encode_number("epoch", epoch)]
+        return [self._uuid, offsets.encode_number("epoch", epoch)]
 
-    def _hand_key(self, shard: int) -> str:
-        return hands.hand_key(self._layout.prefix, self._namespace, shard)
+    def _offset_key(self, shard: int) -> str:
+        return offsets.offset_key(self._layout.prefix, self._namespace, shard)
 
     def _queue_key(self, shard: int) -> str:
         return self._layout.prefix + wheel_queue_name(self._namespace, shard)
@@ -269,12 +269,12 @@ class RedisBroker:
         """Greater than every serial before it, also those of an earlier RedisBroker of this process."""
         with self._serial_lock:
             self._serial = max(self._serial + 1, time.monotonic_ns())
-            return hands.encode_number("serial", self._serial)
+            return offsets.encode_number("serial", self._serial)
 
-    def _refused(self, shard: int, epoch: int, word: str, rest: bytes | None) -> Fenced | HandLost:
+    def _refused(self, shard: int, epoch: int, word: str, rest: bytes | None) -> Fenced | OffsetLost:
         if word == "missing":
-            return HandLost(
-                f"{self._server} has no hand of epoch {epoch} for shard {shard} (none, an older one, or another "
+            return OffsetLost(
+                f"{self._server} has no offset of epoch {epoch} for shard {shard} (none, an older one, or another "
                 f"store's); nothing was changed; the shard must be adopted anew, and if that was no new or emptied "
                 f"server, check its persistence and eviction policy"
             )

@@ -1,12 +1,12 @@
--- Puts a chunk into its lists and moves the lane's hand from `from` to `to`: both, or neither.
+-- Puts a chunk into its lists and moves the lane's offset from `from` to `to`: both, or neither.
 --
---   KEYS  1 the hand hash    then `lists` lists    then `expiring` lists
+--   KEYS  1 the offset hash    then `lists` lists    then `expiring` lists
 --   ARGV  1 uuid  2 epoch  3 lane field  4 failed field  5 from  6 to
 --         7 refused before, JSON: row id -> reason   8 lists  9 expiring  10 broadcasts
 --         then for each list: row ids "1,3,4" and their count; for each expiring list: ms;
 --         for each broadcast: row id, topic, message; then the messages, list by list; last, what is kept as `since`
 --
---   1 compare   2 look at every list's type   3 move the hand   4 push, expire, broadcast   5 note what failed
+--   1 compare   2 look at every list's type   3 move the offset   4 push, expire, broadcast   5 note what failed
 --
 -- Step 3 is the first write, and the only one that Redis may refuse for reasons of its own (out of memory,
 -- read-only, cannot persist): it raises, and nothing was done. What fails after it is the destination's fault,

@@ -33,6 +33,6 @@ class Script:
 
 
 ADOPT = Script("adopt")
-SET_HAND = Script("set_hand")
+SET_OFFSET = Script("set_offset")
 PUBLISH = Script("publish")
 TRIM = Script("trim")

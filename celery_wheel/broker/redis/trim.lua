@@ -1,6 +1,6 @@
 -- Removes exactly the messages that were peeked, or nothing.
 --
---   KEYS  1 the list  2 the hand hash
+--   KEYS  1 the list  2 the offset hash
 --   ARGV  1 uuid  2 epoch  3 count  4 proof: sha1 (hex) of the messages' marks, oldest first  5 length of a tail
 --
 --   mark of a message    its length, a colon, and its tail

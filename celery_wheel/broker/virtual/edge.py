@@ -1,4 +1,4 @@
-"""The broker edge for any kombu transport: what ``engine.port.Broker`` asks, where the broker keeps no hand.
+"""The broker edge for any kombu transport: what ``engine.port.Broker`` asks, where the broker keeps no offset.
 
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as sent when the
 transport's ``publish`` has returned. What has no route or is refused is reported, never dropped.
@@ -6,7 +6,7 @@ transport's ``publish`` has returned. What has no route or is refused is reporte
 Non-promises: those that the transport does not make. Most of kombu's virtual transports take a message off the server
 when they deliver it, so a scheduler that is killed between a delivery and its commit loses at most ``PREFETCH``
 messages; there is no confirm; and what was in flight when a scheduler died may be there twice, the second time with
-the header ``wheel_again``.
+the header ``wheel_redelivered``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_wheel.broker.envelope import decode, message_of, readable
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.virtual.ingress import Ingress, Token
 from celery_wheel.broker.virtual.outgoing import Outgoing
-from celery_wheel.engine.port import BrokerHand, Peeked, Published, Since
+from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 #: Of one delivery, or the row has its own.
@@ -39,7 +39,7 @@ class KombuBroker:
         max_message_bytes, keep_eta: as ``envelope.decode`` takes them.
     """
 
-    keeps_hand = False
+    keeps_offset = False
 
     def __init__(self, app: Any, *, namespace: str, max_message_bytes: int, keep_eta: bool = False) -> None:
         self._connect: Callable[[], Any] = app.connection_for_write
@@ -51,13 +51,13 @@ class KombuBroker:
 
     # -- the shard ---------------------------------------------------------------------------------
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerHand]:
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         if shard not in self._ingress:
             self._ingress[shard] = Ingress(self._connect, wheel_queue(self._namespace, shard))
         self._ingress[shard].adopt(epoch)
         return {}
 
-    def set_hand(self, shard: int, epoch: int, lane: int, hand: Position) -> None:
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
         """Nothing: it keeps none."""
 
     def leave(self, shard: int, epoch: int) -> None:
@@ -110,9 +110,9 @@ class KombuBroker:
         rows: Sequence[Row],
         now_ms: int,
         since: Since | None = None,
-        again: bool = False,
+        redelivered: bool = False,
     ) -> Published:
-        return self._outgoing.publish(rows, now_ms, again)
+        return self._outgoing.publish(rows, now_ms, redelivered)
 
 
 def _body(message: Any) -> bytes:

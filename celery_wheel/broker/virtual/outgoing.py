@@ -19,7 +19,7 @@ from kombu.entity import Exchange
 from kombu.messaging import Producer
 from kombu.utils import json
 
-from celery_wheel.broker.envelope import AGAIN
+from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.virtual.ingress import CONNECT_S
 from celery_wheel.broker.virtual.trouble import later, lost, told
 from celery_wheel.engine.port import Published, Verdict
@@ -46,7 +46,7 @@ class Outgoing:
         self._declared: set[tuple[str, str]] = set()
         self._tries: dict[int, int] = {}  #: by the id of a row that was refused
 
-    def publish(self, rows: Sequence[Row], now_ms: int, again: bool) -> Published:
+    def publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool) -> Published:
         published, confirmed = Published(Verdict.PUBLISHED), set[int]()
         waiting: dict[str, str] = {}  #: destinations that did not take a message, so that none overtakes it
         stale = False
@@ -57,7 +57,7 @@ class Outgoing:
                     published.refused[row.id] = waiting[row.target]
                     continue
                 try:
-                    reason = self._send(producer, row, now_ms, again)
+                    reason = self._send(producer, row, now_ms, redelivered)
                 except lost(self._connection) as error:
                     # Whose answer was lost may be there all the same, also the first.
                     raise Interrupted(self._drop(error), confirmed) from error
@@ -102,12 +102,12 @@ class Outgoing:
             )
         return ""
 
-    def _send(self, producer: Any, row: Row, now_ms: int, again: bool) -> str:
+    def _send(self, producer: Any, row: Row, now_ms: int, redelivered: bool) -> str:
         """Returns why it cannot be sent, or nothing."""
         try:
             headers, properties = loads(row.headers), loads(row.properties)
-            if again:
-                headers[AGAIN] = True
+            if redelivered:
+                headers[REDELIVERED] = True
             if not self._has_route(row):
                 return f"no queue is bound to exchange {row.exchange!r} with routing key {row.routing_key!r}"
             if row.expires_ms is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select
 
-from celery_wheel.pipeline.source.pieces import Hand
+from celery_wheel.pipeline.source.pieces import LaneOffset
 from celery_wheel.store import open_store
 from celery_wheel.store.place import place_of
 from celery_wheel.store.schema import shard
@@ -43,10 +43,10 @@ def numbers(connection: Connection) -> dict[int, int]:
     return {row.shard: row.seq for row in found}
 
 
-def hands(store: SqlStore, connection: Connection) -> list[Hand]:
+def offsets(store: SqlStore, connection: Connection) -> list[LaneOffset]:
     last = numbers(connection)
     return [
-        Hand(number, one.lane, one.hand, last[number])
+        LaneOffset(number, one.lane, one.offset, last[number])
         for number in last
         for one in store.lanes_seen_by(connection, number)
     ]

@@ -2,13 +2,13 @@
 
 ::
 
-    pending   timer, a range of ids           behind the hands that the driver saw
+    pending   timer, a range of ids           behind the offsets that the driver saw
               timer, a range of positions     where only some due times are asked for: the rest is not looked at
     history   batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
               outcome ─► timer                a range of numbers
 
 A settlement's rows are those that had their place when it was numbered (``seq < number``). After a rollback of the
-broker the hand is put back: new rows may come into a range of which the old ones left already, and were not in it.
+broker the offset is put back: new rows may come into a range of which the old ones left already, and were not in it.
 A replayed range has two settlements, and its rows are there twice: they left twice.
 """
 
@@ -46,12 +46,12 @@ STOPPED = {
 Value = int | str
 
 
-class Hand(NamedTuple):
-    """Where a lane stands: what waits in it is behind ``hand``, at places given up to the number ``last``."""
+class LaneOffset(NamedTuple):
+    """Where a lane stands: what waits in it is behind ``offset``, at places given up to the number ``last``."""
 
     shard: int
     lane: int
-    hand: Position
+    offset: Position
     last: int
 
 
@@ -110,17 +110,17 @@ def conditions(options: Options, *, outcomes: bool = False) -> Where:
     return where
 
 
-def of_ids(after: int, upto: int, hands: Iterable[Hand]) -> tuple[str, Where]:
-    """Pending rows by id, in (after, upto]: FROM and WHERE. Of a lane that is not in ``hands`` all rows wait."""
-    rows = ", ".join(f"({one.shard}, {one.lane}, {one.hand.due_ms}, {one.hand.seq}, {one.last})" for one in hands)
+def of_ids(after: int, upto: int, offsets: Iterable[LaneOffset]) -> tuple[str, Where]:
+    """Pending rows by id, in (after, upto]: FROM and WHERE. Of a lane that is not in ``offsets`` all rows wait."""
+    rows = ", ".join(f"({one.shard}, {one.lane}, {one.offset.due_ms}, {one.offset.seq}, {one.last})" for one in offsets)
     source = f"""wheel_timer t LEFT JOIN (
-        WITH hand (shard, lane, due_ms, seq, last) AS (VALUES {rows}) SELECT * FROM hand
+        WITH offset (shard, lane, due_ms, seq, last) AS (VALUES {rows}) SELECT * FROM offset
     ) h ON h.shard = t.shard AND h.lane = t.lane"""
     where = Where().add("t.id > ? AND t.id <= ?", after, upto).add("t.lane >= 0")
     return source, where.add("h.shard IS NULL OR ((t.due_ms, t.seq) > (h.due_ms, h.seq) AND t.seq <= h.last)")
 
 
-def of_positions(one: Hand, after: Position, upto: Position) -> tuple[str, Where]:
+def of_positions(one: LaneOffset, after: Position, upto: Position) -> tuple[str, Where]:
     """Pending rows of a lane in (after, upto]."""
     where = Where().add("t.shard = ? AND t.lane = ?", one.shard, one.lane).add("(t.due_ms, t.seq) > (?, ?)", *after)
     return "wheel_timer t", where.add("(t.due_ms, t.seq) <= (?, ?)", *upto).add("t.seq <= ?", one.last)

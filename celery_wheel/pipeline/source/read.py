@@ -2,10 +2,10 @@
 
 ::
 
-    driver   one snapshot: hands of all lanes, highest numbers ─► pieces
+    driver   one snapshot: offsets of all lanes, highest numbers ─► pieces
     task     one statement (``fetch``)
 
-Parts are read at different moments, while a scheduler is at work, but up to the same hands and numbers:
+Parts are read at different moments, while a scheduler is at work, but up to the same offsets and numbers:
 
 history   Promise: a row an event that was committed before the driver looked, and of no later one; each once, and what
           was replayed once a time that it left. Non-promises: what retention removes before a task comes to it is
@@ -32,7 +32,7 @@ from sqlalchemy import Connection, func, select
 from celery_wheel.pipeline.columns import PENDING
 from celery_wheel.pipeline.source import pieces
 from celery_wheel.pipeline.source.fetch import fetch
-from celery_wheel.pipeline.source.opened import hands, numbers, opened, plain_url
+from celery_wheel.pipeline.source.opened import numbers, offsets, opened, plain_url
 from celery_wheel.pipeline.source.options import Options
 from celery_wheel.pipeline.source.parts import ranges_of, split
 from celery_wheel.pipeline.source.pieces import SETTLED, STOPPED, Piece, Where
@@ -81,8 +81,8 @@ class Asked:
         if (low, high) == (FIRST_MS, LAST_MS):
             return self._by_id(store, connection)
         found = []
-        for one in hands(store, connection):
-            after, upto = max(one.hand, Position(low, 0).previous()), Position(high, MAX_SEQ)
+        for one in offsets(store, connection):
+            after, upto = max(one.offset, Position(low, 0).previous()), Position(high, MAX_SEQ)
             if after < upto:
                 found.append(self.piece(*pieces.of_positions(one, after, upto)))
         return found
@@ -91,7 +91,7 @@ class Asked:
         low, high = connection.execute(select(func.min(timer.c.id), func.max(timer.c.id))).one()
         if low is None:
             return []
-        states = hands(store, connection)
+        states = offsets(store, connection)
         count = (high - low >> SHARD_BITS) * store.shards
         return [
             self.piece(*pieces.of_ids(after, upto, states))

@@ -2,8 +2,8 @@
 
 ::
 
-    {"store": UUID, "0": {"number": 5381, "hands": {"0": "1800000000000 5120", "3": …}}, "1": …}
-                             │                └ of each lane the hand as of that number: what comes next begins there
+    {"store": UUID, "0": {"number": 5381, "offsets": {"0": "1800000000000 5120", "3": …}}, "1": …}
+                             │                └ of each lane the offset as of that number: what comes next begins there
                              └ all settlements and outcomes up to it were read
 
     latestOffset   (driver)   highest number of each shard, one statement; no further than ``maxRows``
@@ -19,7 +19,7 @@ Order: an offset is behind another in each shard; what became of a task is there
 than what became of it before. Within one, sort by ``at``.
 
 Two things end a stream with an error: another store behind the same URL; and a retention that was faster. The latter is
-known by the hands: a lane's oldest settlement has to begin where the last one that was read has ended. Outcomes that
+known by the offsets: a lane's oldest settlement has to begin where the last one that was read has ended. Outcomes that
 were forgotten unread are not noticed by themselves: they go after the settlements of their time.
 """
 
@@ -56,7 +56,7 @@ class Mark:
     """How far a shard was read."""
 
     number: int = 0
-    hands: dict[int, Position] = field(default_factory=dict)
+    offsets: dict[int, Position] = field(default_factory=dict)
 
 
 class Offset:
@@ -69,7 +69,7 @@ class Offset:
     @classmethod
     def of(cls, found: dict[str, Any]) -> Offset:
         marks = {
-            int(shard): Mark(mark["number"], {int(lane): _position(hand) for lane, hand in mark["hands"].items()})
+            int(shard): Mark(mark["number"], {int(lane): _position(offset) for lane, offset in mark["offsets"].items()})
             for shard, mark in found.items()
             if shard != "store"
         }
@@ -79,7 +79,9 @@ class Offset:
         of_shards = {
             str(shard): {
                 "number": mark.number,
-                "hands": {str(lane): f"{hand.due_ms} {hand.seq}" for lane, hand in sorted(mark.hands.items())},
+                "offsets": {
+                    str(lane): f"{offset.due_ms} {offset.seq}" for lane, offset in sorted(mark.offsets.items())
+                },
             }
             for shard, mark in sorted(self.marks.items())
         }
@@ -186,15 +188,15 @@ def _end(connection: Connection, shard: int, after: int, upto: int, rows: int | 
 
 
 def _moved(connection: Connection, offset: Offset, ends: dict[int, int]) -> Offset:
-    """The offset with some shards further on, and their lanes' hands as of there."""
+    """The offset with some shards further on, and their lanes' offsets as of there."""
     marks = dict(offset.marks)
     for shard, end in ends.items():
         before = marks.get(shard, Mark())
         new = (batch.c.shard == shard, batch.c.id > before.number, batch.c.id <= end)
         last = select(func.max(batch.c.id)).where(*new).group_by(batch.c.lane)
-        hands = select(batch.c.lane, batch.c.to_due_ms, batch.c.to_seq).where(batch.c.id.in_(last))
-        found = {row.lane: Position(row.to_due_ms, row.to_seq) for row in connection.execute(hands)}
-        marks[shard] = Mark(end, before.hands | found)
+        offsets = select(batch.c.lane, batch.c.to_due_ms, batch.c.to_seq).where(batch.c.id.in_(last))
+        found = {row.lane: Position(row.to_due_ms, row.to_seq) for row in connection.execute(offsets)}
+        marks[shard] = Mark(end, before.offsets | found)
     return Offset(offset.store, marks)
 
 
@@ -209,6 +211,6 @@ def _check_loss(connection: Connection, shard: int, mark: Mark) -> None:
     first = select(func.min(batch.c.id)).where(of_shard).group_by(batch.c.lane)
     begins = select(batch.c.lane, batch.c.from_due_ms, batch.c.from_seq).where(batch.c.id.in_(first))
     for lane, *place in connection.execute(begins):
-        read = mark.hands.get(lane, ORIGIN)
+        read = mark.offsets.get(lane, ORIGIN)
         if Position(*place) > read:
             raise StoreUnusable(LOST.format(shard=shard, lane=lane, read=tuple(read), begins=tuple(place)))

@@ -105,6 +105,6 @@ def _outcomes(connection: Connection, timer_id: int) -> list[Stopped]:
 def _state(task: Task, lane: LaneState | None, stopped: list[Stopped]) -> str:
     if task.lane == REST:
         return stopped[-1].kind if stopped else "parked"
-    if task.position <= (ORIGIN if lane is None else lane.hand):
+    if task.position <= (ORIGIN if lane is None else lane.offset):
         return "dispatched"
-    return "leaving" if lane is not None and task.position <= lane.cut else "pending"
+    return "leaving" if lane is not None and task.position <= lane.watermark else "pending"

@@ -48,8 +48,8 @@ def waiting_of(store: SqlStore, shard: int, task_ids: Sequence[str]) -> list[Tas
     """Those of the tasks that wait in the shard: not handed to the broker, not laid to rest."""
     found: list[Task] = []
     with store.database.snapshot() as connection:
-        cuts = {lane.lane: lane.cut for lane in store.lanes_seen_by(connection, shard)}
+        watermarks = {lane.lane: lane.watermark for lane in store.lanes_seen_by(connection, shard)}
         for start in range(0, len(task_ids), AT_ONCE):
             here = (timer.c.shard == shard) & timer.c.task_id.in_(task_ids[start : start + AT_ONCE])
             found += [Task(*row) for row in connection.execute(select(*TASK_COLUMNS).where(here))]
-    return [task for task in found if task.lane in cuts and task.position > cuts[task.lane]]
+    return [task for task in found if task.lane in watermarks and task.position > watermarks[task.lane]]

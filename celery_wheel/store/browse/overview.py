@@ -97,10 +97,10 @@ def names(store: SqlStore) -> Names:
 
 
 def next_due(connection: Connection, shard: int, lanes: Iterable[LaneState]) -> dict[int, int]:
-    """When the first row behind each lane's hand is due, at the moment that the connection sees; idle lanes are out."""
+    """When the first row behind each lane's offset is due, as the connection sees it; idle lanes are left out."""
     place, firsts = tuple_(timer.c.due_ms, timer.c.seq), dict[int, int | None]()
     for lane in lanes:
-        behind = and_(timer.c.shard == shard, timer.c.lane == lane.lane, place > tuple_(*lane.hand))
+        behind = and_(timer.c.shard == shard, timer.c.lane == lane.lane, place > tuple_(*lane.offset))
         first = select(timer.c.due_ms).where(behind).order_by(timer.c.due_ms, timer.c.seq).limit(1)
         firsts[lane.lane] = connection.scalar(first)
     return {lane: due_ms for lane, due_ms in firsts.items() if due_ms is not None}

@@ -2,7 +2,7 @@
 
 ::
 
-    shard 0, lane 0  ──┐  hand ├──── pending ────►  range of the position index, from the page's beginning
+    shard 0, lane 0  ──┐  offset ├──── pending ────►  range of the position index, from the page's beginning
     shard 0, lane 1  ──┼─► merged in order of position ─► page ─► next = the last line's position
     shard 1, lane 0  ──┘                                               None: there is nothing behind it
 
@@ -96,7 +96,7 @@ def pending(store: SqlStore, criteria: Criteria, after: Position = ORIGIN, limit
         }
         for shard, lane in lanes:
             hours, looked_to = spans[shard]
-            low, high = max(lane.hand, begin), criteria.last
+            low, high = max(lane.offset, begin), criteria.last
             ranges = [(max(low, one), min(high, other)) for one, other in hours]
             ranges = [(one, other) for one, other in ranges if one < other]
             looked_to = looked_to if looked_to is not None and looked_to < high else None
@@ -112,7 +112,7 @@ def dispatched(store: SqlStore, criteria: Criteria, before: Position = END, limi
         lanes = criteria.lanes(store, connection)
         last = min(criteria.last, before.previous())
         for shard, lane in lanes:
-            where = and_(_in_lane(shard, lane), within(criteria.first, min(last, lane.hand)))
+            where = and_(_in_lane(shard, lane), within(criteria.first, min(last, lane.offset)))
             sources.append(Backward(connection, where, criteria.names, _share(len(lanes))))
         page: Page[Task] = merged(sources, limit, newest_first=True)
         return replace(page, items=with_times(connection, page.items))

@@ -16,8 +16,8 @@ from django_wheel.project import project_wheel
 
 class Command(BaseCommand):
     help = (
-        "Show each shard's holder, hand, pending tasks and levels. Exit code: 0 when every shard has a holder that was "
-        "heard of in the last 5 seconds, 3 when one has not, 1 when there is no store to read."
+        "Show each shard's holder, offset, pending tasks and levels. Exit code: 0 when every shard has a holder that "
+        "was heard of in the last 5 seconds, 3 when one has not, 1 when there is no store to read."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

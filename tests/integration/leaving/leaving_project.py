@@ -30,7 +30,7 @@ def note(name: str, request: Any, eta_ms: int) -> None:
         "ran_ms": time.time_ns() // 1_000_000,
         "eta_ms": eta_ms,
         "eta": request.eta,
-        "again": bool(headers.get("wheel_again")),
+        "again": bool(headers.get("wheel_redelivered")),
         "greeting": headers.get("greeting"),
         "queue": request.delivery_info.get("routing_key"),
         "priority": request.delivery_info.get("priority"),

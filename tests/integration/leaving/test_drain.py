@@ -86,7 +86,7 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: Stack) ->
     assert {one["id"] for one in found} == {*ids, inbox}
     assert len(found) == 31
     assert all(one["eta"] and one["wheel_native"] for one in found)
-    assert not any(one.get("wheel_again") for one in found)
+    assert not any(one.get("wheel_redelivered") for one in found)
     for shard in range(2):
         mine = [one["id"] for one in found if shard_of(one["id"]) == shard and one["id"] != inbox]
         assert mine == [id_ for id_ in ids if shard_of(id_) == shard]
@@ -120,7 +120,7 @@ def test_workers_that_know_no_wheel_run_what_was_handed_over_when_it_is_due(stac
 
 
 def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: Stack) -> None:
-    """The hand, which went ahead to the last due time, is back: nothing new waits for that time."""
+    """The offset, which went ahead to the last due time, is back: nothing new waits for that time."""
     filled(stack, 5, in_s=100_000)
     drained(stack, to_broker=True)
     queued(stack)
@@ -137,7 +137,7 @@ def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: 
 def test_one_that_ends_while_it_puts_the_hand_back_leaves_nothing_twice(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Rows are laid to rest by then; with ``Change`` the broker's hand is back and the store's is not."""
+    """Rows are laid to rest by then; with ``Change`` the broker's offset is back and the store's is not."""
     ids = filled(stack, 5, in_s=100_000)
     ids.append(send(stack, "overdue", 0.01))
 
@@ -165,7 +165,7 @@ def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: Stack, after:
     done = drained(stack, to_broker=True)
     assert done.left == 0
     found = queued(stack)
-    first = [one["id"] for one in found if not one.get("wheel_again")]
+    first = [one["id"] for one in found if not one.get("wheel_redelivered")]
     assert sorted({one["id"] for one in found}) == sorted(ids)
     assert len(first) == len(set(first)), "what comes twice is marked"
     assert all(one["eta"] for one in found)

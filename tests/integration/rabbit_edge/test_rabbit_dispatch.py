@@ -52,7 +52,7 @@ def test_an_exchange_that_goes_while_it_is_believed_in_concerns_its_rows_alone(y
     arrived = yard.take("mail")
     assert set(ids(arrived)) == {"task-1", "task-2", "task-4"}
     twice = [one for one in arrived if ids(arrived).count(ids([one])[0]) > 1]
-    assert sum("wheel_again" in one.properties["application_headers"] for one in twice) >= len(twice) // 2
+    assert sum("wheel_redelivered" in one.properties["application_headers"] for one in twice) >= len(twice) // 2
 
 
 @pytest.mark.parametrize("kind", ["direct", "topic", "fanout", "headers"])
@@ -94,8 +94,8 @@ def test_a_message_that_kills_the_channel_is_found_and_the_others_arrive(yard: Y
     assert "closes the channel" in published.failed[5]
     arrived = yard.take("mail")
     assert set(ids(arrived)) == {f"task-{n}" for n in range(10) if n != 5}
-    firsts = {ids([one])[0] for one in arrived if "wheel_again" not in one.properties["application_headers"]}
-    seconds = [ids([one])[0] for one in arrived if "wheel_again" in one.properties["application_headers"]]
+    firsts = {ids([one])[0] for one in arrived if "wheel_redelivered" not in one.properties["application_headers"]}
+    seconds = [ids([one])[0] for one in arrived if "wheel_redelivered" in one.properties["application_headers"]]
     assert len(arrived) - len(set(ids(arrived))) <= len(seconds), "what is there twice says so"
     assert firsts | set(seconds) == set(ids(arrived))
 
@@ -109,9 +109,9 @@ def test_what_cannot_be_written_fails_alone(yard: Yard) -> None:
 
 def test_a_mark_says_that_it_may_be_there_already(yard: Yard) -> None:
     yard.queue("mail")
-    yard.publish(yard.edge(), [row(1)], again=True)
+    yard.publish(yard.edge(), [row(1)], redelivered=True)
     (message,) = yard.take("mail")
-    assert message.properties["application_headers"]["wheel_again"] is True
+    assert message.properties["application_headers"]["wheel_redelivered"] is True
 
 
 def test_expiry_is_what_is_left_and_priority_is_the_rows_own(yard: Yard) -> None:
@@ -133,12 +133,12 @@ def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
     edge = yard.edge()
     write, written = window.write, 0
 
-    def write_until_it_ends(one: Row, now_ms: int, again: bool) -> object:
+    def write_until_it_ends(one: Row, now_ms: int, redelivered: bool) -> object:
         nonlocal written
         written += 1
         if written == 150:
             yard.cut_all()
-        return write(one, now_ms, again)
+        return write(one, now_ms, redelivered)
 
     monkeypatch.setattr(window, "write", write_until_it_ends)
     rows = [row(n) for n in range(400)]
@@ -147,11 +147,13 @@ def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
     confirmed = caught.value.confirmed
     assert 0 < len(confirmed) < 150
     left = [one for one in rows if one.id not in confirmed]
-    assert yard.publish(edge, left, again=True).failed == {}
+    assert yard.publish(edge, left, redelivered=True).failed == {}
     arrived = yard.take("mail")
     assert {f"task-{n}" for n in range(400)} == set(ids(arrived))
     for task_id in {one for one in ids(arrived) if ids(arrived).count(one) > 1}:
-        marks = ["wheel_again" in one.properties["application_headers"] for one in arrived if ids([one]) == [task_id]]
+        marks = [
+            "wheel_redelivered" in one.properties["application_headers"] for one in arrived if ids([one]) == [task_id]
+        ]
         assert marks == [False, True]
 
 
@@ -170,7 +172,7 @@ def test_an_alarm_is_noticed_and_dispatch_goes_on_after_it(yard: Yard) -> None:
 
     def goes_on() -> bool:
         try:
-            return not yard.publish(edge, [row(2)], again=True).failed
+            return not yard.publish(edge, [row(2)], redelivered=True).failed
         except BrokerError:
             return False
 

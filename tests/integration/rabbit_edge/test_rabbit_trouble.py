@@ -230,7 +230,7 @@ def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: p
     try:
         for _ in range(6):
             with pytest.raises(BrokerError, match=r"alarm|answer") as caught:
-                yard.publish(edge, rows, again=bool(interrupted))
+                yard.publish(edge, rows, redelivered=bool(interrupted))
             interrupted += isinstance(caught.value, Interrupted)
     finally:
         yard.server.ctl("set_vm_memory_high_watermark", "0.6")
@@ -238,7 +238,7 @@ def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: p
 
     def goes_on() -> bool:
         try:
-            return not yard.publish(edge, rows, again=True).failed
+            return not yard.publish(edge, rows, redelivered=True).failed
         except BrokerError:
             return False
 
@@ -256,10 +256,10 @@ def test_a_shard_that_is_given_up_sends_no_more_in_the_middle_of_a_chunk(
     edge.adopt(0, 1)
     write = window.write
 
-    def write_until_it_is_given_up(one: Row, now_ms: int, again: bool) -> Any:
+    def write_until_it_is_given_up(one: Row, now_ms: int, redelivered: bool) -> Any:
         if one.id == 30:
             edge.leave(0, 1)
-        return write(one, now_ms, again)
+        return write(one, now_ms, redelivered)
 
     monkeypatch.setattr(window, "write", write_until_it_is_given_up)
     with pytest.raises(Interrupted, match="given up"):

@@ -63,5 +63,5 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
 
 @pytest.fixture
 def broker(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
-    """Holds SHARD at EPOCH; the hand of lane 0 is at the origin."""
+    """Holds SHARD at EPOCH; the offset of lane 0 is at the origin."""
     return adopted(connect(server))

@@ -50,10 +50,10 @@ def at(number: int) -> Position:
 
 
 def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
-    """The broker, holding SHARD at EPOCH with the hands of these lanes at the origin."""
+    """The broker, holding SHARD at EPOCH with the offsets of these lanes at the origin."""
     broker.adopt(SHARD, EPOCH)
     for lane in lanes or (0,):
-        broker.set_hand(SHARD, EPOCH, lane, ORIGIN)
+        broker.set_offset(SHARD, EPOCH, lane, ORIGIN)
     return broker
 
 

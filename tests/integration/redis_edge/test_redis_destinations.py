@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import BrokerHand, Published, Verdict
+from celery_wheel.engine.port import BrokerOffset, Published, Verdict
 from celery_wheel.store.model import ORIGIN, Row
 from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
 from tests.servers import RedisServer, wait_until
@@ -79,7 +79,7 @@ def test_all_keys_have_the_global_prefix(
     )
     assert broker.trim(SHARD, EPOCH, broker.peek(SHARD, 10, 1000).token)
     assert set(client.keys()) == {
-        b"app:wheel.hand.3",
+        b"app:wheel.offset.3",
         b"app:_kombu.binding.news",
         b"app:mail\x06\x169",
         b"app:bound",
@@ -264,7 +264,7 @@ def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(
     assert pushed(client) == [1, 5]
     assert pushed(client, "worse") == [4]
     assert publish(broker, *rows) == Published(Verdict.ALREADY, expected)
-    assert broker.adopt(SHARD, EPOCH + 1) == {0: BrokerHand(at(5), expected)}
+    assert broker.adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(at(5), expected)}
 
 
 def test_what_was_refused_is_forgotten_with_the_next_chunk(broker: RedisBroker, client: redis.Redis) -> None:
@@ -272,8 +272,8 @@ def test_what_was_refused_is_forgotten_with_the_next_chunk(broker: RedisBroker, 
     bad = make_row(1, routing_key="bad", queue="bad")
     assert publish(broker, bad).failed
     assert publish(broker, make_row(2), from_=1).failed == {}
-    assert publish(broker, bad) == Published(Verdict.ALREADY, {})  # the hand is past its end
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    assert publish(broker, bad) == Published(Verdict.ALREADY, {})  # the offset is past its end
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
 
 
 def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
@@ -288,8 +288,8 @@ def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: Redis
 def test_setting_a_hand_forgets_what_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
     client.set("bad", "a string")
     assert publish(broker, make_row(1, routing_key="bad", queue="bad")).failed
-    broker.set_hand(SHARD, EPOCH, 0, at(2))
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    broker.set_offset(SHARD, EPOCH, 0, at(2))
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
 
 
 def test_a_row_with_one_bad_queue_of_two_goes_to_neither(broker: RedisBroker, client: redis.Redis) -> None:

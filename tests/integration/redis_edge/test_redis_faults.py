@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import BrokerHand, Published, Verdict
+from celery_wheel.engine.port import BrokerOffset, Published, Verdict
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
 from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
@@ -17,7 +17,7 @@ from tests.servers import RedisServer, free_port, wait_until
 
 
 def publish(broker: RedisBroker, first: int, last: int) -> Published:
-    """Rows first … last, after the hand stood just before them."""
+    """Rows first … last, after the offset stood just before them."""
     rows = [make_row(n) for n in range(first, last + 1)]
     return broker.publish(SHARD, EPOCH, 0, at(first - 1) if first > 1 else ORIGIN, at(last), rows, NOW_MS)
 
@@ -30,7 +30,7 @@ def test_nobody_listens(connect: Callable[..., RedisBroker]) -> None:
     broker = connect(f"redis://:secret@127.0.0.1:{free_port()}/0")
     calls: list[Callable[[], object]] = [
         lambda: broker.adopt(SHARD, EPOCH),
-        lambda: broker.set_hand(SHARD, EPOCH, 0, at(1)),
+        lambda: broker.set_offset(SHARD, EPOCH, 0, at(1)),
         lambda: publish(broker, 1, 1),
         lambda: broker.peek(SHARD, 1, 1),
         broker.now_ms,
@@ -82,7 +82,7 @@ def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, conne
     publish(broker, 3, 4)
     own_server.restart()
     assert publish(broker, 5, 6) == Published(Verdict.ROLLED_BACK, {})
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     assert publish(broker, 3, 4).verdict is Verdict.PUBLISHED
     assert pushed(own_server.client()) == [1, 2, 3, 4]
 
@@ -116,9 +116,9 @@ def test_a_lost_script_cache_goes_unnoticed(broker: RedisBroker, client: redis.R
     client.script_flush()
     assert broker.trim(SHARD, EPOCH, peeked.token)
     client.script_flush()
-    broker.set_hand(SHARD, EPOCH, 0, at(9))
+    broker.set_offset(SHARD, EPOCH, 0, at(9))
     client.script_flush()
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(9), {})}
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(9), {})}
     assert pushed(client) == [1, 2]
 
 
@@ -140,7 +140,7 @@ def test_a_full_server_takes_nothing_and_the_hand_stays(
     with pytest.raises(BrokerError, match="is full"):
         publish(broker, 3, 3)
     assert pushed(client) == [1, 2]
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(at(2), {})}
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     client.config_set("maxmemory", 0)
     assert publish(broker, 3, 1_000) == Published(Verdict.PUBLISHED, {})
 
@@ -203,7 +203,7 @@ def test_a_user_without_rights_is_told_so(own_server: RedisServer, connect: Call
     assert "secret" not in str(caught.value)
     with pytest.raises(BrokerError, match="does not permit this"):  # to read a binding set: no reason to refuse rows
         broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")], NOW_MS)
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerHand(ORIGIN, {})}
+    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
 def test_a_wrong_password_is_told_so(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:

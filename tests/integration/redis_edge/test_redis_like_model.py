@@ -30,7 +30,7 @@ numbers = st.integers(0, 12)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("adopt"), epochs),
-        st.tuples(st.just("set_hand"), epochs, lanes, numbers),
+        st.tuples(st.just("set_offset"), epochs, lanes, numbers),
         st.tuples(st.just("publish"), epochs, lanes, numbers, st.integers(1, 4)),
         st.tuples(st.just("continue"), epochs, lanes, st.integers(1, 4)),
         st.tuples(st.just("produce"), st.integers(1, 3)),
@@ -56,10 +56,10 @@ class Both:
         self.produced = 0
 
     def adopt(self, epoch: int) -> None:
-        self._same(lambda broker: [(n, h.hand, set(h.failed)) for n, h in sorted(broker.adopt(SHARD, epoch).items())])
+        self._same(lambda broker: [(n, h.offset, set(h.failed)) for n, h in sorted(broker.adopt(SHARD, epoch).items())])
 
-    def set_hand(self, epoch: int, lane: int, number: int) -> None:
-        self._same(lambda broker: broker.set_hand(SHARD, epoch, lane, at(number)))
+    def set_offset(self, epoch: int, lane: int, number: int) -> None:
+        self._same(lambda broker: broker.set_offset(SHARD, epoch, lane, at(number)))
 
     def publish(self, epoch: int, lane: int, number: int, count: int) -> None:
         rows = [make_row(n, routing_key=QUEUES[n % 3], queue=QUEUES[n % 3]) for n in range(number, number + count)]
@@ -73,8 +73,8 @@ class Both:
 
     def go_on(self, epoch: int, lane: int, count: int) -> None:
         """Publish from where the lane stands, so that most sequences get somewhere."""
-        found = self.server.keys.hands.get(lane)
-        self.publish(epoch, lane, found.hand.seq + 1 if found else 1, count)
+        found = self.server.keys.offsets.get(lane)
+        self.publish(epoch, lane, found.offset.seq + 1 if found else 1, count)
 
     def produce(self, count: int) -> None:
         for _ in range(count):

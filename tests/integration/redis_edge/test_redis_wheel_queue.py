@@ -9,7 +9,7 @@ import redis
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
-from celery_wheel.errors import BrokerError, Fenced, HandLost
+from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Unreadable
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted
 from tests.servers import RedisServer
@@ -145,8 +145,8 @@ def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client:
     push(client, b"1")
     peeked = broker.peek(SHARD, 1, 1000)
     if epoch == EPOCH:
-        client.delete(f"wheel.hand.{SHARD}")
-    with pytest.raises(HandLost, match="must be adopted anew"):
+        client.delete(f"wheel.offset.{SHARD}")
+    with pytest.raises(OffsetLost, match="must be adopted anew"):
         broker.trim(SHARD, epoch, peeked.token)
     assert client.llen(QUEUE) == 1
 

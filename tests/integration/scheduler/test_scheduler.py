@@ -40,7 +40,7 @@ def test_of_two_one_holds_and_the_other_takes_over_within_three_seconds_of_a_kil
     first.kill()
     killed_at = time.monotonic()
     epoch_before = 1
-    wait_until(lambda: bench.redis.hget("wheel.hand.0", "epoch") > b"%019d" % epoch_before, "the second adopts", 3)
+    wait_until(lambda: bench.redis.hget("wheel.offset.0", "epoch") > b"%019d" % epoch_before, "the second adopts", 3)
     assert time.monotonic() - killed_at < 3
     wait_until(lambda: len(bench.dispatched()) == 10, "the second dispatches what the first had accepted")
     assert bench.dispatched() == early + late

@@ -119,10 +119,10 @@ def test_a_topic_exchange_routes_and_what_has_no_route_is_told(app: Any) -> None
     edge = edge_of(app)
     row = Row(1, 0, 1, 1, 1, "t", "news", "topic", "news.x", None, None, None, None, b"{}", b"{}", b"x")
     lost = Row(2, 0, 2, 2, 2, "t", "nowhere", "direct", "x", None, None, None, None, b"{}", b"{}", b"x")
-    published = edge.publish(0, 1, 0, ORIGIN, Position(2, 2), [row, lost], 0, again=True)
+    published = edge.publish(0, 1, 0, ORIGIN, Position(2, 2), [row, lost], 0, redelivered=True)
     assert published.failed.keys() == {2}
     (raw,) = [Channel.queues["all"].get_nowait()]
-    assert raw["headers"] == {"wheel_again": True}
+    assert raw["headers"] == {"wheel_redelivered": True}
     edge.close()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from celery_wheel.broker.envelope import END_OF_TIME_MS
 from celery_wheel.engine.limits import Limits
 from tests.unit.engine.conftest import Rig
-from tests.unit.engine.test_no_hand import RabbitRig
+from tests.unit.engine.test_no_offset import RabbitRig
 
 AHEAD = Limits(ahead_ms=END_OF_TIME_MS)
 YEAR_MS = 365 * 86_400_000

@@ -115,7 +115,7 @@ def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> N
     shard = rig.disk.shard(0)
     assert sum(batch.count for batch in shard.batches) == 10
     assert len(shard.batches) == 1
-    assert shard.lanes[0].hand == max(stored.row.position for stored in shard.rows.values())
+    assert shard.lanes[0].offset == max(stored.row.position for stored in shard.rows.values())
     assert not any(shard.tally.values())
 
 
@@ -192,7 +192,7 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     finish(rig.engine.release())
     shard = rig.disk.shard(0)
     assert shard.holder is None
-    assert shard.lanes[0].hand > Position(0, 0)
+    assert shard.lanes[0].offset > Position(0, 0)
 
 
 def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: Rig) -> None:
@@ -369,7 +369,7 @@ class TestBrokerRollback:
             rig.pass_time(60_000)
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2"]
-        rig.server.keys.hands[0].hand = Position(0, 1)  # Redis comes back as it was before any of them
+        rig.server.keys.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
         return rig
 
     def test_what_the_broker_lost_leaves_once_more_also_when_nothing_else_is_due(self) -> None:
@@ -416,7 +416,7 @@ class TestBrokerRollback:
 
     def test_a_flushed_broker_is_no_rollback(self) -> None:
         rig = self.dispatched(Limits())
-        rig.server.keys.hands.clear()
+        rig.server.keys.offsets.clear()
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"]
         assert rig.engine.stats.rollbacks == 0

@@ -275,7 +275,7 @@ def test_what_is_found_too_late_is_set_aside(held: Rig) -> None:
     [outcome] = held.disk.shard(0).outcomes
     assert (outcome.kind, outcome.actor) == ("expired", "wheel")
     assert outcome.reason == "it was found 61.000 s late, and its misfire option allows 60 s"
-    assert held.disk.shard(0).lanes[0].hand > ORIGIN
+    assert held.disk.shard(0).lanes[0].offset > ORIGIN
 
 
 def test_a_pause_makes_late_as_an_outage_does(held: Rig) -> None:

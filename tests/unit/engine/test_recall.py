@@ -101,7 +101,7 @@ class TestReplay:
         ask(rig, "replay", [row_of(rig, "a")])
         rig.send("new", 0)
         rig.run()
-        lanes = {lane.lane: lane.again for lane in rig.store.lanes(0)}
+        lanes = {lane.lane: lane.redelivered for lane in rig.store.lanes(0)}
         assert lanes == {0: False, 1: True}
         assert rig.disk.shard(0).rows[int(row_of(rig, "new"))].row.lane == 0
         ask(rig, "replay", [row_of(rig, "a")], "00000000-0000-4000-8000-000000000002")

@@ -98,7 +98,7 @@ def test_a_taken_back_requeue_and_replay_send_nothing(rig: Rig) -> None:
     rig.send("next", 0)
     rig.run(rounds=2)
     assert rig.pushed == ["good", "next"], "no reservation was left behind"
-    assert rig.disk.shard(0).lanes[0].hand > Position(0, 0)
+    assert rig.disk.shard(0).lanes[0].offset > Position(0, 0)
 
 
 def test_who_comes_too_late_is_answered(rig: Rig) -> None:

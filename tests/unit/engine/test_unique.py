@@ -17,7 +17,7 @@ def states(rig: Rig) -> dict[str, str]:
     for stored in data.rows.values():
         assert isinstance(stored.message, Message)
         row = stored.row
-        left = "left" if row.lane != REST and row.position <= data.lanes[row.lane].hand else "waits"
+        left = "left" if row.lane != REST and row.position <= data.lanes[row.lane].offset else "waits"
         found[stored.message.task_id] = kinds.get(row.id, left)
     return found
 

@@ -53,8 +53,8 @@ def test_a_message_comes_back_as_it_was(parts: dict[str, Any]) -> None:
 
 def test_what_was_in_doubt_is_marked_and_what_goes_back_has_another_id_always_the_same() -> None:
     one = made()
-    found = back(Kept(5, 1, 7, one, again=True), DRAIN)
-    assert json.loads(found.headers)["wheel_again"] is True
+    found = back(Kept(5, 1, 7, one, redelivered=True), DRAIN)
+    assert json.loads(found.headers)["wheel_redelivered"] is True
     assert found.envelope_id != one.envelope_id
     assert found.envelope_id == back(Kept(5, 1, 7, one), DRAIN).envelope_id
 

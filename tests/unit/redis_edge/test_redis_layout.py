@@ -1,4 +1,4 @@
-"""Keys and topics, held against kombu's own code; names and numbers of the hand hash."""
+"""Keys and topics, held against kombu's own code; names and numbers of the offset hash."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kombu.transport.redis import Channel
 
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.broker.redis import hands
+from celery_wheel.broker.redis import offsets
 from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.engine.port import BrokerHand
+from celery_wheel.engine.port import BrokerOffset
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
 
 OPTIONS: list[dict[str, Any]] = [
@@ -71,35 +71,35 @@ def test_the_prefix_comes_first_and_the_argument_wins_over_the_option() -> None:
 
 def test_the_names_that_others_rely_on() -> None:
     assert wheel_queue_name("wheel", 3) == "wheel.3"
-    assert hands.hand_key("app:", "wheel", 3) == "app:wheel.hand.3"
+    assert offsets.offset_key("app:", "wheel", 3) == "app:wheel.offset.3"
 
 
-# -- the hand ----------------------------------------------------------------------------------------
+# -- the offset ----------------------------------------------------------------------------------------
 
 positions = st.builds(Position, st.integers(0, MAX_SEQ), st.integers(0, MAX_SEQ))
 
 
 @given(positions, positions)
 def test_positions_as_text_compare_as_positions(one: Position, other: Position) -> None:
-    assert (hands.encode_position(one) < hands.encode_position(other)) == (one < other)
-    assert hands.decode_position(hands.encode_position(one).encode()) == one
+    assert (offsets.encode_position(one) < offsets.encode_position(other)) == (one < other)
+    assert offsets.decode_position(offsets.encode_position(one).encode()) == one
 
 
 @pytest.mark.parametrize("value", [-1, 10**19])
 def test_a_number_that_would_compare_wrongly_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=re.escape(f"epoch must be a number of at most 19 digits, got {value}")):
-        hands.encode_number("epoch", value)
+        offsets.encode_number("epoch", value)
 
 
 def test_lanes_are_read_whatever_else_is_in_the_hash() -> None:
-    fields = [b"uuid", b"u", b"epoch", b"1", b"lane:0", hands.encode_position(Position(5, 6)).encode()]
+    fields = [b"uuid", b"u", b"epoch", b"1", b"lane:0", offsets.encode_position(Position(5, 6)).encode()]
     fields += [
         b"failed:0",
         b'{"7": "\xff\xc3\xa4"}',
         b"set:0",
         b"9",
         b"lane:12",
-        hands.encode_position(ORIGIN).encode(),
+        offsets.encode_position(ORIGIN).encode(),
     ]
-    expected = {0: BrokerHand(Position(5, 6), {7: "\N{REPLACEMENT CHARACTER}ä"}), 12: BrokerHand(ORIGIN, {})}
-    assert hands.read_lanes(fields) == expected
+    expected = {0: BrokerOffset(Position(5, 6), {7: "\N{REPLACEMENT CHARACTER}ä"}), 12: BrokerOffset(ORIGIN, {})}
+    assert offsets.read_lanes(fields) == expected

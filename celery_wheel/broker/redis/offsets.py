@@ -1,20 +1,20 @@
-"""The hand hash: where each lane of a shard stands in Redis, and who may move it.
+"""The offset hash: where each lane of a shard stands in Redis, and who may move it.
 
 ::
 
-    wheel.hand.3                          one hash a namespace and shard, behind the global key prefix
+    wheel.offset.3                          one hash a namespace and shard, behind the global key prefix
       uuid      0192f…                    the store these positions belong to
       epoch     0000000000000000012       the holder; only it publishes, trims and sets
       seen      1700000000000             when it last adopted, by Redis's clock: twice a second
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
-      set:0     0000000004213374422       serial of the last set_hand, see ``set_hand.lua``
+      set:0     0000000004213374422       serial of the last set_offset, see ``set_offset.lua``
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers:
 Lua would make doubles of them, and a seq has 63 bits.
 
-``failed`` travels with the hand: after a crash between the script and the settlement the next holder
+``failed`` travels with the offset: after a crash between the script and the settlement the next holder
 still learns from ``adopt`` which rows their queues refused.
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from celery_wheel.engine.port import BrokerHand, Since
+from celery_wheel.engine.port import BrokerOffset, Since
 from celery_wheel.store.model import Position
 
 #: Digits of 2**63 - 1.
@@ -33,8 +33,8 @@ _LANE = "lane:"
 _FAILED = "failed:"
 
 
-def hand_key(prefix: str, namespace: str, shard: int) -> str:
-    return f"{prefix}{namespace}.hand.{shard}"
+def offset_key(prefix: str, namespace: str, shard: int) -> str:
+    return f"{prefix}{namespace}.offset.{shard}"
 
 
 def lane_field(lane: int) -> str:
@@ -81,12 +81,12 @@ def decode_failed(raw: bytes) -> dict[int, str]:
     return {int(row_id): reason for row_id, reason in json.loads(raw.decode("utf-8", "replace")).items()}
 
 
-def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerHand]:
-    """The hash as HGETALL answers a script (name, value, name, value …), as hands by lane."""
+def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerOffset]:
+    """The hash as HGETALL answers a script (name, value, name, value …), as offsets by lane."""
     values = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
     lanes = {int(name.removeprefix(_LANE)): value for name, value in values.items() if name.startswith(_LANE)}
     return {
-        lane: BrokerHand(
+        lane: BrokerOffset(
             decode_position(value),
             decode_failed(values.get(failed_field(lane), b"{}")),
             decode_since(values.get(f"since:{lane}", b"")),

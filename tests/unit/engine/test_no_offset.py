@@ -1,4 +1,4 @@
-"""The engine with a broker that keeps no hand: what may be there twice says so, and a former holder sends nothing."""
+"""The engine with a broker that keeps no offset: what may be there twice says so, and a former holder sends nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RabbitRig(Rig):
         self.model = ModelRabbit(
             self.rabbit,
             self.clock.now_ms,
-            pushed=lambda row, now_ms, again: self.sent_as.append((self.task_id(row.id), again)),
+            pushed=lambda row, now_ms, redelivered: self.sent_as.append((self.task_id(row.id), redelivered)),
         )
         return Engine(0, name, ModelStore(self.disk), self.model, self.clock, self.limits)
 
