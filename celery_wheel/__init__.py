@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
     from celery_wheel.control import wheel_of
     from celery_wheel.errors import NotCommitted, WheelUnavailable
-    from celery_wheel.request import Completed, Pending, Verdict
+    from celery_wheel.requests.request import Pending
+    from celery_wheel.requests.verdicts import Completed, Verdict
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,9 +32,9 @@ _HOME = {
     "Celery": "celery_wheel.app",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
-    "Completed": "celery_wheel.request",
-    "Verdict": "celery_wheel.request",
-    "Pending": "celery_wheel.request",
+    "Completed": "celery_wheel.requests.verdicts",
+    "Verdict": "celery_wheel.requests.verdicts",
+    "Pending": "celery_wheel.requests.request",
     "NotCommitted": "celery_wheel.errors",
     "WheelUnavailable": "celery_wheel.errors",
 }

@@ -13,19 +13,24 @@
 2. The id of a task that waits is a UUIDv7, unless the caller chose one.
 3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
 4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
-   once, and the app remains what it is when it is pickled for another process.
+   once, and the app remains what it is when it is pickled for another process. A ``send_task`` of the project's own
+   class gets what the caller gave, as it was given, but for a delay that the wheel takes: that is an instant there.
 5. The app's workers have a step more, which does nothing unless ``wheel_rescue`` is set (``celery_wheel.rescue``).
    Where it is set, what ``wheel=False`` leaves to Celery is marked, or a worker would rescue it.
 
-Not here: ``task_always_eager``, which never sends, and messages that are published past ``send_task``.
+Not here: ``task_always_eager``, which never sends, messages that are published past ``send_task``, and an ``amqp`` or a
+sender that was replaced by something else: what is sent through those is Celery's.
 """
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import celery
+from celery.app.amqp import AMQP
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
@@ -33,12 +38,15 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.eta import due, microseconds
 from celery_wheel.ids import uuid7
-from celery_wheel.interception import HeldEta, WheelAMQP, hold
+from celery_wheel.interception import HeldEta, WheelAMQP, diverting, hold
 from celery_wheel.options import CallOptions, parse
 from celery_wheel.reach import reaches
 from celery_wheel.transaction import inbox_of, wanted
 
 App = TypeVar("App")
+
+#: What a call of Celery's ``send_task`` may give by position.
+_POSITIONS = tuple(inspect.signature(celery.Celery.send_task).parameters)[1:-1]
 
 
 class WheelApp:
@@ -46,7 +54,11 @@ class WheelApp:
 
     @cached_property
     def amqp(self) -> Any:
-        return _mix(WheelAMQP, super().amqp)  # type: ignore[misc]  # Celery's, also cached
+        return _divert(super().amqp)  # Celery's, also cached
+
+    @amqp.setter  # type: ignore[no-redef]  # mypy knows setters of property alone
+    def amqp(self, amqp: Any) -> Any:
+        return _divert(amqp) if isinstance(amqp, AMQP) else amqp
 
     @property
     def wheel(self) -> Any:
@@ -55,43 +67,44 @@ class WheelApp:
 
         return wheel_of(self)
 
-    def send_task(
-        self,
-        name: str,
-        args: Any = None,
-        kwargs: Any = None,
-        countdown: Any = None,
-        eta: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        connection: Any = None,
-        *rest: Any,
-        wheel: Any = None,
-        **options: Any,
-    ) -> Any:
-        """As Celery's; ``wheel`` is described in ``celery_wheel.options``."""
+    def send_task(self, *given: Any, wheel: Any = None, **options: Any) -> Any:
+        """As Celery's, by position and by name; ``wheel`` is described in ``celery_wheel.options``."""
         asked = parse(wheel)
-        if asked.native and (countdown or eta) and Conf(self).rescue:
+        call = {**dict(zip(_POSITIONS, given, strict=False)), **options}
+        if asked.native and _is_delayed(call) and Conf(self).rescue:
             # A worker would else take it for the message of a producer that knows no wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
-        if (countdown or eta or asked.transactional) and not asked.native:
-            held = self._held(countdown, eta, asked, connection, producer or options.get("publisher"))
+        elif not asked.native and (_is_delayed(call) or asked.transactional):
+            held = self._held(call, asked)
             if held is not None:
-                countdown, eta, task_id = None, held, task_id or uuid7()
+                changes = {"eta": held, "task_id": call.get("task_id") or uuid7()}
+                if "countdown" in call:
+                    changes["countdown"] = None
+                given = tuple(changes.pop(name, value) for name, value in zip_longest(_POSITIONS[: len(given)], given))
+                options.update(changes)
         send: Any = super().send_task  # type: ignore[misc]
-        return send(name, args, kwargs, countdown, eta, task_id, producer, connection, *rest, **options)
+        given, named = _as_taken(send, given)
+        return send(*given, **named, **options)
 
-    def _held(self, countdown: Any, eta: Any, asked: CallOptions, connection: Any, producer: Any) -> HeldEta | None:
+    def _held(self, call: dict[str, Any], asked: CallOptions) -> HeldEta | None:
         """The eta of a call that is to wait in the wheel; None if it is Celery's own affair."""
         app: Any = self
         conf = Conf(app)
         now = app.now()
         now_us = microseconds(now)
+        countdown, eta = call.get("countdown"), call.get("eta")
+        diverts = conf.enabled and _diverts(app, call)
         if asked.transactional or (conf.enabled and wanted(app, asked.transactional)):
-            _check_transactional(app, connection, producer)
+            inbox_of(app)
+            if not diverts:
+                raise SettingError(
+                    "wheel_transactional needs wheel_enabled = True, a transport that the wheel serves, and the app's "
+                    "own broker; nothing was sent; with wheel={'transactional': False} it would be sent without regard "
+                    "to the transaction"
+                )
             # Also what is due by now: at once would be before the commit.
             return hold(due(app, now, countdown, eta or now), now_us // 1000, asked)
-        if not conf.enabled or not reaches(app, connection, producer):
+        if not diverts:
             return None
         at = due(app, now, countdown, eta)
         if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
@@ -108,15 +121,28 @@ class WheelApp:
         return _restore, (function, (base, *args))
 
 
-def _check_transactional(app: Any, connection: Any, producer: Any) -> None:
-    """Raise SettingError where a call cannot be part of the caller's transaction."""
-    inbox_of(app)
-    if Conf(app).enabled and reaches(app, connection, producer):
-        return
-    raise SettingError(
-        "wheel_transactional needs wheel_enabled = True, a transport that the wheel serves, and the app's own broker; "
-        "nothing was sent; with wheel={'transactional': False} it would be sent without regard to the transaction"
-    )
+def _is_delayed(call: dict[str, Any]) -> bool:
+    return bool(call.get("countdown") or call.get("eta"))
+
+
+def _diverts(app: Any, call: dict[str, Any]) -> bool:
+    """Whether the wheel would get this call's message, if it is to wait."""
+    producer = call.get("producer") or call.get("publisher")
+    return isinstance(app.amqp, WheelAMQP) and reaches(app, call.get("connection"), producer)
+
+
+def _as_taken(function: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the function takes by position, and by name the positions for which it has no room.
+
+    An app's class may well override ``send_task(self, name, args=None, kwargs=None, **options)``.
+    """
+    if not 3 < len(given) <= len(_POSITIONS):  # name, args, kwargs: every override has those
+        return given, {}
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return given, {}
+    room = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY) - kinds.count(inspect.Parameter.VAR_KEYWORD)
+    return given[:room], dict(zip(_POSITIONS[room:], given[room:], strict=False))
 
 
 #: By name, so that producers need not load what workers need; whether it does anything, the setting says.
@@ -139,13 +165,22 @@ def install(app: App) -> App:
     else:
         _mix(WheelApp, real)
     if "amqp" in vars(real):
-        _mix(WheelAMQP, real.amqp)
+        real.amqp = real.amqp  # by the setter
     real.steps["consumer"].add(RESCUE)
     return real  # type: ignore[no-any-return]
 
 
 def _restore(function: Any, args: tuple[Any, ...]) -> Any:
     return install(function(*args))
+
+
+def _divert(amqp: Any) -> Any:
+    if not isinstance(amqp, WheelAMQP):
+        _mix(WheelAMQP, amqp)
+        sender = vars(amqp).get("send_task_message")
+        if sender is not None:  # made before
+            amqp.send_task_message = diverting(amqp.app, sender)
+    return amqp
 
 
 def _mix(mixin: type, thing: Any) -> Any:

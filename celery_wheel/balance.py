@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.share import share
 from celery_wheel.errors import StoreError
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock, SystemClock
 
 logger = logging.getLogger(__name__)

@@ -9,6 +9,9 @@
 Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entry either:
 a standby sets the base scheduler up when it takes over, and so goes on from what the former holder has saved.
 
+What the base scheduler has saved in a file (``celerybeat-schedule``) may be damaged by then. It is moved aside, with a
+line in the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
+
 The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none, and a
 process that forks before has none to lose. ``close`` may come at any moment, twice, from a signal handler.
 """
@@ -16,9 +19,12 @@ process that forks before has none to lose. ``close`` may come at any moment, tw
 from __future__ import annotations
 
 import logging
+import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from celery.beat import PersistentScheduler
 from celery.utils.imports import symbol_by_name
 
 from celery_wheel.app import WheelApp
@@ -31,6 +37,12 @@ logger = logging.getLogger(__name__)
 
 #: A tick returns at least this often, so that an engine's failure and a takeover are seen soon.
 MAX_TICK_S = 0.5
+
+#: What Celery writes into a schedule file.
+KEYS = frozenset(("entries", "tz", "utc_enabled", "__version__"))
+
+#: What the kinds of dbm below ``shelve`` append to its name.
+SUFFIXES = (*PersistentScheduler.known_suffixes, ".pag", "-journal", "-shm", "-wal")
 
 
 class StartRefused(WheelError, click.ClickException):
@@ -45,6 +57,8 @@ if TYPE_CHECKING:
         app: Any
         info: str
         _heap: Any
+        schedule_filename: str
+        persistence: Any
 
         def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None: ...
         def setup_schedule(self) -> None: ...
@@ -93,6 +107,8 @@ class WheelMixin(_Base):
         self._periodic = on
         if on:
             self._heap = None  # another holder may have run entries since: their times are in the schedule anew
+            if isinstance(self, PersistentScheduler):
+                set_aside_if_unusable(self.schedule_filename, self.persistence)
             self.setup_schedule()
         else:
             super().close()
@@ -115,6 +131,40 @@ class WheelMixin(_Base):
         url = read_url(conf.store).difference_update_query(("password", "sslpassword", "options"))
         store = url.render_as_string(hide_password=True)
         return f"    . wheel -> {store} (namespace {conf.namespace})\n{super().info}"
+
+
+def set_aside_if_unusable(path: str, shelve: Any) -> None:
+    """Rename a schedule file that Celery could not go on from, with its siblings. Raises OSError if that fails."""
+    found = [suffix for suffix in SUFFIXES if os.path.lexists(path + suffix)]
+    if not found:
+        return
+    try:
+        with shelve.open(path, flag="r") as stored:
+            _check_stored(dict(stored))
+    except Exception as error:
+        aside = f"{path}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        for suffix in found:
+            os.replace(path + suffix, aside + suffix)
+        logger.error(
+            "beat: the schedule file %s cannot be used (%s: %s) and was moved to %s; when each periodic entry last ran "
+            "is lost: intervals count from now, and what became due while no scheduler ran is not made up for",
+            path,
+            type(error).__name__,
+            error,
+            aside,
+            extra={"action": "schedule_set_aside", "path": path, "aside": aside},
+        )
+
+
+def _check_stored(stored: dict[str, Any]) -> None:
+    """Raise for what would end Celery's scheduler, or keep an entry from ever being due."""
+    if missing := KEYS - stored.keys():
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    if not isinstance(stored["utc_enabled"], bool):
+        raise TypeError(f"utc_enabled must be True or False, got {stored['utc_enabled']!r}")
+    for name, entry in stored["entries"].items():
+        if not isinstance(entry.last_run_at, datetime) or not isinstance(entry.total_run_count, int):
+            raise TypeError(f"entry {name!r} must have a time and a count, got {entry.last_run_at!r}")
 
 
 class WheelScheduler:

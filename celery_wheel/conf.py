@@ -109,12 +109,7 @@ class Conf:
     max_clock_skew_ms = Setting(
         5,
         seconds(1),
-        "A scheduler whose clock is more seconds than this away from the broker's holds no shard.",
-    )
-    max_clock_step_ms = Setting(
-        60,
-        seconds(1),
-        "A forward step of the wall clock by more seconds than this stops dispatch until a second clock agrees.",
+        "A scheduler whose due time is more seconds than this away from the broker's clock holds no shard.",
     )
     lease_ms = Setting(
         2.0,

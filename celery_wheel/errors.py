@@ -18,6 +18,14 @@ class SettingError(WheelError, ValueError):
     """A setting makes no sense: ``<name> must be <rule>, got <value>``."""
 
 
+class DestinationError(WheelError, ValueError):
+    """A task cannot be sent there: the queue is one of the wheel's own. Nothing was sent."""
+
+
+class ArgumentError(WheelError, ValueError):
+    """An argument of a request makes no sense: ``<name> must be <rule>, got <value>``. Nothing was sent."""
+
+
 class StoreError(WheelError, OSError):
     """The store did not answer as it should; what was written is unknown."""
 
@@ -71,7 +79,7 @@ class Interrupted(BrokerError):
 
 
 class WheelUnavailable(WheelError, TimeoutError):
-    """No scheduler answered in time; the request was taken back. ``verdicts`` has what is certain all the same."""
+    """No scheduler answered in time; the request was withdrawn. ``verdicts`` has what is certain all the same."""
 
     def __init__(self, message: str, verdicts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -86,9 +94,17 @@ class OffsetLost(WheelError, LookupError):
     """The broker no longer has the offset that this holder left there: it was flushed, or lost writes."""
 
 
-class GuardTripped(WheelError, AssertionError):
+class InvariantBroken(WheelError, AssertionError):
+    """The holder's memory is not as it must be: it is dropped, and the shard is adopted anew. A defect: report it."""
+
+
+class GuardTripped(InvariantBroken):
     """The store's count of a range differs from the chunk: nothing leaves before the window is rebuilt."""
 
 
-class TermEnded(WheelError, RuntimeError):
-    """The holder's term is over; its memory is dropped and the shard is adopted anew."""
+class EpochOver(WheelError, RuntimeError):
+    """The holder's epoch is over; its memory is dropped and the shard is adopted anew."""
+
+
+class LeaseOver(WheelError, TimeoutError):
+    """The lease has run out, or is about to; nothing is published before it is renewed."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS
+from celery_wheel.store.text import END_OF_TIME_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

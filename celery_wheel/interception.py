@@ -13,13 +13,14 @@
                                                             └─ all else (task-sent): as it is
 
 1. ``HeldEta`` is text to the message and False to ``if eta``: so Celery's native delayed delivery, which asks that,
-   is never entered, and if nobody diverts the message (an ``amqp`` that was replaced), it still has its eta: the
+   is never entered, and if nobody diverts the message (a sender that was set by hand), it still has its eta: the
    worker holds it, as without the wheel. It can be late by our mistake, never early.
 2. The original sender runs unchanged, so signals and ``task-sent`` name the true destination, and what their
    receivers change in headers and properties counts; the eta, too.
 3. A message is known by the identity of its headers. What a signal handler sends on its own is another message.
 4. The envelope's id is made once a call: publishing again after a lost connection is the same message.
-5. With ``wheel_transactional`` what carries the id of the task that runs (its retry, its replacement) is no part of the
+5. A wheel queue is no destination: what names one raises here, before anything is declared or told to receivers.
+6. With ``wheel_transactional`` what carries the id of the task that runs (its retry, its replacement) is no part of the
    task's transaction: Celery leaves the task by raising, which rolls that back, and the retry would be gone with it.
 """
 
@@ -29,15 +30,19 @@ import random
 from functools import partial
 from typing import Any
 
+from kombu.utils.objects import cached_property
+
 from celery_wheel import eta as etas
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker.names import is_own_name, shard_of
 from celery_wheel.broker.queues import ANONYMOUS, wheel_queue
 from celery_wheel.broker.raw import raw, written
 from celery_wheel.conf import Conf
 from celery_wheel.destination import resolve
+from celery_wheel.errors import DestinationError
 from celery_wheel.ids import uuid7
 from celery_wheel.options import CallOptions, parse
+from celery_wheel.reach import reaches
 from celery_wheel.transaction import inbox_of, wanted
 
 
@@ -65,22 +70,33 @@ def hold(due: etas.Due, created_ms: int, asked: CallOptions) -> HeldEta:
 
 
 class WheelAMQP:
-    """Mixed into an app's AMQP class: its sender, made early or late or set by hand, diverts what is held."""
+    """Mixed into an app's AMQP class: the sender that it makes diverts what is held.
+
+    As in Celery, the sender is an attribute: whoever sets another, or patches it, has exactly that one until it is
+    deleted.
+    """
 
     app: Any
 
-    @property
+    @cached_property
     def send_task_message(self) -> Any:
-        original: Any = super().send_task_message  # type: ignore[misc]  # Celery makes it once, in vars(self)
-        return partial(_send_task_message, self.app, original)
+        return diverting(self.app, super().send_task_message)  # type: ignore[misc]  # Celery's, also cached
 
-    @send_task_message.setter
-    def send_task_message(self, sender: Any) -> None:
-        vars(self)["send_task_message"] = sender
+
+def diverting(app: Any, sender: Any) -> Any:
+    """A sender that diverts what is held, and otherwise does what the given one does."""
+    return partial(_send_task_message, app, sender)
+
+
+def undiverted(sender: Any) -> Any:
+    """What ``diverting`` was given; any other sender as it is."""
+    return sender.args[1] if isinstance(sender, partial) and sender.func is _send_task_message else sender
 
 
 def _send_task_message(app: Any, original: Any, producer: Any, name: str, message: Any, **options: Any) -> Any:
     asked = parse(options.pop("wheel", None))  # from a route: calls have theirs taken out by send_task
+    for place in (options.get("queue"), options.get("exchange")):
+        _check_place(app, str(getattr(place, "name", place)), producer)
     held = _held(message)
     if asked.transactional is not None:
         raise TypeError(
@@ -92,6 +108,22 @@ def _send_task_message(app: Any, original: Any, producer: Any, name: str, messag
     if held is None or asked.native:
         return original(producer, name, message, **options)
     return original(DivertingProducer(app, producer, message, held, options), name, message, **options)
+
+
+def _check_place(app: Any, name: str, producer: Any) -> None:
+    """Raise DestinationError for a wheel queue, or the exchange that Celery would make for one.
+
+    The scheduler would reject such a message, with or without a delay.
+    """
+    if "." not in name:
+        return
+    conf = Conf(app)
+    if conf.enabled and is_own_name(conf.namespace, name) and reaches(app, None, producer):
+        raise DestinationError(
+            f"queue must be one that workers consume, got {name!r}, which is the wheel's own: only the scheduler reads "
+            "it; nothing was sent; name the task's own queue (a delayed task comes to the wheel by itself), or give "
+            f"the wheel other names by wheel_namespace, which is {conf.namespace!r}"
+        )
 
 
 def _places(message: Any) -> list[dict[str, Any]]:

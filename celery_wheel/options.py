@@ -26,8 +26,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from celery_wheel.broker.envelope import MAX_TEXT, MAX_WATCHED
+from celery_wheel.broker.envelope import MAX_WATCHED
 from celery_wheel.store.model import KEEP, REJECT, REPLACE
+from celery_wheel.store.text import check_text
 
 KNOWN = ("key", "unique", "on_conflict", "watch", "jitter", "misfire", "transactional")
 
@@ -90,15 +91,14 @@ def parse(wheel: Any) -> CallOptions:
 
 def _text(wheel: Mapping[Any, Any], option: str) -> str | None:
     value = wheel.get(option)
-    return None if value is None else _name(option, value)
+    return None if value is None else name_of(option, value)
 
 
-def _name(option: str, value: Any) -> str:
+def name_of(option: str, value: Any) -> str:
+    """Raises TypeError or ValueError for what is no name that a store can hold."""
     if not isinstance(value, str):
         raise TypeError(f"wheel option {option} must be a text, got {value!r}")
-    if not 0 < len(value) <= MAX_TEXT:
-        raise ValueError(f"wheel option {option} must be a text of 1 to {MAX_TEXT} characters, got one of {len(value)}")
-    return value
+    return check_text(f"wheel option {option}", value)
 
 
 def _on_conflict(value: Any) -> str | None:
@@ -116,7 +116,7 @@ def _watch(value: Any) -> tuple[str, ...] | None:
         raise TypeError(f"wheel option watch must be a list of names, got {value!r}")
     if not 0 < len(keys) <= MAX_WATCHED:
         raise ValueError(f"wheel option watch must be a list of 1 to {MAX_WATCHED} names, got {len(keys)}")
-    return tuple(_name("watch", key) for key in keys)
+    return tuple(name_of("watch", key) for key in keys)
 
 
 def _misfire(value: Any) -> int | None:

@@ -19,19 +19,18 @@ from celery_wheel.broker import broker_for
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.runner import Runner
-from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import StoreUnusable, WheelError
 from celery_wheel.node.node import Node
 from celery_wheel.node.view import View
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
-from celery_wheel.store.port import Store
-from celery_wheel.store.reshard import Resharded, reshard
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore, Store
+from celery_wheel.store.ports.maintenance import Resharded
 from celery_wheel.timing import SystemClock
 
 
@@ -41,7 +40,7 @@ class WheelService:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._conf = Conf(app)
-        self._store: SqlStore | None = None
+        self._store: FullStore | None = None
         self._runners: list[Runner] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
@@ -66,7 +65,7 @@ class WheelService:
         for shard in range(conf.shards):
             # A connection of its own for each engine: one that hangs holds up no other shard.
             broker = broker_for(self._app, conf, store.uuid)
-            engine = Engine(shard, holder, store, broker, clock, limits, on_withdrawn=books, stamps=stamps)
+            engine = Engine(shard, holder, store, broker, clock, limits, on_cancelled=books, stamps=stamps)
             self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
         self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
         self._balance.start()
@@ -117,7 +116,7 @@ def node_name(holder: str, alive: list[str]) -> str:
 
 
 def reshard_of(app: Any, shards: int) -> Resharded:
-    """Give the app's store another number of shards, while no scheduler is at work; see ``celery_wheel.store.reshard``.
+    """Give the app's store another number of shards, while no scheduler is at work; see ``store.resharding``.
 
     Raises StoreUnusable or SettingError, with what to do, and nothing was changed then.
     """
@@ -129,11 +128,12 @@ def reshard_of(app: Any, shards: int) -> Resharded:
             for shard in range(shards, store.shards):
                 _check_empty(store, broker, shard, now_ms)
             for shard in range(store.shards, shards):
-                # It may have been here before: what the broker remembers of it says nothing about what is to come.
-                for lane in broker.adopt(shard, now_ms):
-                    broker.set_offset(shard, now_ms, lane, ORIGIN)
-                broker.leave(shard, now_ms)
-            return reshard(store, shards, shard_of, now_ms, archived_only=conf.history_archive)
+                if broker.fences:
+                    # It may have been here before: the broker's memory of it says nothing about what is to come.
+                    for lane in broker.adopt(shard, now_ms):
+                        broker.set_offset(shard, now_ms, lane, ORIGIN)
+                    broker.leave(shard, now_ms)
+            return store.maintenance.reshard(shards, shard_of, now_ms, archived_only=conf.history_archive)
         finally:
             broker.close()
     finally:
@@ -156,7 +156,7 @@ def _check_empty(store: Store, broker: Broker, shard: int, now_ms: int) -> None:
         store.release(shard, epoch)
 
 
-def open_store_of(conf: Conf, *, create: bool = True) -> SqlStore:
+def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
     return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
 
 
@@ -173,9 +173,9 @@ def limits_of(conf: Conf) -> Limits:
         history_bytes=conf.history_max_bytes,
         archived_only=conf.history_archive,
         max_clock_skew_ms=conf.max_clock_skew_ms,
-        max_clock_step_ms=conf.max_clock_step_ms,
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,
+        lane_idle_ms=max(Limits().lane_idle_ms, conf.rollback_window_ms),
         rates=_rates(conf),
     )
 

@@ -44,10 +44,18 @@ def _print_shard(console: Console, shard: ShardStatus) -> None:
     facts.add_row("pending", f"{shard.pending:,} that a scheduler has taken in")
     facts.add_row("next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms))
     facts.add_row("behind", f"{shard.behind_ms / 1000:.1f} s" if shard.behind_ms else "no")
+    if shard.clock_dispute:
+        facts.add_row("clock", Text(f"disputed: {shard.clock_dispute}"))
     for lane in shard.lanes:
-        waits = f", waits for {seen(lane['target'])}" if lane["target"] else ""
+        waits = (
+            f", waits for {seen(lane['target'])}"
+            if lane["target"]
+            else ", beside the main lane"
+            if lane["lane"]
+            else ""
+        )
         offset = f"{instant(lane['offset'][0])} (seq {lane['offset'][1]}){waits}"
-        facts.add_row(f"offset of lane {lane['lane']}", Text(offset))  # a queue's name may hold rich's markup
+        facts.add_row("offset", Text(offset))  # a queue's name may hold rich's markup
     for gate in shard.gates:
         facts.add_row(gate.state, Text(f"{seen(gate.what)}, since {utc(gate.at_ms)}, by {seen(gate.actor)}"))
     snapshot = shard.snapshot if shard.live else None

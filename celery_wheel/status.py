@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from celery_wheel.store import browse
+from celery_wheel.present import duration
 from celery_wheel.store.model import Gate, LaneState
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
 
 #: A holder renews twice a second; one that was not heard of for this long is gone or stuck.
 SILENT_MS = 5_000
@@ -35,11 +35,28 @@ class ShardStatus:
     gates: list[Gate]  #: what is paused, or leaves slowly
     snapshot: dict[str, Any] | None
 
+    @property
+    def clock_dispute(self) -> str:
+        """What the holder says of a wall clock that it does not follow, and what to do; empty where it follows it."""
+        disputed_ms = (self.snapshot or {}).get("clock_disputed_ms")
+        if not disputed_ms or not self.live:
+            return ""
+        where = f"{duration(abs(disputed_ms))} {'ahead of' if disputed_ms > 0 else 'behind'} due time"
+        if (self.snapshot or {}).get("clock_skew_ms") is None:
+            return (
+                f"the wall clock of its host is {where}, and neither broker nor store has a clock that could decide; "
+                "tasks leave at due time; if the wall clock is right: celery -A <project> wheel clock accept"
+            )
+        return (
+            f"the wall clock of its host is {where}, and the clock of the broker or the store does not agree with it; "
+            "tasks leave at due time; check the time service of that host"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def status_of(store: SqlStore, now_ms: int, pending: Mapping[int, int] | None = None) -> list[ShardStatus]:
+def status_of(store: FullStore, now_ms: int, pending: Mapping[int, int] | None = None) -> list[ShardStatus]:
     """All shards of a store, in order. ``pending``: how much is, by shard, where the caller has counted already."""
     return [
         shard_status(store, shard, now_ms, None if pending is None else pending.get(shard, 0))
@@ -47,10 +64,10 @@ def status_of(store: SqlStore, now_ms: int, pending: Mapping[int, int] | None = 
     ]
 
 
-def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None = None) -> ShardStatus:
+def shard_status(store: FullStore, shard: int, now_ms: int, pending: int | None = None) -> ShardStatus:
     state = store.state(shard)
     age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
-    lanes, due_ms = browse.standing(store, shard)
+    lanes, due_ms = store.browse.standing(shard)
     gates = [gate for gate in store.gates(shard) if gate.in_force(now_ms)]
     # What stands behind a gate is to wait; nobody is behind with it.
     gated = {one.lane for one in lanes if one.scope is not None}
@@ -62,7 +79,7 @@ def shard_status(store: SqlStore, shard: int, now_ms: int, pending: int | None =
         lease_until_ms=state.lease_until_ms,
         live=state.holder is not None and age_ms is not None and age_ms < SILENT_MS,
         snapshot_age_ms=age_ms,
-        pending=browse.waiting(store, shard) if pending is None else pending,
+        pending=store.browse.waiting(shard) if pending is None else pending,
         next_due_ms=min(due_ms.values(), default=None),
         behind_ms=max(0, now_ms - min((due_ms[lane] for lane in free), default=now_ms)),
         lanes=[_lane(one) for one in lanes],

@@ -40,7 +40,7 @@ from django.urls import URLPattern, path, reverse
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from celery_wheel.store import browse
+from celery_wheel.store.ports.pages import Detail
 from django_wheel import models
 from django_wheel.permissions import may_operate, may_view
 from django_wheel.project import project_wheel
@@ -209,8 +209,8 @@ class PendingAdmin(PageAdmin):
         return response
 
 
-def _detail(wheel: Wheel, timer_id: int) -> browse.Detail:
-    found = browse.detail(wheel.store, timer_id) if timer_id < 2**63 else None
+def _detail(wheel: Wheel, timer_id: int) -> Detail:
+    found = wheel.store.browse.detail(timer_id) if timer_id < 2**63 else None
     if found is None:
         raise Http404(f"the store knows no message {timer_id}; the history may have forgotten it")
     return found

@@ -11,9 +11,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store import open_store as open_url
-from celery_wheel.store import schema
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
 from django_wheel.database import store_alias
+from django_wheel.models import Meta
 
 
 class NotMigrated(StoreUnusable):
@@ -24,7 +24,7 @@ class NotMigrated(StoreUnusable):
         self.hint = hint
 
 
-def open_store(app: Any) -> SqlStore:
+def open_store(app: Any) -> FullStore:
     """Open the app's store to read. Raises NotMigrated, StoreUnused or another StoreUnusable."""
     conf, alias = Conf(app), store_alias()
     try:
@@ -51,7 +51,7 @@ def _remedy(alias: str) -> str:
     migrate = f"python manage.py migrate django_wheel --database={alias}"
     recorder = MigrationRecorder(connections[alias])
     done = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()
-    if done and schema.meta.name not in connections[alias].introspection.table_names():
+    if done and Meta._meta.db_table not in connections[alias].introspection.table_names():
         forget = f"python manage.py migrate django_wheel zero --fake --database={alias}"
         return f"Run: {forget}; then: {migrate}"
     return f"Run: {migrate}"

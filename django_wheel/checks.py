@@ -131,7 +131,7 @@ def _store(app: Any) -> Checked:
 
 def _broker(app: Any) -> Checked:
     with Site(app) as site:
-        trouble = site.broker_trouble if site.server is None else ""
+        trouble = site.broker_trouble if site.broker is None else ""
         try:
             yield from _shown(broker.eviction(site), "W008")
             yield from _shown(queues.growth(site), "W010")

@@ -11,8 +11,8 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS, MAX_TEXT
 from celery_wheel.control import MAX_OVER_S
+from celery_wheel.store.text import END_OF_TIME_MS, MAX_TEXT
 from django_wheel.present import when
 
 MAX_REASON = 500

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.store.browse import Due
 from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.ports.pages import Due
 
 HEIGHT = 40.0
 LOWEST = 5.0  #: a single task can be seen and clicked

@@ -14,10 +14,16 @@ from zlib import crc32
 
 
 def wheel_queue_name(namespace: str, shard: int) -> str:
-    """The queue into which producers put the delayed messages of a shard."""
+    """Return the queue into which producers put the delayed messages of a shard."""
     return f"{namespace}.{shard}"
 
 
+def is_own_name(namespace: str, queue: str) -> bool:
+    """Whether a name is of a wheel queue or an offset key, which no task may have as its destination."""
+    rest = queue.removeprefix(f"{namespace}.")
+    return rest != queue and rest.removeprefix("offset.").isdecimal()
+
+
 def shard_of(key: str | None, task_id: str, shards: int) -> int:
-    """The shard of a task: tasks with one key share one, and so leave in order."""
+    """Return the shard of a task; tasks with the same key share a shard, so they are dispatched in order."""
     return crc32((key or task_id).encode()) % shards

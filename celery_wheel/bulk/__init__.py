@@ -2,9 +2,13 @@
 
 ::
 
-    rows ──► row.Reader ──► Call ──► writing.Writing ──► (shard, bytes) ──► many ──► the store's inbox, a group a commit
-                                      ├─ fast: template, the parts that differ put into a message of the same kind
-                                      └─ slow: catching, it stands in for the producer under Celery's own code
+    row.Reader ─────────┐                                    ┌──► many      one item of the inbox each, a group a commit
+    (schedule_many)     ├──► Call ──► Renderer.render ──► Line
+    columns ────────────┘              │    └ Form + values  └──► columns   some hundred in one chunk of a bulk load
+    (the Spark writer)                 │
+                                       ├─ sample     Celery's own code makes the first two messages of a kind
+                                       ├─ form       the first is its form; the second has to come out the same by it
+                                       └─ overrides  somebody else's code may have a part in a message: all are samples
 
 The broker has no part in it: nothing waits for it, and it may be away.
 """

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from celery_wheel.app import WheelApp
 from celery_wheel.broker import check_transport
-from celery_wheel.bulk.writing import Writing
+from celery_wheel.bulk.renderer import Renderer
+from celery_wheel.bulk.row import Reader
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
+from celery_wheel.interception import WheelAMQP
 from celery_wheel.reach import reaches
 
 #: Messages in memory at a time, whatever their number.
@@ -32,7 +33,8 @@ KEPT = 1_000
 class Inbox(Protocol):
     """What is used of a store."""
 
-    shards: int
+    @property
+    def shards(self) -> int: ...
 
     def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None: ...
 
@@ -81,7 +83,7 @@ def schedule_many(
     Not done for each row: ``on_task_call`` of the result backend (an AsyncResult made of the id works), the warning
     about an ``expires`` that is past, a parent's trail. Signals of publishing and task-sent events are sent for each
     row if anybody listens, before its group is committed; the load then goes by Celery's own code, at about the rate
-    of ``apply_async`` to a broker that answers at once. ``celery_wheel.bulk.writing`` lists what else does.
+    of ``apply_async`` to a broker that answers at once. ``celery_wheel.bulk.renderer`` lists what else does.
 
     Args:
         rows: read one by one, so a generator of millions is as good as a list.
@@ -94,8 +96,8 @@ def schedule_many(
     events go to, and what the iterable itself raises.
     """
     _check(app, group)
-    writing = Writing(app, store.shards, Conf(app).max_message_bytes)
-    load = _Load(store, writing, progress, rejected, group, keep_ids)
+    renderer = Renderer(app, store.shards, Conf(app).max_message_bytes)
+    load = _Load(store, Reader(app), renderer, progress, rejected, group, keep_ids)
     try:
         load.run(rows)
     except BaseException as error:
@@ -103,15 +105,14 @@ def schedule_many(
         error.scheduled = load.done  # type: ignore[attr-defined]  # of whatever class it is
         raise
     finally:
-        writing.close()
+        renderer.close()
     return load.done
 
 
 def _check(app: Any, group: int) -> None:
     if group < 1:
         raise ValueError(f"group must be at least 1, got {group}")
-    is_ours = isinstance(app, WheelApp)
-    if not is_ours:
+    if not isinstance(getattr(app, "amqp", None), WheelAMQP):
         raise SettingError(f"app must be a celery_wheel.Celery, or be given to celery_wheel.install, got {app!r}")
     if not Conf(app).enabled:
         raise SettingError("wheel_enabled must be True for schedule_many, got False: nothing would take the rows in")
@@ -128,7 +129,8 @@ class _Load:
     def __init__(
         self,
         store: Inbox,
-        writing: Writing,
+        reader: Reader,
+        renderer: Renderer,
         progress: Callable[[Scheduled], object] | None,
         rejected: Callable[[int, str], object] | None,
         group: int,
@@ -136,7 +138,8 @@ class _Load:
     ) -> None:
         self.done = Scheduled(ids=[] if keep_ids else None)
         self._store = store
-        self._writing = writing
+        self._read = reader.read
+        self._renderer = renderer
         self._progress = progress
         self._rejected = rejected
         self._group = group
@@ -160,16 +163,17 @@ class _Load:
 
     def _add(self, number: int, row: Any) -> None:
         try:
-            shard, message, task_id = self._writing.write(row)
+            line = self._renderer.render(self._read(row))
         except Exception as error:  # whatever is wrong with one row concerns this row alone
-            if self._writing.is_outage(error):
+            if self._renderer.is_outage(error):
                 raise
             self._bad.append(Rejected(number, str(error) or type(error).__name__))
             if self._rejected is not None:
                 self._rejected(*self._bad[-1])
             return
-        self._items.setdefault(shard, []).append(("message", message))
-        self._ids.append(task_id)
+        message = line.form.fill(line.values)
+        self._items.setdefault(line.shard, []).append(("message", message))
+        self._ids.append(line.task_id)
         self._bytes += len(message)
 
     def _commit(self, number: int) -> None:

@@ -23,9 +23,9 @@ from typing import Any
 from celery.canvas import Signature
 from celery.local import Proxy
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS
 from celery_wheel.eta import Due, due, microseconds
-from celery_wheel.options import PLAIN, CallOptions, parse
+from celery_wheel.options import PLAIN, CallOptions, name_of, parse
+from celery_wheel.store.text import END_OF_TIME_MS
 
 FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers")
 #: Of ``apply_async``, for rows that are dicts or NamedTuples. Whatever else it takes, a signature's options take too.
@@ -68,16 +68,9 @@ class Call:
     options: dict[str, Any]
     due: Due
     task_id: str | None
-    asked: CallOptions = PLAIN
-
-    @property
-    def key(self) -> str | None:
-        return self.asked.key
-
-    @property
-    def asks_for_more(self) -> bool:
-        """Whether for something that no other row of its kind may have."""
-        return self.asked is not PLAIN and self.asked != CallOptions(key=self.asked.key)
+    key: str | None = None
+    asked: CallOptions = PLAIN  #: but for the key
+    envelope_id: str | None = None  #: a UUID that makes the message idempotent; also its task's id, if it has none
 
 
 #: Task objects that a reader remembers; a load of more makes them anew for each row.
@@ -114,7 +107,7 @@ class Reader:
         if len(row) > _LEAST:
             return self._of_fields(dict(zip(FIELDS, row, strict=False)))
         task, args, kwargs, eta = row
-        name, task = self._task(task)
+        name, task = self.task(task)
         return Call(name, task, args, kwargs, {}, _due(self._app, None, eta), None)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Call:
@@ -123,13 +116,12 @@ class Reader:
             raise ValueError(f"a row must have no fields but {', '.join((*FIELDS, *OPTIONS))}, got {unknown}")
         get = fields.get
         options = {name: value for name, value in fields.items() if value is not None and name not in _OWN}
-        asked, key = parse(get("wheel")), get("key")
-        if key is not None:
-            asked = replace(asked, key=parse({"key": key}).key)
-        _check_waits(asked)
-        name, task = self._task(get("task"))
+        key, asked = _asked(get("wheel"))
+        if get("key") is not None:
+            key = name_of("key", get("key"))
+        name, task = self.task(get("task"))
         at = _due(self._app, get("countdown"), get("eta"))
-        return Call(name, task, get("args"), get("kwargs"), options, at, _id(get("task_id")), asked)
+        return Call(name, task, get("args"), get("kwargs"), options, at, _id(get("task_id")), key, asked)
 
     def _of_signature(self, row: Any) -> Call:
         if type(row).apply_async is not Signature.apply_async:
@@ -139,17 +131,17 @@ class Reader:
                 "apply_async"
             )
         options = dict(row.options)
-        asked = parse(options.pop("wheel", None))
-        _check_waits(asked)
+        key, asked = _asked(options.pop("wheel", None))
         for name in ("connection", "producer", "publisher"):
             if options.pop(name, None) is not None:
                 raise ValueError(f"{name} must not be given: what is loaded goes to the app's own broker")
         countdown, eta, task_id = options.pop("countdown", None), options.pop("eta", None), options.pop("task_id", None)
-        name, task = self._task(row.task)
+        name, task = self.task(row.task)
         at = _due(self._app, countdown, eta)
-        return Call(name, task, row.args, row.kwargs, options, at, _id(task_id), asked)
+        return Call(name, task, row.args, row.kwargs, options, at, _id(task_id), key, asked)
 
-    def _task(self, given: Any) -> tuple[str, Any]:
+    def task(self, given: Any) -> tuple[str, Any]:
+        """The name and the task, None where no such task is registered, of a task or a name."""
         if type(given) is str and given:
             return given, self._tasks.get(given)
         known = self._memo.get(id(given))
@@ -169,11 +161,17 @@ class Reader:
         return name, task
 
 
-def _check_waits(asked: CallOptions) -> None:
+def _asked(wheel: Any) -> tuple[str | None, CallOptions]:
+    """The key, and all else that is asked of the wheel."""
+    if wheel is None:
+        return None, PLAIN
+    asked = parse(wheel)
     if asked.native:
         raise ValueError("wheel=False asks Celery itself to hold it; send it by apply_async")
     if asked.transactional:
         raise ValueError("wheel option transactional is not for a load, which commits in groups; use apply_async")
+    others = replace(asked, key=None)
+    return asked.key, PLAIN if others == PLAIN else others
 
 
 def _id(task_id: Any) -> str | None:

@@ -9,9 +9,10 @@
     chosen    ids, ids on stdin, a filter                         again     requeue, replay
     verdicts  what the holders said of each                       gates     pause, resume
                                                                   completing  complete
+                                                                  clock     clock
                                                                   leaving   drain, import
                                                                   loads     bulk loads
-                                                                  migrate, reshard, bench, forecast, doctor
+                                                                  migrate, reshard, claim, bench, forecast, doctor
 
 Everything is read from the store, so any process that reaches it can ask, also while no scheduler runs; ``doctor`` asks
 the broker as well. What only the holder knows (levels, edge) is its last snapshot, with its age. What acts is a request
@@ -19,7 +20,7 @@ to the holders, with a verdict.
 
 Exit codes, of every command: 0 done; 1 it could not be done, and why is said; 2 the command line makes no sense; 3 it
 was done, and the answer is one to act upon (no holder, no such task, a warning, too late); 4 no scheduler answered in
-time, and what was asked was taken back. Errors go to stderr.
+time, and what was asked was withdrawn. Errors go to stderr.
 
 Imported on every ``celery`` call: the heavy imports are inside the commands.
 """
@@ -30,6 +31,8 @@ from celery_wheel.cli import (
     acting,
     again,
     bench,
+    claim,
+    clock,
     completing,
     doctor,
     forecast,
@@ -48,6 +51,8 @@ __all__ = [
     "acting",
     "again",
     "bench",
+    "claim",
+    "clock",
     "completing",
     "doctor",
     "forecast",

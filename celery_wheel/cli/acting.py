@@ -13,25 +13,27 @@ from celery_wheel.cli.group import asking, wheel
 
 HANDED = "was handed to the broker, or may have been"
 CANCELLED = {
-    "done": "will not leave",
+    "done": "is cancelled; it will not be dispatched",
+    "already": "an earlier request cancelled it; it will not be dispatched",
     "too_late": HANDED,
-    "unknown": "has not come to the wheel; if it comes within a day, it will not leave",
+    "unknown": "has not come to the wheel; if it comes within a day, it will not be dispatched",
 }
 MOVED = {"done": "leaves at the new time", "too_late": HANDED, "unknown": "has not come to the wheel"}
 RUN = {**MOVED, "done": "leaves now"}
 
 
-@wheel.command(cls=CeleryCommand, short_help="Let tasks not leave any more.")
+@wheel.command(cls=CeleryCommand, short_help="Cancel pending tasks.")
 @chosen.ids
 @chosen.filters
 @options.yes
 @options.asking
 @click.pass_context
 def cancel(ctx: click.Context, /, **given: Any) -> None:
-    """Let tasks not leave any more: by id, by ids on stdin (-), or all that wait and fit a filter.
+    """Cancel pending tasks: by id, by ids on stdin (-), or all that wait and fit a filter.
 
-    What a filter chooses is counted and confirmed. Exit code: 0 when all are done; 3 when some were too late, or are
-    unknown; 4 when no scheduler answered in time: what was not answered was taken back, and nothing will happen to it.
+    What a filter chooses is counted and confirmed. Exit code: 0 when all are cancelled, by this request or an earlier
+    one; 3 when some were too late, or are unknown; 4 when no scheduler answered in time: what was not answered was
+    withdrawn, and nothing will happen to it.
     """
     _act(ctx, "cancel", CANCELLED, lambda wheel, ids, how: wheel.cancel(ids, **how), **given)
 
@@ -48,7 +50,7 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
     """Let tasks leave at another time, which is given by --eta or by --countdown; chosen as for cancel.
 
     Exit code: 0 when all are done; 3 when some were too late, or are unknown; 4 when no scheduler answered in time:
-    what was not answered was taken back, and nothing will happen to it.
+    what was not answered was withdrawn, and nothing will happen to it.
     """
     from celery_wheel.present import when
 
@@ -77,7 +79,7 @@ def run_now(ctx: click.Context, /, **given: Any) -> None:
     """Let tasks that wait leave at once; chosen as for cancel.
 
     Exit code: 0 when all are done; 3 when some were too late, or are unknown; 4 when no scheduler answered in time:
-    what was not answered was taken back, and nothing will happen to it.
+    what was not answered was withdrawn, and nothing will happen to it.
     """
     _act(ctx, "run", RUN, lambda wheel, ids, how: wheel.run_now(ids, **how), **given)
 

@@ -13,7 +13,7 @@ from celery_wheel.store.model import SET_ASIDE
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
-    from celery_wheel.given import How
+    from celery_wheel.requests.arguments import How
 
 REQUEUED = {
     "done": "leaves now",
@@ -55,9 +55,9 @@ def requeue(
     no destination; they stay. --from and --to are of the time at which they were set aside.
 
     Exit code: 0 when all are done; 3 when some were not set aside, or are unknown; 4 when no scheduler answered in
-    time: what was not answered was taken back, and nothing will happen to it.
+    time: what was not answered was withdrawn, and nothing will happen to it.
     """
-    from celery_wheel.control import END
+    from celery_wheel.store.ports.pages import END
 
     criteria = options.criteria(**filters)
     found = chosen.named(ids, any(one is not None for one in criteria.values()))
@@ -94,7 +94,7 @@ def replay(
     header wheel_redelivered.
 
     Exit code: 0 when all are done; 3 when some could not be; 4 when no scheduler answered in time: what was not
-    answered was taken back, and nothing will happen to it.
+    answered was withdrawn, and nothing will happen to it.
     """
     criteria = options.criteria(**filters, to_ms=to_ms or options.now_ms())
     with asking(ctx, criteria["shard"]) as wheel:
@@ -107,7 +107,7 @@ def replay(
 
 def _history(wheel: Wheel, criteria: dict[str, Any]) -> chosen.Chosen:
     """The numbers of the rows, the first due first."""
-    from celery_wheel.control import END
+    from celery_wheel.store.ports.pages import END
 
     found = chosen.collected(lambda at, lines: wheel.history(at, lines, **criteria), END, lambda one: one.id)
     found.names.reverse()

@@ -1,14 +1,37 @@
-"""``celery wheel bench``: how many tasks a second this broker and this store take."""
+"""``celery wheel bench``: how many tasks a second this broker and this store take; and the table of any figures."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from celery.bin.base import CeleryCommand
 
+from celery_wheel.bench.figure import Figure, number
 from celery_wheel.cli import options
 from celery_wheel.cli.group import said, wheel
 from celery_wheel.cli.output import Column, Lines, progress, put_json
 from celery_wheel.cli.starting import start_project
+
+if TYPE_CHECKING:
+    from celery_wheel.bench.rig import Pace
+
+COLUMNS: tuple[Column[Figure], ...] = (
+    Column("bench", lambda one: one.bench),
+    Column("what", lambda one: one.name),
+    Column("value", lambda one: number(one.value), "right"),
+    Column("unit", lambda one: one.unit),
+    Column("yardstick", lambda one: one.yardstick),
+    Column("its value", lambda one: number(one.against), "right"),
+    Column("times better", lambda one: number(one.ratio), "right"),
+    Column("target", lambda one: one.aim, "right"),
+)
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    """All figures in one table, without the columns that none of them has."""
+    Lines([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
 
 
 @wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site takes.")
@@ -19,23 +42,18 @@ from celery_wheel.cli.starting import start_project
 def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
     """Measure how many tasks a second are sent, taken in, moved and dispatched, on this broker and beside this store.
 
-    Nothing of yours is touched: queues, namespace and store (a file in the folder of wheel_store, or a schema in its
-    database) are made for it, and removed in the end. It loads both servers for some seconds.
+    Nothing of yours is touched: queues, namespace and store (a folder beside the file of wheel_store, or a schema in
+    its database) are made for it, and removed in the end. It loads both servers for some seconds.
     """
     with said():
-        from celery_wheel.measure import Figure, measure
+        from celery_wheel.bench.site import measure
 
         start_project()
         with progress("measuring", 4 * tasks) as bar:
-            found = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
+            paces: dict[str, Pace] = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
     if as_json:
-        figures = {one.what: {"seconds": round(one.seconds, 4), "per_s": round(one.per_s)} for one in found}
+        figures = {name: {"seconds": round(one.wall_s, 4), "per_s": round(one.per_s)} for name, one in paces.items()}
         put_json({"tasks": tasks, "bytes": body, "figures": figures})
-        return
-    columns: list[Column[Figure]] = [
-        Column("", lambda one: one.what),
-        Column("tasks", lambda one: f"{one.count:,}", "right"),
-        Column("seconds", lambda one: f"{one.seconds:.2f}", "right"),
-        Column("tasks/s", lambda one: f"{one.per_s:,.0f}", "right"),
-    ]
-    Lines(columns).print(found)
+    else:
+        click.echo(f"{tasks:,} tasks with an argument of {body:,} bytes")
+        print_figures([Figure("", name, one.per_s, "tasks/s") for name, one in paces.items()])

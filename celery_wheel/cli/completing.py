@@ -22,7 +22,7 @@ def complete(ctx: click.Context, keys: tuple[str, ...], run: bool, reason: str, 
     """Complete every task that watches one of the keys (wheel={"watch": ["order:42"]}); - reads keys from stdin.
 
     It is cancelled, or with --run leaves at once. Exit code: 0 when no task was too late; 3 when one was handed to the
-    broker by its time; 4 when no scheduler answered in time: then it was taken back.
+    broker by its time; 4 when no scheduler answered in time: then it was withdrawn.
     """
     wanted = list(dict.fromkeys(key for one in keys for key in (sys.stdin.read().split() if one == "-" else [one])))
     how: Any = "run" if run else "cancel"

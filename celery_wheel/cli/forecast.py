@@ -19,7 +19,7 @@ from celery_wheel.present import duration, utc
 from celery_wheel.store.model import HOUR_MS
 
 if TYPE_CHECKING:
-    from celery_wheel.store.browse import DueBy
+    from celery_wheel.store.ports.pages import DueBy
 
 WIDTH_MS = {"hour": HOUR_MS, "day": 24 * HOUR_MS}
 #: Characters of the longest bar.

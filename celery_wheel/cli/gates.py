@@ -14,7 +14,7 @@ from celery_wheel.present import duration, seen, utc
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
-    from celery_wheel.given import Which
+    from celery_wheel.requests.arguments import Which
     from celery_wheel.store.model import Gate
 
 _names = options.all_of(
@@ -40,8 +40,8 @@ def pause(
     """Let nothing leave for a queue, or of a task, or nothing at all; without options show what is paused.
 
     It holds until `resume`, also over a restart. What is due meanwhile waits, in order, and holds up nothing else; it
-    can be cancelled and moved as ever. Exit code: 0 when it is done; 4 when no scheduler answered in time: then it was
-    taken back.
+    can be cancelled and moved as ever. Pausing what is paused replaces the reason and the actor; one resume undoes
+    both. Exit code: 0 when it is done; 4 when no scheduler answered in time: then it was withdrawn.
     """
     with asking(ctx) as wheel, answered(ctx):
         if queue is not None or task is not None or everything:
@@ -69,8 +69,8 @@ def resume(
 ) -> None:
     """Undo `pause`, of the same queue, task, or of everything; show what is still paused.
 
-    Exit code: 0 when it is done; 3 when it was not paused; 4 when no scheduler answered in time: then it was taken
-    back.
+    Exit code: 0 when it is done; 3 when it was not paused; 4 when no scheduler answered in time: then it was
+    withdrawn.
     """
     which = _which(queue, task, everything, reason, timeout)
     with asking(ctx) as wheel, answered(ctx):

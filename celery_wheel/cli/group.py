@@ -26,7 +26,7 @@ def wheel(ctx: click.Context) -> None:
     """See what waits in the wheel, and say what is to become of it.
 
     Exit codes: 0 done; 1 an error, which is said; 2 the command line makes no sense; 3 the answer is one to act upon;
-    4 no scheduler answered in time, and what was asked was taken back.
+    4 no scheduler answered in time, and what was asked was withdrawn.
     """
 
 

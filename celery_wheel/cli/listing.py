@@ -21,7 +21,7 @@ import click
 from celery_wheel.cli.output import Column, Lines, progress, put_json
 
 if TYPE_CHECKING:
-    from celery_wheel.store.browse import Page, Placed
+    from celery_wheel.store.ports.pages import Page, Placed
 
 T = TypeVar("T", bound="Placed")
 

@@ -13,8 +13,8 @@ from celery_wheel.cli.output import Column, Lines, agree, put_json
 from celery_wheel.present import duration, seen, utc
 
 if TYPE_CHECKING:
-    from celery_wheel.store.loads import Listed
-    from celery_wheel.store.sql import SqlStore
+    from celery_wheel.store.ports import FullStore
+    from celery_wheel.store.ports.loads import Listed
 
 
 @wheel.command(cls=CeleryCommand, short_help="List bulk loads; end one that was left open.")
@@ -35,12 +35,11 @@ def loads(ctx: click.Context, abort: str | None, limit: int, yes: bool, as_json:
     ctx.exit(code)
 
 
-def _abort(store: SqlStore, name: str, yes: bool) -> int:
+def _abort(store: FullStore, name: str, yes: bool) -> int:
     from celery_wheel.control import now_ms
-    from celery_wheel.store import loads
     from celery_wheel.store.model import OPEN
 
-    found = loads.of_name(store, name)
+    found = store.loads.of_name(name)
     if found is None or found.state != OPEN:
         why = f"there is no load {seen(name)}" if found is None else f"the load {seen(name)} is {found.state}"
         click.echo(f"nothing was aborted: {why}", err=True)
@@ -48,16 +47,14 @@ def _abort(store: SqlStore, name: str, yes: bool) -> int:
     if not yes:
         age = duration(max(0, now_ms() - found.begun_ms))
         agree(f"Nothing of the load {seen(name)}, which was begun {age} ago, is to be scheduled?")
-    if not loads.abort(store, found.id, now_ms(), run=found.run):
+    if not store.loads.abort(found.id, now_ms(), run=found.run):
         click.echo(f"nothing was aborted: somebody has ended or resumed the load {seen(name)} meanwhile", err=True)
         return TO_ACT_UPON
     return 0
 
 
-def _show(store: SqlStore, limit: int, as_json: bool) -> None:
-    from celery_wheel.store.loads import listed
-
-    found = listed(store, limit)
+def _show(store: FullStore, limit: int, as_json: bool) -> None:
+    found = store.loads.listed(limit)
     if as_json:
         put_json({"loads": [_as_dict(one) for one in found]})
         return

@@ -15,7 +15,7 @@ from celery_wheel.cli.tasks import task_as_dict
 from celery_wheel.present import duration, utc
 
 if TYPE_CHECKING:
-    from celery_wheel.store.browse import Stopped, Task
+    from celery_wheel.store.ports.pages import Stopped, Task
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
@@ -39,7 +39,7 @@ def history(
 
     --from and --to are of the due time. What left longer ago than wheel_history_retention is forgotten.
     """
-    from celery_wheel.control import END
+    from celery_wheel.store.ports.pages import END
 
     criteria = options.criteria(**filters)
     columns: list[Column[Task]] = [
@@ -93,7 +93,7 @@ def rejected(
     What rests is set aside still; else it has left, or waits, after all. --from and --to are of the time at which it
     was set aside.
     """
-    from celery_wheel.control import END
+    from celery_wheel.store.ports.pages import END
 
     criteria, kinds = options.criteria(**filters), tuple(dict.fromkeys(kinds))
     columns: list[Column[Stopped]] = [

@@ -16,7 +16,7 @@ from celery_wheel.cli.output import Column, facts, put_json
 from celery_wheel.present import PART_CUT, duration, part, seen, utc
 
 if TYPE_CHECKING:
-    from celery_wheel.store.browse import Detail, Task
+    from celery_wheel.store.ports.pages import Detail, Task
 
 #: Bytes of a body that JSON shows; the whole is what --body writes.
 BEGINNING = 1_024

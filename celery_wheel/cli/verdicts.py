@@ -1,7 +1,8 @@
 """Asking the holders about many tasks, in parts, and showing what they said.
 
-Exit codes: 0 all are done; 3 some were too late, or are unknown; 4 nobody answered in time: what was not answered was
-taken back, and nothing will happen to it. In parts, so that each has the whole time, and a bar shows how far it is.
+Exit codes: 0 all are done, by this request or (a cancel) by an earlier one; 3 some were too late, or are unknown; 4
+nobody answered in time: what was not answered was withdrawn, and nothing will happen to it. In parts, so that each has
+the whole time, and a bar shows how far it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from celery_wheel.cli.output import Column, Lines, progress, put_json
 
 #: Tasks of one request.
 PART = 2_000
+#: Verdicts of what is as it was wanted.
+GOOD = ("done", "already")
 #: Lines for people, where nobody has named the tasks one by one.
 SHOWN = 50
 
@@ -35,7 +38,7 @@ class Said:
     def code(self) -> int:
         if self.unavailable is not None:
             return NOBODY_ANSWERED
-        return 0 if all(one == "done" for one in self.verdicts.values()) else TO_ACT_UPON
+        return 0 if all(one in GOOD for one in self.verdicts.values()) else TO_ACT_UPON
 
 
 def ask(doing: str, names: Sequence[Any], question: Callable[[Sequence[Any]], Mapping[Any, Any]]) -> Said:
@@ -63,7 +66,7 @@ def show(ctx: click.Context, said: Said, meaning: Mapping[str, str], as_json: bo
         verdicts = {str(one): verdict for one, verdict in said.verdicts.items()}
         put_json({**numbers, "verdicts": verdicts, "unavailable": said.unavailable})
         ctx.exit(said.code)
-    lines = [one for one in said.verdicts.items() if every or one[1] != "done"]
+    lines = [one for one in said.verdicts.items() if every or one[1] not in GOOD]
     columns: list[Column[tuple[Any, str]]] = [
         Column(name, lambda one: one[0]),
         Column("verdict", lambda one: one[1], whole=True),

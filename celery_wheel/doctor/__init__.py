@@ -5,10 +5,11 @@
     settings   values, the app's class, queues that workers would empty, delays left to workers
     store      reachable, of this version and number of shards, loads that were left open, room on its disk, history
                that waits for its archive
-    broker     answers, what its edge promises; RabbitMQ's confirms; Redis's persistence and eviction
+    broker     answers, what its edge promises; RabbitMQ's confirms; Redis's persistence and eviction, and the store
+               to which its offsets belong
     clocks     this host against Redis and PostgreSQL
     shards     holders and their age, what is behind, what the holder said of itself, its version
-    queues     what waits in the broker, for how long, and in which version of the envelope
+    queues     what waits in the broker, for how long, and whether its oldest message can be read
 
 ``celery wheel doctor`` runs them all; Django's system checks share some. Each asks with a short patience.
 """

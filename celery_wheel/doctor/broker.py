@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from celery_wheel.broker import refusal
 from celery_wheel.doctor.finding import Finding, error, ok, warning
-from celery_wheel.doctor.server import RedisServer
 from celery_wheel.doctor.site import Site
+from celery_wheel.present import duration, seen
+
+if TYPE_CHECKING:
+    from celery_wheel.broker.redis.edge import RedisBroker
 
 #: What each edge promises, and what it cannot.
 EDGES = {
@@ -21,17 +25,18 @@ def check(site: Site) -> Iterator[Finding]:
     if site.transport and (why := refusal(site.transport)):
         yield error("broker", f"the wheel does not serve the transport {site.transport!r}: {why}", "Use another.")
         return
-    server = site.server
-    if server is None:
+    if site.broker is None:
         yield silent(site)
         return
-    yield ok("broker", f"{server.name} answers")
+    yield ok("broker", f"{site.broker_name} answers")
     yield ok("transport", f"{site.transport}: {EDGES.get(site.transport, ANY_EDGE)}")
     if site.transport == "amqp":
         yield _confirms(site)
-    if isinstance(server, RedisServer):
-        yield _eviction(server)
-        yield from _persistence(server)
+    if site.redis is not None:
+        yield from _owners(site, site.redis)
+        told = site.redis.info()
+        yield _eviction(told)
+        yield from _persistence(told)
 
 
 def silent(site: Site) -> Finding:
@@ -41,7 +46,7 @@ def silent(site: Site) -> Finding:
 
 def eviction(site: Site) -> list[Finding]:
     """A Redis that drops queues; empty where it does not, or is none."""
-    found = [_eviction(site.server)] if isinstance(site.server, RedisServer) else []
+    found = [_eviction(site.redis.info())] if site.redis is not None else []
     return [one for one in found if one.remedy]
 
 
@@ -55,8 +60,24 @@ def _confirms(site: Site) -> Finding:
     )
 
 
-def _eviction(server: RedisServer) -> Finding:
-    policy = server.told("memory", "maxmemory_policy")
+def _owners(site: Site, edge: RedisBroker) -> Iterator[Finding]:
+    """Shards that another store has adopted: no scheduler of this one dispatches them."""
+    if site.store is None:
+        return
+    for shard in range(site.store.shards):
+        owner = edge.owner(shard)
+        if owner is not None and owner.uuid != site.store.uuid:
+            yield error(
+                f"shard {shard}",
+                f"the broker's offsets belong to another store, {seen(str(owner), 200)}, heard of "
+                f"{duration(owner.silent_ms)} ago: nothing is dispatched from this store",
+                "Let all schedulers share one wheel_store, or give each its wheel_namespace; if the other store is "
+                "given up: celery -A <project> wheel claim-broker",
+            )
+
+
+def _eviction(told: dict[str, str | None]) -> Finding:
+    policy = told["maxmemory_policy"]
     if policy is None:
         return _unknown("eviction", "maxmemory-policy", "noeviction")
     if policy == "noeviction":
@@ -68,8 +89,8 @@ def _eviction(server: RedisServer) -> Finding:
     )
 
 
-def _persistence(server: RedisServer) -> Iterator[Finding]:
-    appends = server.told("persistence", "aof_enabled")
+def _persistence(told: dict[str, str | None]) -> Iterator[Finding]:
+    appends = told["aof_enabled"]
     if appends is None:
         yield _unknown("appendonly", "appendonly", "yes")
         return
@@ -81,7 +102,7 @@ def _persistence(server: RedisServer) -> Iterator[Finding]:
         )
         return
     yield ok("appendonly", "Redis writes what it was given to its log (appendonly yes)")
-    syncs = server.configured("appendfsync")
+    syncs = told["appendfsync"]
     if syncs is None:
         yield _unknown("appendfsync", "appendfsync", "everysec or always")
     elif syncs == "no":

@@ -17,10 +17,10 @@ MAX_ROUND_TRIP_MS = 1_000
 
 def check(site: Site) -> Iterator[Finding]:
     clocks: list[tuple[str, Callable[[], int | None]]] = []
-    if site.server is not None:
-        clocks.append((site.server.name, site.server.now_ms))
+    if site.broker is not None:
+        clocks.append((site.broker_name, site.broker.now_ms))
     if site.store is not None:
-        clocks.append((site.store.database.name, site.store.now_ms))
+        clocks.append((site.store.name, site.store.now_ms))
     found = [one for name, clock in clocks if (one := _compared(name, clock, site.conf.max_clock_skew_ms)) is not None]
     yield from found or [ok("clock", "neither broker nor store has a clock of its own: a wrong one here is not found")]
 
@@ -38,5 +38,5 @@ def _compared(name: str, clock: Callable[[], int | None], max_skew_ms: int) -> F
     text = f"this host's clock is {duration(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'} that of {name}"
     remedy = "Check the time service (NTP) of both hosts."
     if abs(skew_ms) > max_skew_ms:
-        return error("clock", f"{text}: a scheduler here would hold no shard (wheel_max_clock_skew)", remedy)
+        return error("clock", f"{text}: a scheduler that starts here holds no shard (wheel_max_clock_skew)", remedy)
     return warning("clock", text, remedy) if abs(skew_ms) > NOTICED_MS else ok("clock", text)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
 
-from celery_wheel.broker.envelope import HEADER, VERSION
 from celery_wheel.doctor.finding import Finding, error, ok, warning
-from celery_wheel.doctor.server import Server
 from celery_wheel.doctor.shards import START
 from celery_wheel.doctor.site import Site
+from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError
 from celery_wheel.present import duration, seen
 from celery_wheel.status import ShardStatus
+from celery_wheel.store.model import Message, Unreadable
 
 #: A scheduler looks every 50 ms; what waits for longer waits for a reason.
 OLD_MS = 10_000
 
 
 def check(site: Site) -> Iterator[Finding]:
-    if site.server is None:
+    if site.broker is None:
         return
     for one in site.shards:
         try:
-            yield from _queue(site, site.server, one)
+            yield from _queue(site, site.broker, one)
         except BrokerError as trouble:
             yield error(_about(one), f"{trouble}.", "Start it, or correct broker_url.")
 
@@ -33,16 +30,14 @@ def check(site: Site) -> Iterator[Finding]:
 def growth(site: Site) -> Iterator[Finding]:
     """What waits for shards that nobody holds. Raises BrokerError when the broker does not answer."""
     for one in site.shards:
-        if not one.live and site.server is not None and (count := site.server.waiting(one.shard)):
+        if not one.live and site.broker is not None and (count := site.broker.depth(one.shard)):
             yield _unheld(one, count)
 
 
-def _queue(site: Site, server: Server, one: ShardStatus) -> Iterator[Finding]:
-    count = server.waiting(one.shard)
-    raw = server.oldest(one.shard) if count else None
-    envelope = _envelope(raw)
-    created_ms = envelope.get("created_ms")
-    age_ms = site.now_ms() - created_ms if isinstance(created_ms, int) else None
+def _queue(site: Site, broker: Broker, one: ShardStatus) -> Iterator[Finding]:
+    count = broker.depth(one.shard)
+    oldest = broker.oldest(one.shard) if count else None
+    age_ms = site.now_ms() - oldest.created_ms if isinstance(oldest, Message) else None
     age = "" if age_ms is None else f", the oldest for {duration(max(0, age_ms))}"
     if not one.live and count:
         yield _unheld(one, count, age)
@@ -58,8 +53,12 @@ def _queue(site: Site, server: Server, one: ShardStatus) -> Iterator[Finding]:
         yield warning(
             _about(one), f"a producer's clock is {duration(-age_ms)} ahead of this host's", "Check both clocks."
         )
-    if raw is not None:
-        yield from _version(one, envelope.get("v"))
+    if isinstance(oldest, Unreadable):
+        yield error(
+            _about(one),
+            f"its oldest message cannot be read and will be rejected: {seen(oldest.reason)}",
+            "Only celery-wheel may send to this queue; update it where schedulers run before producers.",
+        )
 
 
 def _unheld(one: ShardStatus, count: int, age: str = "") -> Finding:
@@ -69,32 +68,5 @@ def _unheld(one: ShardStatus, count: int, age: str = "") -> Finding:
     return warning(_about(one), text, START)
 
 
-def _version(one: ShardStatus, version: Any) -> Iterator[Finding]:
-    if version == VERSION:
-        yield ok(_about(one), f"its oldest message has an envelope of version {VERSION}, as this version reads it")
-    elif type(version) is int and version > VERSION:
-        yield error(
-            _about(one),
-            f"its oldest message has an envelope of version {version}, and this version reads {VERSION}: a scheduler "
-            "of this version rejects what newer producers send",
-            "Update celery-wheel where schedulers run, before producers.",
-        )
-    else:
-        yield warning(
-            _about(one),
-            f"its oldest message has no envelope that can be read (version {seen(version)}): it will be rejected",
-            "Only celery-wheel may send to this queue; `celery wheel rejected` shows the message and the reason then.",
-        )
-
-
 def _about(one: ShardStatus) -> str:
     return f"queue {one.shard}"
-
-
-def _envelope(raw: bytes | None) -> dict[str, Any]:
-    """The envelope's fields as they are; nothing where it has none."""
-    if raw is not None:
-        with suppress(ValueError, RecursionError, KeyError, TypeError):  # whoever sent this, it is only looked at
-            found = json.loads(raw)["headers"][HEADER]
-            return found if isinstance(found, dict) else {}
-    return {}

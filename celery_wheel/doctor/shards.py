@@ -10,7 +10,6 @@ from celery_wheel.doctor.finding import Finding, error, ok, warning
 from celery_wheel.doctor.site import Site
 from celery_wheel.present import duration, seen, utc
 from celery_wheel.status import ShardStatus
-from celery_wheel.store import browse
 from celery_wheel.store.model import PAUSED
 
 #: A task that is overdue for longer, while a scheduler is at work, is worth a look.
@@ -66,12 +65,9 @@ def _behind(one: ShardStatus) -> Iterator[Finding]:
 
 def _said(one: ShardStatus) -> Iterator[Finding]:
     about, snapshot = f"shard {one.shard}", one.snapshot or {}
-    if snapshot.get("clock_halted"):
-        yield error(
-            about,
-            "its holder has stopped dispatch: its clock was stepped forward, and no second clock has agreed since",
-            "Check the time service of its host, and restart it where neither broker nor store has a clock.",
-        )
+    if one.clock_dispute:
+        what, _, remedy = one.clock_dispute.rpartition("; ")
+        yield error(about, what, remedy[:1].upper() + remedy[1:])
     for name, text in (
         ("guard_trips", "times the store had other rows than the holder was about to send"),
         ("rollbacks", "times the broker was found to have lost writes"),
@@ -91,7 +87,7 @@ def _refused(site: Site, one: ShardStatus) -> Iterator[Finding]:
     targets = {lane["lane"]: lane["target"] for lane in one.lanes if lane["target"] and lane["scope"] is None}
     if not targets or site.store is None:
         return
-    _, waiting = browse.standing(site.store, one.shard)
+    _, waiting = site.store.browse.standing(one.shard)
     for lane in sorted(waiting.keys() & targets):
         yield warning(
             f"shard {one.shard}",

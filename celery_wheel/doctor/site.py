@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from celery_wheel.broker import refusal
+from celery_wheel.broker import broker_for, refusal
 from celery_wheel.conf import Conf
-from celery_wheel.doctor.server import Server, connect
+from celery_wheel.engine.port import Broker
 from celery_wheel.errors import WheelError
 from celery_wheel.status import ShardStatus, status_of
 from celery_wheel.store import open_store
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
+
+if TYPE_CHECKING:
+    from celery_wheel.broker.redis.edge import RedisBroker
 
 
 class Site:
@@ -28,7 +31,7 @@ class Site:
         self.broker_trouble = ""
 
     @cached_property
-    def store(self) -> SqlStore | None:
+    def store(self) -> FullStore | None:
         try:
             return open_store(self.conf.store, durability=self.conf.durability, shards=None, create=False)
         except WheelError as error:
@@ -45,15 +48,30 @@ class Site:
             return ""
 
     @cached_property
-    def server(self) -> Server | None:
-        """The broker, connected."""
+    def broker(self) -> Broker | None:
+        """The edge, whose server has answered."""
         if not self.transport or refusal(self.transport):
             return None
+        edge = None
         try:
-            return connect(self.app, self.transport, self.conf.namespace)
+            edge = broker_for(self.app, self.conf, "" if self.store is None else self.store.uuid)
+            edge.depth(0)
         except (WheelError, ImportError, ValueError) as error:
             self.broker_trouble = str(error)
+            if edge is not None:
+                edge.close()
             return None
+        return edge
+
+    @property
+    def redis(self) -> RedisBroker | None:
+        """The edge, where it is that for Redis."""
+        return cast("RedisBroker", self.broker) if self.transport == "redis" and self.broker else None
+
+    @property
+    def broker_name(self) -> str:
+        """The broker's URL, without a password."""
+        return str(self.app.connection_for_write().as_uri())
 
     @cached_property
     def shards(self) -> list[ShardStatus]:
@@ -66,6 +84,6 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for opened in (vars(self).get("store"), vars(self).get("server")):
+        for opened in (vars(self).get("store"), vars(self).get("broker")):
             if opened is not None:
                 opened.close()

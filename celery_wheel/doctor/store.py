@@ -10,12 +10,10 @@ from pathlib import Path
 from celery_wheel.doctor.finding import Finding, error, ok, warning
 from celery_wheel.doctor.site import Site
 from celery_wheel.present import duration, seen, utc
-from celery_wheel.store import archive_marks, loads
-from celery_wheel.store.archive_marks import ARCHIVE
-from celery_wheel.store.model import OPEN
+from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
-from celery_wheel.store.schema import SCHEMA_VERSION
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.maintenance import ARCHIVE
 
 #: Bytes that are free on the disk. A full one stops what comes in; what is in stays.
 LOW, NEARLY_FULL = 2**30, 100 * 2**20
@@ -28,7 +26,7 @@ def check(site: Site) -> Iterator[Finding]:
     if store is None:
         yield error("store", site.store_trouble, "Beat and this host need the same store: see wheel_store.")
         return
-    yield ok("store", f"{store.database.name} answers; its tables have version {SCHEMA_VERSION}, as they should")
+    yield ok("store", f"{store.name} answers; its tables have version {SCHEMA_VERSION}, as they should")
     if store.shards != site.conf.shards:
         yield error(
             "shards",
@@ -43,10 +41,8 @@ def check(site: Site) -> Iterator[Finding]:
         yield _archived(site, store)
 
 
-def _left_open(site: Site, store: SqlStore) -> Iterator[Finding]:
-    with store.database.reading() as connection:
-        unfinished = loads.unfinished(connection)
-    for one in unfinished:
+def _left_open(site: Site, store: FullStore) -> Iterator[Finding]:
+    for one in store.loads.unfinished():
         age_ms = site.now_ms() - one.begun_ms
         if one.state == OPEN and age_ms > LEFT_OPEN_MS:
             yield warning(
@@ -57,8 +53,8 @@ def _left_open(site: Site, store: SqlStore) -> Iterator[Finding]:
             )
 
 
-def _room(store: SqlStore) -> Finding:
-    path = Path(store.database.name)
+def _room(store: FullStore) -> Finding:
+    path = Path(store.name)
     free = shutil.disk_usage(path.parent).free
     text = f"{free / 2**30:,.1f} GiB are free on the disk of {path}, which has {path.stat().st_size / 2**20:,.1f} MiB"
     if free >= LOW:
@@ -67,9 +63,9 @@ def _room(store: SqlStore) -> Finding:
     return (error if free < NEARLY_FULL else warning)("disk", text, remedy)
 
 
-def _archived(site: Site, store: SqlStore) -> Finding:
+def _archived(site: Site, store: FullStore) -> Finding:
     """With wheel_history_archive history waits, however old, where nobody archives it."""
-    oldest = min(archive_marks.waiting(store.database), key=lambda one: one.at_ms, default=None)
+    oldest = min(store.maintenance.unarchived(), key=lambda one: one.at_ms, default=None)
     now_ms, kept_ms = site.now_ms(), site.conf.history_retention_ms
     if oldest is None or now_ms - oldest.at_ms <= kept_ms:
         return ok("archive", f"all history of more than {duration(kept_ms)} ago is archived")

@@ -1,1 +1,1 @@
-"""The engine: takes messages in, lets them wait, hands them to the broker on time."""
+"""The engine: accepts messages, keeps them pending and publishes them on time."""

@@ -1,23 +1,28 @@
-"""Adoption: a new holder makes store and broker agree, and starts a term from what they say.
+"""Adoption: a new holder makes the store and the broker agree, and makes its state from the store.
 
 ::
 
-    1. store.acquire      a new epoch; whatever the former holder has under way is fenced in the store
-    2. broker.adopt       the same in the broker, which answers with its offsets
+    1. store.acquire      a new epoch; calls of the former holder are fenced in the store
+    2. delivery.adopt     the same in a broker that fences, which answers with its offsets
     3. for each lane      broker's offset   against   store's offset
                           ────────────────────────────────────────────────────────────────────────────
-                          no offsets        new or flushed: they are set to the store's; never a rollback
+                          no offsets      new or flushed: they are set to the store's; never a rollback
                           equal           nothing to do
-                          ahead           the former holder died between publish and settlement:
-                                          the store is settled up to it, refused rows laid to rest …
-                          ahead, but      … unless the range has other rows than were published: the broker lost
-                          not of all      an epoch with its writes, and let a former holder publish by what it
-                                          knew. That is a rollback to where both agreed
-                          behind          the broker lost writes it had acknowledged: ``replay`` puts the
-                                          store's hand back, so that those rows leave once more (at most
-                                          the batches of the last ``rollback_window``); ``warn`` only says so
-                          a broker that keeps none: (offset, watermark] is in doubt, and dispatch begins with it
-    4. a term             offset = watermark = edge; the window is empty and fills from the store
+                          ahead           the former holder ended between publish and settlement:
+                                          the store is settled up to it, failed rows are rejected
+                          ahead, but      the range has other rows than were published: the broker lost an epoch
+                          other rows      with its writes, and a former holder published by an older offset. This
+                                          is a rollback to the position where both agreed
+                          behind          the broker lost writes that it had acknowledged: "replay" moves the
+                                          store's offset back, so that those rows are published again (at most
+                                          the batches of the last ``rollback_window``); "warn" only logs it
+                          missing, while  as behind: the lane was opened after the writes that the broker still
+                          others are not  has
+                          not in store    the lane was closed: the broker forgets it
+    4. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
+
+A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows;
+in step 4 the watermark is as stored.
 
 Rows that were cancelled, rejected or expired are in lane REST, so nothing here can send them again.
 """
@@ -28,12 +33,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_wheel.engine.gates import ALL, Gates
-from celery_wheel.engine.lane import END, Lane
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.port import Broker, BrokerOffset, Since
-from celery_wheel.engine.term import Term
-from celery_wheel.engine.window import Window
+from celery_wheel.engine.context import Context
+from celery_wheel.engine.delivery import FencedDelivery
+from celery_wheel.engine.port import BrokerOffset, FencingBroker, Since
+from celery_wheel.engine.state.gates import ALL, Gates
+from celery_wheel.engine.state.lane import END, Lane
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.tombstones import TombstoneFilter
+from celery_wheel.engine.state.window import Window
 from celery_wheel.store.model import (
     MAX_SEQ,
     ORIGIN,
@@ -48,49 +55,55 @@ from celery_wheel.store.model import (
     Outcome,
     Position,
 )
-from celery_wheel.store.port import Store
 from celery_wheel.timing import TimingWheel
 
 logger = logging.getLogger(__name__)
 
 
 class Adoption:
-    """Step 2 to 4, for an epoch that was acquired."""
+    """Steps 2 to 4, for an acquired epoch."""
 
-    def __init__(
-        self, shard: int, epoch: int, store: Store, broker: Broker, limits: Limits, now_ms: int, monotonic_ms: int
-    ) -> None:
-        self.shard = shard
+    def __init__(self, ctx: Context, epoch: int) -> None:
+        self.shard = ctx.shard
         self.epoch = epoch
-        self.store = store
-        self.broker = broker
-        self.limits = limits
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
+        self.store = ctx.store
+        self.delivery = ctx.delivery
+        self.limits = ctx.limits
+        self.stamps = ctx.stamps
+        self.now_ms = ctx.clock.now_ms()
+        self.monotonic_ms = ctx.clock.monotonic_ms()
         self.rollbacks = 0  #: lanes on which the broker had lost writes
         self._seq = 0
 
     def steps(self) -> Iterator[str]:
-        """Run step 2 and 3; a crash between any two of them leaves what the next adoption mends."""
-        offsets = self.broker.adopt(self.shard, self.epoch)
+        """Run steps 2 and 3; after a crash between any two steps the next adoption runs them again."""
+        offsets = self.delivery.adopt(self.shard, self.epoch)
         yield "adopted in the broker"
         self._seq = self.store.state(self.shard).seq
-        for lane in self.store.lanes(self.shard):
-            # A lane that is missing beside others was opened after what the broker remembers.
+        if offsets is not None and isinstance(self.delivery, FencedDelivery):
+            yield from self._compare(self.delivery.broker, offsets)
+
+    def _compare(self, broker: FencingBroker, offsets: dict[int, BrokerOffset]) -> Iterator[str]:
+        lanes = self.store.lanes(self.shard)
+        if closed := sorted(offsets.keys() - {lane.lane for lane in lanes}):
+            broker.drop_lanes(self.shard, self.epoch, closed)
+            yield "closed lanes dropped in the broker"
+        for lane in lanes:
+            # A lane that is missing beside others was opened after the last write that the broker still has.
             found = offsets.get(lane.lane, BrokerOffset(ORIGIN) if offsets and lane.offset > ORIGIN else None)
             if found is None:
-                self.broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
+                broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
                 yield "offset set in the broker"
             elif found.offset > lane.offset:
                 if found.since is None or self._vouches(lane, found.offset, found.since):
                     yield from self._settle(lane, found)
                 else:
-                    yield from self._roll_back(lane, min(lane.offset, found.since.position))
+                    yield from self._roll_back(broker, lane, min(lane.offset, found.since.position))
             elif found.offset < lane.offset:
-                yield from self._roll_back(lane, found.offset)
+                yield from self._roll_back(broker, lane, found.offset)
 
-    def term(self) -> Term:
-        """Step 4."""
+    def state(self) -> ShardState:
+        """Return the state: step 4."""
         lanes = [self._lane(lane) for lane in self.store.lanes(self.shard)]
         limits = self.limits
         window = Window(
@@ -100,29 +113,35 @@ class Adoption:
             max_bytes=limits.window_bytes,
         )
         gates = Gates({} if limits.ahead_ms else limits.rates, self.monotonic_ms)
-        term = Term(self.shard, self.epoch, self.store.state(self.shard).seq, lanes, window, gates)
-        term.bury(self.store.tombstones(self.shard))
-        # Who hands over all that waits does so whatever is paused or limited.
+        # A drain publishes every pending row, whatever is paused or limited.
         for gate in [] if limits.ahead_ms else self.store.gates(self.shard):
-            term.gates.set(gate, self._backlog(lanes, gate), self.now_ms, self.monotonic_ms)
-        return term
+            gates.set(gate, self._backlog(lanes, gate), self.now_ms, self.monotonic_ms)
+        return ShardState(
+            self.shard,
+            self.epoch,
+            self.store.state(self.shard).seq,
+            lanes,
+            window,
+            gates=gates,
+            tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
+            stamps=self.stamps,
+        )
 
     def _lane(self, found: LaneState) -> Lane:
-        watermark = found.offset if self.broker.keeps_offset else found.watermark
-        lane = Lane(found.lane, found.offset, watermark, watermark, target=found.target, scope=found.scope)
-        lane.redelivered, lane.told = found.redelivered, found.offset
-        lane.top_ms = self._top_ms(found)
-        if not self.broker.keeps_offset:
-            lane.sent, lane.doubt = found.offset, found.watermark
+        lane = self.delivery.lane(found)
+        lane.last_due_ms = self._last_due_ms(found)
         return lane
 
-    def _top_ms(self, lane: LaneState) -> int:
-        """Where the rows end that may be in their queue already: those of a holder whose clock was ahead lie beyond."""
-        top_ms = self.now_ms + self.limits.ahead_ms
-        beyond = Position(top_ms, MAX_SEQ)
+    def _last_due_ms(self, lane: LaneState) -> int:
+        """Return the latest due time in a lane, as far as it matters: END's where redelivered rows lie beyond now.
+
+        Rows that a holder with a clock ahead of this one has diverted lie beyond now.
+        """
+        last_ms = self.now_ms + self.limits.ahead_ms
+        beyond = Position(last_ms, MAX_SEQ)
         if lane.redelivered and self.store.count(self.shard, lane.lane, max(lane.offset, beyond), END):
             return END.due_ms
-        return top_ms
+        return last_ms
 
     def _backlog(self, lanes: list[Lane], gate: Gate) -> int:
         if gate.state == PAUSED:
@@ -136,7 +155,7 @@ class Adoption:
         return self._seq
 
     def _vouches(self, lane: LaneState, offset: Position, since: Since) -> bool:
-        """Whether the rows up to the broker's offset are the rows that went there."""
+        """Whether the store's rows up to the broker's offset are the rows that were published."""
         rows = self.store.slice(self.shard, lane.lane, since.position, offset)
         return len(rows) == since.rows and sum(row.id for row in rows) == since.ids
 
@@ -163,7 +182,7 @@ class Adoption:
         )
         yield "settled up to the broker's offset"
 
-    def _roll_back(self, lane: LaneState, found: Position) -> Iterator[str]:
+    def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position) -> Iterator[str]:
         start = lane.offset
         if self.limits.replay_on_rollback:
             since_ms = self.now_ms - self.limits.rollback_window_ms
@@ -173,8 +192,9 @@ class Adoption:
         redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)
         left = self.store.count(self.shard, lane.lane, found, start)
         logger.error(
-            "the broker lost writes: lane %d stood at %s there and at %s here; %d tasks leave once more, "
-            "%d are not sent again by themselves; check the broker's persistence",
+            "the broker lost writes: the offset of lane %d is %s there and %s in the store; %d tasks are published "
+            "again; %d older tasks are not, until you run celery -A <project> wheel replay; check the broker's "
+            "persistence",
             lane.lane,
             tuple(found),
             tuple(lane.offset),
@@ -193,6 +213,6 @@ class Adoption:
             change = Change(lanes=[replace(lane, offset=start, watermark=start)], tally=redelivered.tally)
             self.store.apply(self.shard, self.epoch, change)
             yield "offset moved back in the store"
-        self.broker.set_offset(self.shard, self.epoch, lane.lane, start)
+        broker.set_offset(self.shard, self.epoch, lane.lane, start)
         self.rollbacks += 1
         yield "offset set in the broker"

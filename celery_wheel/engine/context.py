@@ -1,4 +1,4 @@
-"""What the activities of one engine share: the parts it was given, its limits and its counts."""
+"""The context that the activities of one engine share (parts, limits, counts), and the rounds in which they run."""
 
 from __future__ import annotations
 
@@ -7,44 +7,58 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from celery_wheel.engine.delivery import Delivery
+from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
-from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
-from celery_wheel.store.model import Withdrawn
-from celery_wheel.store.port import Store
-from celery_wheel.timing import Clock
+from celery_wheel.store.model import Cancelled
+from celery_wheel.store.ports import Store
 
 
 class Round(Enum):
-    """How a round ended, for whoever runs the rounds."""
+    """How a round ended; its thread waits accordingly."""
 
     IDLE = "nothing was to be done"
     BUSY = "something was done; there may be more"
-    FAILED = "something did not answer; wait before the next"
+    FAILED = "a call did not answer; wait before the next round"
 
 
 #: The steps of a part of a round, by name.
 Steps = Iterator[str]
 
-#: The steps of a round; the last thing it yields is how it ended.
+#: The steps of a round; its last item is a Round.
 RoundSteps = Iterator[str | Round]
 
 
-#: Told of rows that were cancelled, answers with the ids of those that it has seen to. It may take its time.
-OnWithdrawn = Callable[[Sequence[Withdrawn]], set[int]]
+def run_round(steps: RoundSteps) -> Round:
+    """Run a round to its end; returns how it ended. The simulation has its own loop."""
+    result = Round.IDLE
+    for step in steps:
+        if isinstance(step, Round):
+            result = step
+    return result
+
+
+#: Called with cancelled rows; returns the ids of the rows that it has announced. It may take long.
+OnCancelled = Callable[[Sequence[Cancelled]], set[int]]
 
 
 @dataclass(slots=True)
 class Context:
     shard: int
     store: Store
-    broker: Broker
-    clock: Clock
+    delivery: Delivery
+    clock: DueClock
     limits: Limits
     stats: Stats = field(default_factory=Stats)
     wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do
     unsettled: threading.Event = field(default_factory=threading.Event)  #: set when settle has something to do
-    untold: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
-    stamps: RevokedStamps = field(default_factory=RevokedStamps)  #: what was revoked by its stamps
-    on_withdrawn: OnWithdrawn | None = None  #: told of rows that were cancelled
+    unannounced: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
+    stamps: RevokedStamps = field(default_factory=RevokedStamps)
+    on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
+
+    @property
+    def broker(self) -> Broker:
+        return self.delivery.broker

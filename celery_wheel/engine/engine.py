@@ -2,24 +2,27 @@
 
 ::
 
-    tend      clock ─ acquire ─ adopt ─ renew      who holds the shard, and the snapshot
-    ingest    peek ─ compare ─ reserve ─ commit ─ place ─ trim
-    load      reach ─ edge moves ─ slice ─ place
-    dispatch  reap ─ take ─ guard ─ publish ─ confirm
-    settle    what was confirmed is committed
-    announce  what was cancelled is told to whoever keeps the books of tasks
-    forget    history beyond its retention
+    tend        look at the clocks ─┬─ not the holder: acquire ─ adopt
+                                    └─ the holder: snapshot ─ verify ─ renew
+    ingest      peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
+    prefetch    reach ─ horizon moves ─ slice ─ place
+    dispatch    reap ─ take ─ (commit) ─ guard ─ publish ─ confirm
+    settle      confirmed chunks are recorded in the store
+    announce    the result backend, events and signals learn of cancelled tasks
+    keep_house  history beyond its retention is deleted, idle lanes are closed
 
-Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a
-lost answer or another activity can come between. A step is one call to the store or the broker, or one
-section under the term's lock, never both. The threads of ``runner`` run the rounds to their end; the
-simulation interleaves the same generators from a seed, and abandons them where it wants a crash.
+Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a lost answer or
+another activity can come between. A step calls the store or the broker, or is one section under the state's lock.
+The threads of ``runner`` run the rounds to their end; the simulation interleaves the same generators from a seed, and
+abandons them where it wants a crash.
 
-Whatever goes wrong, one of two things is done about it:
+An error has one of two consequences:
 
-    the broker did not answer       the round is given up; the same chunk or peek is tried again later
-    anything else                   the term ends: its memory is dropped, and the shard is adopted anew
-                                    under a new epoch, if no other holds it by then
+    no answer to a read, a publish or a renewal    the round ends and is tried again later; memory stays
+    memory is in doubt                             the state ends: its memory is dropped, and the shard is adopted anew
+                                                   under a new epoch, unless another scheduler holds it by then
+
+Memory is in doubt after a commit without an answer, a fence, a lost offset or a broken invariant.
 """
 
 from __future__ import annotations
@@ -30,29 +33,37 @@ from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
-from celery_wheel.engine.clock_watch import ClockWatch
-from celery_wheel.engine.context import Context, OnWithdrawn, Round, RoundSteps, Steps
-from celery_wheel.engine.dispatch import Dispatcher
+from celery_wheel.engine.context import Context, OnCancelled, Round, RoundSteps, Steps
+from celery_wheel.engine.delivery import delivery_to
+from celery_wheel.engine.dispatch import dispatch, wait_ms
+from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.load import load
 from celery_wheel.engine.port import Broker
-from celery_wheel.engine.settle import settle
-from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.engine.prefetch import prefetch
+from celery_wheel.engine.settle import settle, settlement
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
-from celery_wheel.engine.term import Term
-from celery_wheel.errors import BrokerError, Fenced, GuardTripped, OffsetLost, RequestWithdrawn, StoreError, TermEnded
-from celery_wheel.store.model import Position
-from celery_wheel.store.port import Store
+from celery_wheel.errors import (
+    BrokerError,
+    CommitInDoubt,
+    EpochOver,
+    Fenced,
+    InvariantBroken,
+    LeaseOver,
+    OffsetLost,
+    StoreConflict,
+    StoreError,
+)
+from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock
 
 logger = logging.getLogger(__name__)
 
-#: A broker that stays away is mentioned this often.
+#: Repeated errors of one engine are logged as a warning this often.
 SAY_AGAIN_MS = 60_000
-
-#: Who asked for an answer waits a few seconds for it.
-ANSWERS_KEPT_MS = 600_000
 
 
 class Engine:
@@ -65,23 +76,23 @@ class Engine:
         clock: Clock,
         limits: Limits | None = None,
         *,
-        on_withdrawn: OnWithdrawn | None = None,
+        on_cancelled: OnCancelled | None = None,
         stamps: RevokedStamps | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
-        self.term: Term | None = None
-        #: Whether this engine is the shard's holder as far as it knows; a term that ended in doubt leaves it so.
-        self.held = False
-        #: Whether it may take the shard, or keep it: what ``share`` says.
+        self.state: ShardState | None = None
+        #: Whether this engine may take or keep the shard (see ``share``).
         self.wanted = True
+        self._lease_until_ms: int | None = None  #: monotonic, less the margin; None while another may hold the shard
         self._stands_by = False
         self._quiet_until_ms = clock.monotonic_ms()
-        self._ctx = Context(shard, store, broker, clock, limits, on_withdrawn=on_withdrawn)
+        #: The only clock that the activities read.
+        self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
+        delivery = delivery_to(broker, self.clock)
+        self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
         if stamps is not None:
             self._ctx.stamps = stamps
-        self._watch = ClockWatch(clock, max_skew_ms=limits.max_clock_skew_ms, max_step_ms=limits.max_clock_step_ms)
-        self._dispatcher = Dispatcher(self._ctx, self._watch)
 
     @property
     def shard(self) -> int:
@@ -90,6 +101,14 @@ class Engine:
     @property
     def stats(self) -> Stats:
         return self._ctx.stats
+
+    @property
+    def held(self) -> bool:
+        """Whether this engine is certainly the shard's holder: its lease is not over, with a margin.
+
+        It is true also while the shard is adopted anew after a state that ended in doubt.
+        """
+        return self._lease_until_ms is not None and self._ctx.clock.monotonic_ms() < self._lease_until_ms
 
     @property
     def wake(self) -> threading.Event:
@@ -102,115 +121,133 @@ class Engine:
         return self._ctx.unsettled
 
     @property
-    def untold(self) -> threading.Event:
+    def unannounced(self) -> threading.Event:
         """Set when ``announce`` has something to do."""
-        return self._ctx.untold
+        return self._ctx.unannounced
 
     def wait_ms(self) -> int:
-        return self._dispatcher.wait_ms(self.term)
+        return wait_ms(self._ctx, self.state)
 
     # -- rounds ------------------------------------------------------------------------------------
 
     def tend(self) -> RoundSteps:
-        return self._round(self._tend(), self.term)
+        return self._round(self._tend(), self.state)
 
     def ingest(self) -> RoundSteps:
-        return self._held(lambda term: ingest(self._ctx, term))
+        return self._holding(ingest)
 
-    def load(self) -> RoundSteps:
-        return self._held(lambda term: load(self._ctx, term))
+    def prefetch(self) -> RoundSteps:
+        return self._holding(prefetch)
 
     def dispatch(self) -> RoundSteps:
-        return self._held(self._dispatcher.round)
+        return self._holding(dispatch)
 
     def settle(self) -> RoundSteps:
-        return self._held(lambda term: settle(self._ctx, term))
+        return self._holding(settle)
 
     def announce(self) -> RoundSteps:
-        return self._held(lambda term: announce(self._ctx, term))
+        return self._holding(announce)
 
-    def forget(self) -> RoundSteps:
-        return self._held(self._forget)
+    def keep_house(self) -> RoundSteps:
+        return self._holding(keep_house)
 
     def release(self) -> RoundSteps:
-        """The last round of a process that stops by itself."""
-        return self._round(self._release(), self.term)
+        """Return the last round of a process that stops: it settles and gives the shard up."""
+        return self._round(self._release(), self.state)
 
-    def _held(self, activity: Callable[[Term], RoundSteps]) -> RoundSteps:
-        """A round of an activity of the holder; nothing to be done while the shard is not held."""
-        term = self.term
-        if term is None:
+    def _holding(self, activity: Callable[[Context, ShardState], RoundSteps]) -> RoundSteps:
+        """Return a round of an activity of the holder; an idle round while there is no state."""
+        state = self.state
+        if state is None:
             return iter((Round.IDLE,))
-        return self._round(activity(term), term)
+        return self._round(activity(self._ctx, state), state)
 
-    def _round(self, steps: RoundSteps, term: Term | None) -> RoundSteps:
-        """Errors end the round or the term, never the engine."""
+    def _round(self, steps: RoundSteps, state: ShardState | None) -> RoundSteps:
+        """Run a round; an error ends the round or the state, never the engine."""
         try:
             yield from steps
         except BrokerError as error:
-            self._say_broker_error(error)
+            self.stats.add(broker_errors=1)
+            self._say(error, "broker_error")
             yield Round.FAILED
-        except TermEnded:
+        except EpochOver:
             yield Round.FAILED
-        except (Fenced, OffsetLost, GuardTripped, StoreError, RequestWithdrawn) as error:
-            self.stats.store_errors += isinstance(error, StoreError)
-            self._end(term, str(error))
+        except (Fenced, OffsetLost, InvariantBroken, CommitInDoubt) as error:
+            self.stats.add(store_errors=isinstance(error, StoreError), guard_trips=isinstance(error, InvariantBroken))
+            if isinstance(error, Fenced) and self.state is state:
+                self._lease_until_ms = None
+            self._end(state, str(error))
+            yield Round.FAILED
+        except (StoreError, LeaseOver, StoreConflict) as error:
+            self.stats.add(store_errors=isinstance(error, StoreError))
+            self._say(error, "waits")
             yield Round.FAILED
 
-    def _say_broker_error(self, error: BrokerError) -> None:
-        """The first of a row is a warning, and then one a minute; the others are for those who look closely."""
-        self.stats.broker_errors += 1
+    def _say(self, error: Exception, action: str) -> None:
+        """Log an error as a warning at most once a minute, and otherwise for debugging."""
         now_ms = self._ctx.clock.monotonic_ms()
         level = logging.DEBUG if now_ms < self._quiet_until_ms else logging.WARNING
         if level == logging.WARNING:
             self._quiet_until_ms = now_ms + SAY_AGAIN_MS
-        logger.log(level, "%s", error, extra={"action": "broker_error", "shard": self.shard})
+        logger.log(level, "%s", error, extra={"action": action, "shard": self.shard})
 
-    def _end(self, term: Term | None, reason: str) -> None:
-        """Drop what is in memory because it is in doubt."""
-        logger.error(
-            "shard %d: %s; what is in memory is dropped and the shard is adopted anew",
+    def _end(self, state: ShardState | None, reason: str) -> None:
+        """End a state whose memory is in doubt. Several threads may find that out; the first logs it as an error."""
+        level = logging.ERROR if state is None or self.state is state else logging.DEBUG
+        logger.log(
+            level,
+            "shard %d: %s; the memory of the shard is dropped and the shard is adopted anew",
             self.shard,
             reason,
-            extra={"action": "term_ended", "shard": self.shard, "epoch": term.epoch if term else None},
+            extra={"action": "state_ended", "shard": self.shard, "epoch": state.epoch if state else None},
         )
-        if term is not None:
-            self._drop(term, reason)
+        if state is not None:
+            self._drop(state, reason)
 
-    def _drop(self, term: Term, reason: str) -> None:
-        term.end(reason)
-        if self.term is term:
-            self.term = None
-            self._ctx.broker.leave(self.shard, term.epoch)
+    def _drop(self, state: ShardState, reason: str) -> None:
+        state.end(reason)
+        if self.state is state:
+            self.state = None
+            self._ctx.broker.leave(self.shard, state.epoch)
 
     # -- tend --------------------------------------------------------------------------------------
 
     def _tend(self) -> RoundSteps:
         ctx = self._ctx
-        fit = self._watch.compare(self._second_clock_ms)
+        fit = self.clock.look(self._second_clock_ms)
         yield "clock compared"
-        term, now_ms, lease_until_ms = self.term, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
+        state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
             yield from self._stand_down("the clock is not fit to hold a shard")
             yield Round.FAILED
         elif not self.wanted:
-            yield from self._stand_down("another scheduler is to have it")
+            yield from self._stand_down("another scheduler is to hold it")
             yield Round.IDLE
-        elif term is None:
-            yield from self._adopt(now_ms, lease_until_ms)
+        elif state is None:
+            yield from self._adopt(lease_until_ms)
         else:
-            with term.active():
-                snapshot, confirmed = ctx.stats.snapshot(term, self._watch, now_ms), term.confirmed()
+            with state.active():
+                snapshot = ctx.stats.snapshot(state, self.clock, now_ms)
             yield "snapshot taken"
-            if ctx.broker.keeps_offset:
-                self._compare_offsets(term, confirmed)
-            yield "offsets compared"
-            ctx.store.renew(ctx.shard, term.epoch, now_ms, ctx.limits.lease_ms, snapshot)
-            term.lease_until_ms = lease_until_ms
+            yield from self._verify(state)
+            ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
+            self._renewed(state, lease_until_ms)
             yield Round.IDLE
 
+    def _renewed(self, state: ShardState, lease_until_ms: int) -> None:
+        state.renewed(lease_until_ms, self._ctx.limits.lease_ms)
+        self._lease_until_ms = state.lease_until_ms - state.lease_margin_ms
+
+    def _verify(self, state: ShardState) -> Steps:
+        """Check that the broker still has the chunks that it confirmed, also while no row is due to be published."""
+        try:
+            self._ctx.delivery.verify(state)
+        except BrokerError:
+            self.stats.add(broker_errors=1)
+        yield "offsets verified"
+
     def _stand_by(self) -> None:
-        self.held = False
+        self._lease_until_ms = None
         if not self._stands_by:
             self._stands_by = True
             logger.info(
@@ -220,60 +257,50 @@ class Engine:
             )
 
     def _second_clock_ms(self) -> int | None:
-        """The broker's clock, or the store's where the broker has none.
+        """Return the broker's clock, or the store's where the broker has none or is down.
 
-        Whoever does not answer says nothing against this clock; what holds the lease is asked next in any case.
+        Raises StoreError, or the broker's error where the store has no clock.
         """
-        now_ms = None
+        silent: BrokerError | None = None
         try:
             now_ms = self._ctx.broker.now_ms()
-        except BrokerError:
-            self.stats.broker_errors += 1
+        except BrokerError as error:
+            self.stats.add(broker_errors=1)
+            now_ms, silent = None, error
         try:
-            return self._ctx.store.now_ms() if now_ms is None else now_ms
+            now_ms = self._ctx.store.now_ms() if now_ms is None else now_ms
         except StoreError:
-            self.stats.store_errors += 1
-            return None
+            self.stats.add(store_errors=1)
+            raise
+        if now_ms is None and silent is not None:
+            raise silent
+        return now_ms
 
-    def _compare_offsets(self, term: Term, confirmed: dict[int, Position]) -> None:
-        """See that the broker still has what it confirmed, also when there is nothing to publish by which to see it."""
-        try:
-            offsets = self._ctx.broker.adopt(self.shard, term.epoch)
-        except BrokerError:
-            self.stats.broker_errors += 1
-            return
-        for number, position in confirmed.items():
-            if number not in offsets or offsets[number].offset < position:
-                raise OffsetLost(f"the broker has lost the offset of lane {number}, which stood at {tuple(position)}")
-
-    def _adopt(self, now_ms: int, lease_until_ms: int) -> RoundSteps:
+    def _adopt(self, lease_until_ms: int) -> RoundSteps:
         ctx = self._ctx
-        epoch = ctx.store.acquire(ctx.shard, self.holder, now_ms, ctx.limits.lease_ms)
+        epoch = ctx.store.acquire(ctx.shard, self.holder, ctx.clock.wall_ms(), ctx.limits.lease_ms)
         yield "acquired"
         if epoch is None:
             self._stand_by()
             yield Round.IDLE
             return
-        adoption = Adoption(ctx.shard, epoch, ctx.store, ctx.broker, ctx.limits, now_ms, ctx.clock.monotonic_ms())
+        adoption = Adoption(ctx, epoch)
         try:
             yield from adoption.steps()
-        except BrokerError:
-            # Another host may reach the broker: do not keep the shard from it.
-            self.held = False
+        except (BrokerError, StoreConflict):
+            # Another host may reach the broker, so the shard is released at once.
+            self._lease_until_ms = None
             ctx.broker.leave(ctx.shard, epoch)
             ctx.store.release(ctx.shard, epoch)
             raise
-        term = adoption.term()
-        term.stamps = ctx.stamps
-        term.lease_until_ms = lease_until_ms
-        yield "term made"
-        self.stats.adoptions += 1
-        self.stats.rollbacks += adoption.rollbacks
-        self.term = term
-        self.held = True
+        state = adoption.state()
+        yield "state made"
+        self._renewed(state, lease_until_ms)
+        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks)
+        self.state = state
         self._stands_by = False
         ctx.wake.set()
-        ctx.untold.set()
+        ctx.unannounced.set()
         logger.info(
             "shard %d is held by %s at epoch %d",
             ctx.shard,
@@ -288,39 +315,24 @@ class Engine:
         yield Round.IDLE
 
     def _stand_down(self, reason: str) -> Steps:
-        """End the term, and give the shard up at once so that a standby need not wait for the lease."""
-        ctx, term = self._ctx, self.term
-        self.held = False
-        if term is None:
+        """End the state and release the shard at once, so that a standby need not wait for the lease to end."""
+        ctx, state = self._ctx, self.state
+        self._lease_until_ms = None
+        if state is None:
             return
-        with term.active():
-            settlement = term.settlement()
-            term.end(reason)  # nothing may be confirmed after this settlement: it would put the hand back
+        with state.active():
+            work = settlement(state, ctx.clock.now_ms())
+            state.end(reason)  # a chunk confirmed after this settlement could have its offset moved back
         yield "settlement made"
-        if settlement is not None:
-            ctx.store.apply(ctx.shard, term.epoch, settlement.change)
+        if work is not None:
+            ctx.store.apply(ctx.shard, state.epoch, work.change)
         yield "settled"
-        self._drop(term, reason)
-        ctx.store.release(ctx.shard, term.epoch)
+        self._drop(state, reason)
+        ctx.store.release(ctx.shard, state.epoch)
         logger.info(
             "shard %d is given up: %s",
             ctx.shard,
             reason,
-            extra={"action": "release", "shard": ctx.shard, "epoch": term.epoch},
+            extra={"action": "release", "shard": ctx.shard, "epoch": state.epoch},
         )
         yield "released"
-
-    # -- forget ------------------------------------------------------------------------------------
-
-    def _forget(self, term: Term) -> RoundSteps:
-        ctx, limits = self._ctx, self._ctx.limits
-        now_ms = ctx.clock.now_ms()
-        ctx.store.expire(ctx.shard, term.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
-        yield "expired"
-        before_ms = now_ms - limits.retention_ms
-        most, only = limits.forget_count, limits.archived_only
-        with term.history:
-            gone = ctx.store.forget(ctx.shard, term.epoch, before_ms, limits.history_bytes, most, archived_only=only)
-        ctx.stats.forgotten += gone
-        yield "forgotten"
-        yield Round.BUSY if gone else Round.IDLE

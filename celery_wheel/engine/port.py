@@ -1,30 +1,59 @@
-"""What an engine asks of a broker. The engine itself imports no client library and no kombu.
-
-A broker that keeps the offset beside the messages (Redis; ``keeps_offset``) makes ``publish`` a compare-and-set:
-the messages of a chunk and the lane's new offset become visible together, or not at all.
+"""The broker protocols of the engine: two, because brokers differ in what they can promise.
 
 ::
 
-    from ──chunk──► to        offset == from   push all, offset = to            PUBLISHED
-                              offset >= to     it was done before             ALREADY
-                              offset <  from   the broker lost writes         ROLLED_BACK
-                              newer epoch    another holder adopted         FENCED
-                              no offset        flushed, or never adopted      MISSING
+                    FencingBroker (Redis)                       ConfirmingBroker (RabbitMQ, other kombu transports)
+    publish         compare-and-set on the lane's offset        message by message, each confirmed
+    after a crash   the broker's offset tells which rows were   the store's (offset, watermark] is in doubt: it is
+                    published                                   published again, marked as redelivered
+    former holder   refused by its older epoch                  stops by itself: asks ``may_send`` before each message
+    a full queue    does not exist                              refuses messages: they wait in a lane of their own
 
-One that keeps none (RabbitMQ, other kombu transports) confirms message by message. The engine then stores how far a
-chunk goes before it leaves, so that after a crash it is known what is in doubt, and sends that again with a mark::
+The messages of a chunk and the new offset become visible in a FencingBroker together, or not at all::
 
-    store: offset ─────── in doubt ───────► watermark        publish(…, again=True)
+    after ──chunk──► upto     offset == after    push all, offset = upto        PUBLISHED
+                              offset == upto     the chunk is there already     ALREADY
+                              offset >  upto     the chunk and later ones are   ALREADY
+                              offset <  after    the broker lost writes         ROLLED_BACK
+                              newer epoch        another holder adopted         FENCED
+                              no offset          flushed, or never adopted      MISSING
+
+Every edge and every model of the simulation passes ``tests/contract``. The engine imports no client library and no
+kombu: brokers are passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from celery_wheel.store.model import Message, Position, Row, Unreadable
+
+
+class Since(NamedTuple):
+    """The rows that the broker's offset vouches for: adoption compares them with the store's rows."""
+
+    position: Position  #: the rows begin after it: the store's offset, as far as the publisher knew
+    rows: int  #: the number of rows
+    ids: int  #: the sum of their ids, which tells them from other rows of the same number
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows to publish, in order: the live rows in (after, upto] of a lane, less those confirmed in an earlier try."""
+
+    shard: int
+    epoch: int
+    lane: int
+    number: int  #: grows with each call of ``publish`` in an epoch, also for a chunk that is published again
+    after: Position
+    upto: Position
+    rows: Sequence[Row]
+    now_ms: int  #: for the ``expiration`` of messages
+    since: Since | None = None  #: rows that the store has not settled yet, this chunk included; kept with the offset
+    redelivered: bool = False  #: the rows may be in their queues already: a ConfirmingBroker marks them
 
 
 class Verdict(Enum):
@@ -37,34 +66,34 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Published:
-    """``failed`` maps the id of a row that cannot get to a queue to the reason: it is rejected.
+    """A FencingBroker's answer. ``failed`` maps ids of rows that cannot get to a queue to the reason.
 
-    It is complete for PUBLISHED, and for ALREADY when the broker's offset stands at ``to``.
-
-    ``refused`` are rows that their queue would not take now, and may take later (full, no majority of its nodes):
-    their destination waits, and they are tried again. A broker that keeps the offset refuses nothing.
+    Those rows are rejected. ``failed`` is complete for PUBLISHED, and for ALREADY when the offset is at ``upto``.
     """
 
     verdict: Verdict
     failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Confirmed:
+    """A ConfirmingBroker's answer: every row that is in neither dict is in its queue.
+
+    ``failed`` rows cannot get to a queue and are rejected. ``refused`` rows were not taken now, and may be later (the
+    queue is full, too few nodes are up): their destination waits, and they are tried again.
+    """
+
+    failed: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-
-
-class Since(NamedTuple):
-    """Which rows went to the broker after a position: what a broker's offset vouches for."""
-
-    position: Position  #: the store's offset, as far as the publisher knew
-    rows: int  #: how many
-    ids: int  #: the sum of their ids; as many others have another
 
 
 @dataclass(slots=True)
 class BrokerOffset:
-    """Where a lane stands in the broker, and what of its last chunk was refused (row id → reason)."""
+    """A lane's offset in the broker, with the failed rows of its last chunk (row id → reason)."""
 
     offset: Position
     failed: dict[int, str] = field(default_factory=dict)
-    since: Since | None = None  #: as its last chunk came with it
+    since: Since | None = None  #: of the last chunk
 
 
 @dataclass(slots=True)
@@ -76,74 +105,102 @@ class Peeked:
 
     arrivals: list[Message | Unreadable]
     token: object
-    more: bool = False  #: there was more than the limits let through
+    more: bool = False  #: the queue has more messages than the limits allowed
 
 
-class Broker(Protocol):
-    """All calls raise BrokerError when the answer is lost; all may then be repeated.
+class WheelQueue(Protocol):
+    """A shard's wheel queue, and the server behind it: the part that both kinds of brokers share.
 
-    Calls that carry an epoch raise Fenced when a newer one has adopted the shard, and OffsetLost when the broker
-    does not know this one (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` says
-    both by its verdict.
+    All calls but ``leave`` and ``close`` raise BrokerError when the answer is lost; all may then be repeated.
     """
 
-    @property
-    def keeps_offset(self) -> bool:
-        """Whether ``publish`` is a compare-and-set on an offset in the broker. Where it is not, ``adopt`` answers with
-        no offsets, ``set_offset`` does nothing, every ``publish`` that returns has PUBLISHED, and no call is fenced."""
-
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        """Make this epoch the only one that may publish, trim or move an offset; returns the offsets by lane.
-
-        Empty when the broker has none (new, flushed, or another store's).
-        """
-
-    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        """Set a lane's offset without publishing."""
-
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        """Put the rows, in order, into their queues and move the lane's offset from ``from_`` to ``to``.
-
-        ``since`` is kept beside the offset: what the store does not know of yet, these rows included.
-        ``again``: they may be in their queues already; a broker without an offset marks them (``wheel_redelivered``).
-
-        Raises Interrupted, a BrokerError, when the broker confirmed only some of the rows.
-        """
-
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        """The oldest messages of the shard's wheel queue; at least one, if there is one, whatever its size.
+        """Return the oldest messages of the wheel queue; at least one if the queue has any, whatever its size.
 
-        After ``leave`` it raises BrokerError until the shard is adopted anew: nothing may be taken for nobody.
+        After ``leave`` it raises BrokerError until the shard is adopted anew: without a holder, no message is taken.
         """
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
-        """Remove exactly what was peeked. False, and nothing removed, if the queue's head is no longer that."""
+        """Remove exactly the peeked messages. False, and none is removed, if the queue no longer begins with them.
+
+        A FencingBroker raises Fenced where a newer epoch has adopted the shard, and OffsetLost where the broker does
+        not know this epoch.
+        """
 
     def leave(self, shard: int, epoch: int) -> None:
-        """This term has ended: what was peeked and not trimmed goes back to the queue.
+        """End this epoch: messages that were peeked and not trimmed go back to the queue.
 
-        Nothing is done when a later epoch has been adopted here since. May be called by any thread, twice, and at a
-        broker that is away; it raises nothing.
+        The call does nothing where a later epoch was adopted since. Any thread may call it, twice, and while the broker
+        is down; it raises nothing.
         """
+
+    def depth(self, shard: int) -> int:
+        """Return how many messages wait in the wheel queue; needs no epoch and takes no message."""
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        """Return the oldest message of the wheel queue, still in it; None where it is empty or cannot be looked at."""
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read one message in the form in which producers put it into the wheel queue."""
 
     def now_ms(self) -> int | None:
-        """The broker's own clock, as a second opinion; None where it has none.
+        """Return the broker's own clock, as a second opinion; None where it has none.
 
-        Asked about twice a second, also by those who stand by: a broker may keep its connections alive in it.
+        Asked about twice a second, also by standbys: a broker may keep its connections alive in it.
         """
 
     def close(self) -> None: ...
+
+
+class FencingBroker(WheelQueue, Protocol):
+    """A broker that keeps each lane's offset beside the messages, and refuses older epochs.
+
+    Calls raise Fenced when a newer epoch has adopted the shard, and OffsetLost when the broker does not know this epoch
+    (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` returns both as a verdict.
+    """
+
+    @property
+    def fences(self) -> Literal[True]: ...
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
+        """Make this epoch the only one that may publish, trim or move an offset; returns the offsets by lane.
+
+        The result is empty when the broker has no offsets (new or flushed). Raises StoreConflict where the offsets
+        belong to another store.
+        """
+
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
+        """Set a lane's offset without publishing."""
+
+    def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
+        """Forget the offsets of closed lanes."""
+
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        """Raise OffsetLost unless the broker has this epoch's chunk number ``confirmed`` or a later chunk; 0: no chunk.
+
+        The call also tells the broker that the holder lives.
+        """
+
+    def publish(self, chunk: Chunk) -> Published:
+        """Put the rows, in order, into their queues and move the lane's offset from ``after`` to ``upto``."""
+
+
+class ConfirmingBroker(WheelQueue, Protocol):
+    """A broker that confirms message by message and knows neither offsets nor epochs."""
+
+    @property
+    def fences(self) -> Literal[False]: ...
+
+    def adopt(self, shard: int, epoch: int) -> None:
+        """Begin to read the shard's wheel queue for this epoch."""
+
+    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
+        """Put the rows, in order, into their queues; every row that is not in the result is confirmed.
+
+        ``may_send`` is called before each message: where it returns False (the lease is over, the shard was given up)
+        no further message is sent, and Interrupted is raised. Interrupted, a BrokerError, is also raised when the
+        broker goes away within a chunk; it carries the ids of the rows that were confirmed by then.
+        """
+
+
+Broker = FencingBroker | ConfirmingBroker

@@ -1,18 +1,19 @@
-"""The threads: a thin shell that runs an engine's rounds and waits between them.
+"""The runner: the threads that run an engine's rounds and wait between them.
 
 ::
 
-    tend       every half second       (a quarter of the lease, if that is shorter)
-    ingest     again at once while there is more; else after ``poll_ms``
-    load       again at once while there is more; else after 100 ms
-    dispatch   until the next row is due, at most a second; woken by ingest and load
-    settle     when dispatch has confirmed something, at most every 50 ms
-    announce   when something was cancelled; who is told may hang, so nothing waits for this thread, not even a stop
-    forget     while there is more, for half of the time, or a tenth while tasks leave, which want the store too;
-               else after 10 s
+    tend        every half second, or every quarter of the lease if that is shorter
+    ingest      at once after a busy round; else after ``poll_ms``
+    prefetch    at once after a busy round; else after 100 ms
+    dispatch    at once after a busy round; else when the next row is due, at most after a second; commits and prefetch
+                wake it
+    settle      when dispatch has confirmed a chunk, at most every 50 ms
+    announce    when tasks were cancelled; its call may hang, so no other thread waits for it, and neither does ``stop``
+    keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
+                dispatched, which need the store too; else after 10 s
 
-After a round that failed a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
-error nobody expected ends the whole runner; ``failure`` then says why, and the scheduler process stops with it.
+After a failed round a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
+unexpected error stops all the others; ``failure`` then has the error, and the scheduler process ends with it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from celery_wheel.engine.context import Round, RoundSteps
+from celery_wheel.engine.context import Round, RoundSteps, run_round
 from celery_wheel.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-#: How a thread waits, told how its round ended and how many seconds that took.
+#: Waits after a round; called with the end of the round and the seconds that it took.
 Pause = Callable[[Round, float], None]
 
 SETTLE_S = 0.05
@@ -43,16 +44,16 @@ class Runner:
         self.failure: BaseException | None = None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._stop = threading.Event()
-        self._dispatched = 0  #: when the last round of forgetting ended
+        self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
         tend_s = min(0.5, lease_ms / 4_000)
         plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
             "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
             "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
-            "load": (engine.load, self._pause_unless_busy(0.1)),
+            "prefetch": (engine.prefetch, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
-            "announce": (engine.announce, self._await_untold),
-            "forget": (engine.forget, self._spare_the_others),
+            "announce": (engine.announce, self._await_unannounced),
+            "keep_house": (engine.keep_house, self._spare_the_others),
         }
         self._threads = [
             threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
@@ -64,17 +65,16 @@ class Runner:
             thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Let every thread finish its round, settle, and give the shard up."""
+        """Let every thread but ``announce`` finish its round, then settle and give the shard up."""
         self._stop.set()
         self.engine.wake.set()
         self.engine.unsettled.set()
-        self.engine.untold.set()
+        self.engine.unannounced.set()
         own = [thread for thread in self._threads if not thread.name.endswith("announce")]
         for thread in own:
             thread.join(timeout_s)
         if not any(thread.is_alive() for thread in own):
-            for _ in self.engine.release():
-                pass
+            run_round(self.engine.release())
 
     # -- one thread ----------------------------------------------------------------------------------
 
@@ -82,16 +82,14 @@ class Runner:
         failures = 0
         try:
             while not self._stop.is_set():
-                result, began_s = Round.IDLE, time.monotonic()
-                for step in activity():
-                    if isinstance(step, Round):
-                        result = step
+                began_s = time.monotonic()
+                result = run_round(activity())
                 failures = failures + 1 if result is Round.FAILED else 0
                 if failures:
                     self._pause(min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1))
                 else:
                     pause(result, time.monotonic() - began_s)
-        except BaseException as error:  # reported by ``failure``; the process that runs beat ends with it
+        except BaseException as error:  # ``failure`` has it, and the process that runs beat ends with it
             logger.exception("the %s thread died", name, extra={"action": "thread_died", "activity": name})
             self.failure = error
             self._stop.set()
@@ -108,16 +106,16 @@ class Runner:
         self._pause(share * took_s if round_ is Round.BUSY else 10)
 
     def _await_unsettled(self, round_: Round, took_s: float) -> None:
-        """Many chunks in one settlement, and no waking up while nothing leaves."""
+        """Wait until there are chunks to settle, and before that long enough for one settlement to have many."""
         self._pause(SETTLE_S)
         if not self._stop.is_set():
             self.engine.unsettled.wait()
         self.engine.unsettled.clear()
 
-    def _await_untold(self, round_: Round, took_s: float) -> None:
+    def _await_unannounced(self, round_: Round, took_s: float) -> None:
         if round_ is Round.IDLE and not self._stop.is_set():
-            self.engine.untold.wait()
-        self.engine.untold.clear()
+            self.engine.unannounced.wait()
+        self.engine.unannounced.clear()
 
     def _await_due(self, round_: Round, took_s: float) -> None:
         if round_ is Round.IDLE and not self._stop.is_set():

@@ -1,18 +1,18 @@
-"""Settle: what the broker has confirmed is written down, in a thread of its own so that dispatch waits for no fsync.
+"""Settle: record confirmed chunks in the store, in a thread of its own, so that dispatch waits for no fsync.
 
 ::
 
-    confirm (dispatch)   unsettled: chunks that the broker has and the store does not know of
-    settle               unsettled ─► settling ─► one change: offset, batch, tally, refused rows ─► offset
-                         at most one under way; what is confirmed meanwhile is the next one's
+    confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
+    settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
+                         at most one settlement is under way a lane; the next one has the chunks confirmed meanwhile
 
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
-that stands down while one is under way leaves the rest to the next adoption.
+that stands down while a settlement is under way leaves the rest to the next adoption.
 
 Where the broker keeps no offset, dispatch itself settles, together with the announcement of its next chunk: the store
-has to know how far that goes before it leaves, and of two commits under way the later could put the offset back.
+has to know the end of a chunk before the chunk is published.
 
-After a chunk of which rows were refused, its lane sends nothing more until that is settled (see ``Lane.take``).
+After a chunk with refused or failed rows, its lane publishes nothing more until that chunk is settled.
 """
 
 from __future__ import annotations
@@ -20,31 +20,57 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.context import Context, Round, RoundSteps
-from celery_wheel.engine.lane import Chunk
-from celery_wheel.engine.term import Term
+from celery_wheel.engine.state.lane import InFlight
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.work import UnitOfWork
 
 
-def settle(ctx: Context, term: Term) -> RoundSteps:
-    """One round of the thread."""
-    if ctx.broker.keeps_offset:
-        yield from settle_now(ctx, term)
+def settle(ctx: Context, state: ShardState) -> RoundSteps:
+    """Run one round of the settle thread; it has nothing to do where dispatch settles."""
+    if not ctx.delivery.announces:
+        yield from settle_now(ctx, state)
     yield Round.IDLE
 
 
-def settle_now(ctx: Context, term: Term, announced: Chunk | None = None) -> Generator[str, None, bool]:
-    """Commit what is unsettled, together with how far a chunk goes that is about to leave; returns whether it did."""
-    with term.active():
-        settlement = term.settlement(announced)
+def settle_now(ctx: Context, state: ShardState, announced: InFlight | None = None) -> Generator[str, None, bool]:
+    """Commit a settlement, together with the end of the chunk that is next; returns whether there was either."""
+    with state.active():
+        work = settlement(state, ctx.clock.now_ms(), announced)
     yield "settlement made"
-    if settlement is None:
+    if work is None:
         return False
-    ctx.store.apply(ctx.shard, term.epoch, settlement.change)
-    yield "settled"
-    with term.active():
-        term.settled(settlement)
-        if announced is not None:
-            ctx.unsettled.set()  # what the other thread could not settle meanwhile
-            announced.announced, announced.diverted, announced.missed = True, [], []
-    if settlement.change.moves:
-        ctx.wake.set()  # lanes with refused rows may go on
+    yield from work.commit(ctx)
+    if announced is not None:
+        ctx.unsettled.set()  # the settle thread skipped lanes that this commit held
+        announced.announced, announced.diverted, announced.missed = True, [], []
     return True
+
+
+def settlement(state: ShardState, now_ms: int, announced: InFlight | None = None) -> UnitOfWork | None:
+    """Return a unit of work that settles every unsettled lane; None where there is nothing to commit.
+
+    The caller holds the lock.
+
+    Args:
+        announced: the chunk that is published next: the store learns its end, and its diverted rows move.
+    """
+    work, held = UnitOfWork(state, now_ms), []
+    if announced is not None:
+        lane = state.lanes[announced.lane]
+        held.append(lane)
+        for row, place in announced.diverted:
+            work.divert(row, place, announced.redelivered or lane.redelivered)
+        for row in announced.missed:
+            late_s, most_s = (announced.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
+            work.expire(row, f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s")
+    settled = False
+    for lane in state.lanes:
+        if (done := lane.begin_settling()) is not None:
+            settled = True
+            work.settle(lane, done)
+    if announced is None and not settled:
+        return None
+    for lane in (*held, *work.destinations()):
+        work.save_held(lane)
+    work.reserve()
+    return work

@@ -1,14 +1,15 @@
-"""How many shards a scheduler holds: as even as can be, and moving no more than that takes. Arithmetic only.
+"""The share of shards that a scheduler holds: as even as possible, with as few moves as possible. Arithmetic only.
 
 ::
 
     7 shards, 3 schedulers      low 2, high 3      3 2 2
-    one more joins              low 1, high 2      2 2 2 1      three move: one from each of the others … at most
-    one leaves                  low 2, high 3      its shards go to those below high
+    a scheduler joins           low 1, high 2      2 2 2 1      one shard moves
+    a scheduler ends            low 2, high 3      3 2 2        the others take its shards
 
-A scheduler takes what is free until it has ``low``, and one more when nobody has less than that; nobody has to agree,
-since the store gives a shard to one only. It gives a shard up when it has more than ``high``, or when it has the most
-and somebody has less than ``low``: then it is the only one that does, so that no two give for one that lacks.
+A scheduler takes shards until it has ``low``, and one more when no scheduler has fewer than ``low``. Schedulers need
+not agree, since the store gives a shard to one holder only. A scheduler gives a shard up when it has more than
+``high``, or when it has the most and another has fewer than ``low`` with no shard free: only one scheduler gives then,
+so that two never give for the same want.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from zlib import crc32
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """``take``: shards to try for now. ``give``: the one to give up now."""
+    """``take``: shards to try to acquire now. ``give``: the shard to give up now, or None."""
 
     take: frozenset[int] = frozenset()
     give: int | None = None
 
 
 def share(me: str, alive: Sequence[str], holders: Mapping[int, str | None], held: Sequence[int]) -> Share:
-    """What ``me`` is to do.
+    """Return the shards that the scheduler ``me`` takes or gives up now.
 
     Args:
         me: a name that no other scheduler has or had.
-        alive: the schedulers that were heard of lately.
-        holders: who holds each shard of the store, or held it last.
-        held: the shards that ``me`` holds for certain.
+        alive: the schedulers that were seen lately.
+        holders: shard → its holder, or its last holder.
+        held: the shards that ``me`` certainly holds.
     """
     schedulers = {*alive, me}
     low, rest = divmod(len(holders), len(schedulers))
@@ -45,11 +46,11 @@ def share(me: str, alive: Sequence[str], holders: Mapping[int, str | None], held
     free = any(holder not in schedulers for holder in holders.values())
     most = max(counts, key=lambda name: (counts[name], name))
     if len(held) > low + bool(rest) or (lacks and not free and most == me and len(held) > low):
-        # The highest, since the periodic entries belong to shard 0.
+        # The highest shard, since the periodic entries belong to shard 0.
         return Share(give=max(held))
     room = (low if lacks else low + bool(rest)) - len(held)
-    # What nobody has comes first; others' shards are tried as well, since one may have died a moment ago. Each
-    # scheduler has an order of its own, so that not all try for the same.
+    # Free shards come first. Shards of other schedulers follow, since a scheduler may have died a moment ago. Each
+    # scheduler has an order of its own, so that not all try for the same shard.
     wanted = sorted(
         holders.keys() - set(held),
         key=lambda shard: (holders[shard] in schedulers, crc32(f"{me} {shard}".encode())),

@@ -1,27 +1,28 @@
-"""What an engine counts, and the snapshot that it publishes with its lease, at most about a second old."""
+"""The counts of an engine, and the snapshot that it writes to the store with each renewal of its lease."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from celery_wheel import __version__
-from celery_wheel.engine.clock_watch import ClockWatch
-from celery_wheel.engine.term import Term
+from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Row
 
 
-@dataclass(slots=True)
+@dataclass
 class Stats:
     """Counts since this engine was made; ``late_ms_max`` is of the time since the last snapshot."""
 
     accepted: int = 0
-    known: int = 0  #: messages that came again and were in the store already
-    refused: int = 0  #: by a queue that may take it later
+    known: int = 0  #: arrivals that were in the store already
+    refused: int = 0  #: by a queue that may take the message later
     rejected: int = 0
     cancelled: int = 0
     moved: int = 0
-    completed: int = 0  #: by a key, whether cancelled or moved
+    completed: int = 0  #: by a key, whether cancelled or run at once
     dispatched: int = 0
     forgotten: int = 0
     adoptions: int = 0
@@ -31,35 +32,46 @@ class Stats:
     store_errors: int = 0
     late_ms_max: int = 0
 
-    def dispatched_chunk(self, rows: Sequence[Row], failed: int, now_ms: int) -> None:
-        self.dispatched += len(rows) - failed
-        self.rejected += failed
-        if rows:
-            self.late_ms_max = max(self.late_ms_max, now_ms - min([row.eta_ms for row in rows]))
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
 
-    def snapshot(self, term: Term, watch: ClockWatch, now_ms: int) -> dict[str, object]:
-        """Plain data for JSON. The caller holds the term's lock."""
-        window = term.window
-        counts: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
-        self.late_ms_max = 0
+    def add(self, **counts: int) -> None:
+        """Add to counts by name, under a lock: several threads count, and ``+=`` alone loses increments."""
+        with self._lock:
+            for name, n in counts.items():
+                setattr(self, name, getattr(self, name) + n)
+
+    def dispatched_chunk(self, rows: Sequence[Row], failed: int, now_ms: int) -> None:
+        self.add(dispatched=len(rows) - failed, rejected=failed)
+        if rows:
+            with self._lock:
+                self.late_ms_max = max(self.late_ms_max, now_ms - min([row.eta_ms for row in rows]))
+
+    def snapshot(self, state: ShardState, clock: DueClock, now_ms: int) -> dict[str, object]:
+        """Return plain data for JSON. The caller holds the state's lock."""
+        window = state.window
+        with self._lock:
+            counts: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+            self.late_ms_max = 0
         return {
             **counts,
             "version": __version__,
             "at_ms": now_ms,
-            "clock_halted": watch.halted,
-            "clock_skew_ms": watch.skew_ms,
+            "clock_disputed_ms": clock.disputed_ms,
+            "clock_skew_ms": clock.skew_ms,
             "window_count": len(window.rows),
             "window_bytes": window.bytes,
-            "next_due_ms": term.next_due_ms(),
+            "next_due_ms": state.next_due_ms(),
+            "lanes_asleep": len(state.lanes.all) - len(state.lanes.awake),
             "lanes": [
                 {
                     "lane": lane.number,
                     "offset": lane.offset,
                     "watermark": lane.watermark,
-                    "horizon": lane.edge,
+                    "horizon": lane.horizon,
                     "ready": len(lane.ready),
                 }
-                for lane in term.lanes.values()
+                for lane in state.lanes
             ],
             "levels": [
                 {

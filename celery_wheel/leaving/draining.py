@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from celery_wheel.broker import broker_for
-from celery_wheel.broker.answering import answering
+from celery_wheel.broker.faults import broker_errors
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
@@ -19,8 +19,7 @@ from celery_wheel.leaving.progress import Progress, silent
 from celery_wheel.leaving.to_broker import EtaBroker, ahead_ms, hand_over
 from celery_wheel.leaving.to_file import earlier, write_out
 from celery_wheel.store import open_store
-from celery_wheel.store.handover import count_inbox, count_set_aside, count_waiting
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
 
 #: What may be taken along that does not wait, but rests.
 SET_ASIDE = ("rejected", "parked")
@@ -51,7 +50,7 @@ class Drained:
     by_queue: dict[str, int] = field(default_factory=dict)
 
 
-def open_for_leaving(app: Any) -> SqlStore:
+def open_for_leaving(app: Any) -> FullStore:
     """The app's store, taken as it is. The caller closes it."""
     conf = Conf(app)
     return open_store(conf.store, durability=conf.durability, shards=None, create=False, lease_ms=conf.lease_ms)
@@ -59,7 +58,7 @@ def open_for_leaving(app: Any) -> SqlStore:
 
 def drain(
     app: Any,
-    store: SqlStore,
+    store: FullStore,
     *,
     to_broker: bool = False,
     file: str | Path | None = None,
@@ -94,12 +93,12 @@ def drain(
         done.file, done.in_file, done.moved = Path(file), written.lines, written.moved
         done.taken_in, done.rejected = written.taken_in, written.rejected
         done.resumed, done.gone = written.resumed, written.gone
-    done.left = sum(count_waiting(store, shard) for shard in range(store.shards))
+    done.left = sum(store.handover.count_waiting(shard) for shard in range(store.shards))
     done.set_aside = _resting(store)
     return done
 
 
-def would_drain(app: Any, store: SqlStore) -> Drained:
+def would_drain(app: Any, store: FullStore) -> Drained:
     """Count what a drain would find. Nothing is changed; schedulers may run, and change the figures meanwhile."""
     conf = Conf(app)
     counts = Counter[str]()
@@ -107,27 +106,27 @@ def would_drain(app: Any, store: SqlStore) -> Drained:
         for key, count in store.pending(shard).items():
             counts[key.queue] += count
     return Drained(
-        moved=sum(count_waiting(store, shard) for shard in range(store.shards)),
+        moved=sum(store.handover.count_waiting(shard) for shard in range(store.shards)),
         set_aside=_resting(store),
         dry_run=True,
         in_queues=_in_queues(app, [wheel_queue_name(conf.namespace, shard) for shard in range(store.shards)]),
-        in_inbox=count_inbox(store),
+        in_inbox=store.handover.count_inbox(),
         by_queue=dict(counts),
     )
 
 
-def _resting(store: SqlStore) -> dict[str, int]:
+def _resting(store: FullStore) -> dict[str, int]:
     return {
         kind: count
         for kind in SET_ASIDE
-        if (count := sum(count_set_aside(store, shard, (kind,)) for shard in range(store.shards)))
+        if (count := sum(store.handover.count_set_aside(shard, (kind,)) for shard in range(store.shards)))
     }
 
 
 def _in_queues(app: Any, names: list[str]) -> int:
     """Messages in the wheel queues, as far as the transport counts them."""
     count = 0
-    with app.connection_for_write() as connection, answering(connection):
+    with app.connection_for_write() as connection, broker_errors(connection):
         for name in names:
             with connection.channel() as channel:
                 try:

@@ -4,7 +4,7 @@
 
     begin     an engine a shard: acquire ─ adopt           refused while a scheduler has one
     take_in   wheel queue and inbox ─► store               the engine's own ingest
-    end_engine(shard)  the engine's term ends, the shard stays: a new epoch, by which the tables may be written
+    end_engine(shard)  the engine's state ends, the shard stays: a new epoch, by which the tables may be written
     thread    renews every lease, of engines and of epochs
 
 What an engine cannot do is in the log; here it is told after ``PATIENCE_S`` without any progress.
@@ -22,13 +22,13 @@ from typing import Any
 
 from celery_wheel.broker import broker_for
 from celery_wheel.conf import Conf
-from celery_wheel.engine.context import Round, RoundSteps
+from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError, StoreUnusable, WheelError
 from celery_wheel.service import limits_of
-from celery_wheel.store.handover import Hold
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.handover import Hold
 from celery_wheel.timing import SystemClock
 
 PATIENCE_S = 30.0
@@ -42,7 +42,7 @@ PAUSE_S = 0.05
 class Holding:
     """A context manager. Args: ``broker`` if it is not the app's own edge; ``ahead_ms`` as in the engine's limits."""
 
-    def __init__(self, app: Any, store: SqlStore, broker: Broker | None = None, ahead_ms: int = 0) -> None:
+    def __init__(self, app: Any, store: FullStore, broker: Broker | None = None, ahead_ms: int = 0) -> None:
         conf = Conf(app)
         conf.check()
         self.store = store
@@ -94,7 +94,7 @@ class Holding:
                 self.broker.leave(engine.shard, self._epochs[engine.shard])
                 self.store.release(engine.shard, self._epochs[engine.shard])
             elif engine.held:
-                run(engine.release())
+                run_round(engine.release())
         self.broker.close()
 
     # -- leases ------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Holding:
                     with self._turn:
                         epoch = self._epochs.get(engine.shard)
                         if epoch is None:
-                            run(engine.tend())
+                            run_round(engine.tend())
                         else:
                             self.store.renew(engine.shard, epoch, self.clock.now_ms(), self._lease_ms, {})
                 self._stop.wait(min(0.5, self._lease_ms / 4_000))
@@ -128,9 +128,9 @@ class Holding:
                     "and run this again"
                 )
             self._epochs[shard] = epoch
-            term = self.engines[shard].term
-            if term is not None:
-                term.end("all of it was handed over")
+            state = self.engines[shard].state
+            if state is not None:
+                state.end("all of it was handed over")
         return Hold(shard, epoch, self.clock.now_ms())
 
     # -- the wheel queue and the inbox ---------------------------------------------------------------
@@ -143,10 +143,10 @@ class Holding:
         patience = Patience(f"shard {shard}: its wheel queue or its inbox cannot be read")
         while True:
             self.check()
-            done = run(engine.ingest()) if engine.term is not None else Round.FAILED
+            done = run_round(engine.ingest()) if engine.state is not None else Round.FAILED
             if done is Round.BUSY:
                 quiet_since = time.monotonic()
-            elif done is Round.IDLE and (self.broker.keeps_offset or time.monotonic() - quiet_since > QUIET_S):
+            elif done is Round.IDLE and (self.broker.fences or time.monotonic() - quiet_since > QUIET_S):
                 return engine.stats.accepted + engine.stats.rejected - before
             patience.see(done is not Round.FAILED)
 
@@ -166,12 +166,3 @@ class Patience:
                 f"{self.what}, since {PATIENCE_S:g} s, as the log says; what was done so far is safe; run this again"
             )
         time.sleep(0 if goes_on else PAUSE_S)
-
-
-def run(steps: RoundSteps) -> Round:
-    """A round of an engine to its end."""
-    result = Round.IDLE
-    for step in steps:
-        if isinstance(step, Round):
-            result = step
-    return result

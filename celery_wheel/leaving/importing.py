@@ -24,7 +24,7 @@ from celery_wheel.errors import FileUnusable
 from celery_wheel.leaving.progress import Progress, silent
 from celery_wheel.leaving.record import Line, header_of, read
 from celery_wheel.store import open_store
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
 
 #: Of one commit.
 LINES_AT_ONCE, BYTES_AT_ONCE = 500, 4 * 2**20
@@ -61,7 +61,7 @@ def import_(
     app: Any,
     file: str | Path,
     *,
-    store: SqlStore | None = None,
+    store: FullStore | None = None,
     set_aside: bool = False,
     progress: Progress = silent,
 ) -> Imported:
@@ -89,7 +89,7 @@ def import_(
 
 
 class _Import:
-    def __init__(self, store: SqlStore, set_aside: bool, progress: Progress) -> None:
+    def __init__(self, store: FullStore, set_aside: bool, progress: Progress) -> None:
         self._store = store
         self._set_aside = set_aside
         self._progress = progress

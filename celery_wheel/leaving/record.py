@@ -19,8 +19,8 @@ from uuid import UUID, uuid5
 
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable
-from celery_wheel.store.handover import Kept
 from celery_wheel.store.model import Message
+from celery_wheel.store.ports.handover import Kept
 
 VERSION = 1
 KIND = "drain"

@@ -19,19 +19,20 @@ as dispatched early; the rest waits, and leaves when it is due.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS, NATIVE
-from celery_wheel.engine.context import Round
-from celery_wheel.engine.port import Broker, Published, Since
+from celery_wheel.broker.envelope import NATIVE
+from celery_wheel.engine.context import Round, run_round
+from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.errors import OffsetLost
-from celery_wheel.leaving.hold import Holding, Patience, run
+from celery_wheel.leaving.hold import Holding, Patience
 from celery_wheel.leaving.progress import Progress
-from celery_wheel.store.handover import Hold, count_waiting, offsets_to_correct, rest_early
-from celery_wheel.store.model import Change, Position, Row
+from celery_wheel.store.model import Change, Row
+from celery_wheel.store.ports.handover import Hold
+from celery_wheel.store.text import END_OF_TIME_MS
 from celery_wheel.timing import SystemClock
 
 REASON = "handed over to Celery's own eta"
@@ -61,20 +62,11 @@ class EtaBroker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._edge, name)
 
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        given = [row if row.eta_ms <= now_ms else replace(row, headers=with_eta(row)) for row in rows]
-        return self._edge.publish(shard, epoch, lane, from_, to, given, now_ms, since, redelivered)
+    def publish(self, chunk: Chunk, *may_send: Callable[[], bool]) -> Any:
+        """Both kinds of brokers take a chunk; a ConfirmingBroker also takes ``may_send``."""
+        now_ms = chunk.now_ms
+        rows = [row if row.eta_ms <= now_ms else replace(row, headers=with_eta(row)) for row in chunk.rows]
+        return self._edge.publish(replace(chunk, rows=rows), *may_send)
 
 
 def with_eta(row: Row) -> bytes:
@@ -93,7 +85,7 @@ def with_eta(row: Row) -> bytes:
 
 def hand_over(holding: Holding, progress: Progress) -> HandedOver:
     done = HandedOver()
-    total = sum(count_waiting(holding.store, shard) for shard in range(holding.store.shards))
+    total = sum(holding.store.handover.count_waiting(shard) for shard in range(holding.store.shards))
     for engine in holding.engines:
         total += _empty(holding, engine.shard, done, total, progress)
         hold = holding.end_engine(engine.shard)
@@ -112,10 +104,10 @@ def _empty(holding: Holding, shard: int, done: HandedOver, total: int, progress:
     came = holding.take_in(shard)
     while True:
         holding.check()
-        rounds = [run(steps()) for steps in (engine.load, engine.dispatch, engine.settle)]
+        rounds = [run_round(steps()) for steps in (engine.prefetch, engine.dispatch, engine.settle)]
         sent = engine.stats.dispatched
         progress("handed over", before + sent, max(total + came, before + sent))
-        if Round.BUSY not in rounds and engine.term is not None and not count_waiting(store, shard):
+        if Round.BUSY not in rounds and engine.state is not None and not store.handover.count_waiting(shard):
             more = holding.take_in(shard)
             if not more:
                 done.taken_in += came
@@ -126,19 +118,20 @@ def _empty(holding: Holding, shard: int, done: HandedOver, total: int, progress:
 
 
 def _settle(holding: Holding, hold: Hold) -> int:
-    """Lay to rest what left early, and bring the hand back to now; returns how many were laid."""
+    """Retire rows that were published early, and move the offset back to now; returns how many were retired."""
     store, broker, shard = holding.store, holding.broker, hold.shard
-    offsets = broker.adopt(shard, hold.epoch)
+    offsets = broker.adopt(shard, hold.epoch) or {}
     for state in store.lanes(shard):
-        if broker.keeps_offset and state.lane in offsets and offsets[state.lane].offset < state.offset:
+        if state.lane in offsets and offsets[state.lane].offset < state.offset:
             raise OffsetLost(
                 f"the broker has lost the offset of lane {state.lane} of shard {shard}, and perhaps tasks with it; run "
                 "this again: it sends those once more"
             )
-    moved = rest_early(store, hold, REASON)
-    for lane, offset in offsets_to_correct(store, shard, hold.now_ms).items():
+    moved = store.handover.rest_early(hold, REASON)
+    for lane, offset in store.handover.offsets_to_correct(shard, hold.now_ms).items():
         # First the broker: behind the store it is put right by whoever comes, ahead of it rows would be settled.
-        broker.set_offset(shard, hold.epoch, lane, offset)
+        if broker.fences:
+            broker.set_offset(shard, hold.epoch, lane, offset)
         state = next(one for one in store.lanes(shard) if one.lane == lane)
         store.apply(shard, hold.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
     return moved

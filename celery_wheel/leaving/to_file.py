@@ -22,17 +22,11 @@ from celery_wheel.errors import FileUnusable, WheelError
 from celery_wheel.leaving.hold import Holding
 from celery_wheel.leaving.progress import Progress
 from celery_wheel.leaving.record import Header, header_of, line_of, read
-from celery_wheel.store.handover import (
+from celery_wheel.store.model import REST, Change
+from celery_wheel.store.ports.handover import (
     Hold,
     Kept,
-    count_set_aside,
-    count_waiting,
-    offsets_to_correct,
-    rest,
-    set_aside,
-    waiting,
 )
-from celery_wheel.store.model import REST, Change
 
 ROWS_AT_ONCE = 1_000
 
@@ -99,7 +93,7 @@ def _written(holding: Holding, file: Path, kinds: Collection[str], progress: Pro
 
 def _write(holding: Holding, file: Path, kinds: Collection[str], progress: Progress) -> Header:
     store, shards = holding.store, range(holding.store.shards)
-    count = sum(count_waiting(store, shard) + count_set_aside(store, shard, kinds) for shard in shards)
+    count = sum(store.handover.count_waiting(shard) + store.handover.count_set_aside(shard, kinds) for shard in shards)
     header = Header(str(uuid.uuid4()), store.uuid, count, holding.clock.now_ms())
     part = file.with_name(file.name + ".part")
     # What tasks are called with is nobody else's business.
@@ -131,8 +125,8 @@ def _write(holding: Holding, file: Path, kinds: Collection[str], progress: Progr
 
 def _all(holding: Holding, kinds: Collection[str]) -> Iterator[Kept]:
     for shard in range(holding.store.shards):
-        yield from waiting(holding.store, shard)
-        yield from set_aside(holding.store, shard, kinds)
+        yield from holding.store.handover.waiting(shard)
+        yield from holding.store.handover.set_aside(shard, kinds)
 
 
 def _lay(holding: Holding, holds: list[Hold], file: Path, header: Header, done: Written, progress: Progress) -> None:
@@ -144,7 +138,7 @@ def _lay(holding: Holding, holds: list[Hold], file: Path, header: Header, done: 
     def flush() -> None:
         for shard, rows in ids.items():
             holding.check()
-            done.moved += rest(store, holds[shard], rows, reason)
+            done.moved += store.handover.rest(holds[shard], rows, reason)
         ids.clear()
         progress("laid to rest", number, header.count)
 
@@ -159,9 +153,9 @@ def _lay(holding: Holding, holds: list[Hold], file: Path, header: Header, done: 
     flush()
     done.gone = sum(_left_since(holding, file, header)) if done.resumed and done.moved < waited else 0
     for hold in holds:
-        for lane, offset in offsets_to_correct(store, hold.shard, hold.now_ms).items():
+        for lane, offset in store.handover.offsets_to_correct(hold.shard, hold.now_ms).items():
             state = next(one for one in store.lanes(hold.shard) if one.lane == lane)
-            if not count_waiting(store, hold.shard):
+            if not store.handover.count_waiting(hold.shard):
                 store.apply(hold.shard, hold.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
 
 

@@ -29,7 +29,7 @@ from celery import signals
 from kombu.entity import Exchange
 
 from celery_wheel.node.message import Waiting, read
-from celery_wheel.store.model import Withdrawn
+from celery_wheel.store.model import Cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Books:
         self._events_on = events_on
         self._failed: dict[int, tuple[int, float]] = {}  #: row id → how often, and not before when
 
-    def __call__(self, rows: Sequence[Withdrawn]) -> set[int]:
+    def __call__(self, rows: Sequence[Cancelled]) -> set[int]:
         told = set[int]()
         with ExitStack() as stack:
             send = self._sender(stack)
@@ -65,7 +65,7 @@ class Books:
                     self._failed.pop(one.row.id, None)
         return told
 
-    def _note_failure(self, one: Withdrawn, error: Exception) -> None:
+    def _note_failure(self, one: Cancelled, error: Exception) -> None:
         times = self._failed.get(one.row.id, (0, 0.0))[0] + 1
         self._failed[one.row.id] = times, time.monotonic() + min(RETRY_MAX_S, 2.0**times)
         logger.warning(
@@ -75,7 +75,7 @@ class Books:
             extra={"action": "books_failed", "task_id": one.task_id, "times": times},
         )
 
-    def _enter(self, one: Withdrawn, send: Callable[..., None]) -> None:
+    def _enter(self, one: Cancelled, send: Callable[..., None]) -> None:
         waiting = read(one, self._node)
         context = waiting.context
         task = self._app.tasks.get(one.row.task)
@@ -109,7 +109,7 @@ class Books:
 
         return send
 
-    def _leave_to_worker(self, one: Withdrawn, waiting: Waiting) -> None:
+    def _leave_to_worker(self, one: Cancelled, waiting: Waiting) -> None:
         row, properties = one.row, dict(waiting.properties)
         exchange: Any = Exchange(row.exchange, row.exchange_type) if row.exchange else ""  # type: ignore[no-untyped-call]
         kind, encoding = properties.pop("content_type"), properties.pop("content_encoding", None)

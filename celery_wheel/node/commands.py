@@ -28,6 +28,9 @@ from celery_wheel.node.view import View
 
 Handler = Callable[..., Any]
 
+#: Ids that an answer names, of those that were ignored.
+NAMED = 5
+
 #: What Flower and others read of a worker's pool.
 _NO_POOL = {
     "implementation": "none",
@@ -84,8 +87,12 @@ class Commands:
 
     def revoke(self, state: Any, task_id: Any = (), **_: Any) -> dict[str, Any]:
         """``terminate`` and ``signal`` are the workers' business: what waits here does not run."""
-        ids = self._revoking.revoke(maybe_list(task_id) or ())
-        return {"ok": f"tasks {', '.join(ids)} flagged as revoked"}
+        ids, ignored = self._revoking.revoke(maybe_list(task_id) or ())
+        said = f"tasks {', '.join(ids)} flagged as revoked"
+        if ignored:
+            named = ", ".join(f"{one!r:.60}" for one in ignored[:NAMED])
+            said += f"; {len(ignored):,} ignored, which can be no task ids: {named}" + " …" * (len(ignored) > NAMED)
+        return {"ok": said}
 
     def terminate(self, state: Any, signal: Any = None, task_id: Any = (), **_: Any) -> dict[str, Any]:
         return self.revoke(state, task_id)

@@ -16,7 +16,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_wheel.store.browse import Head, Task
+from celery_wheel.store.ports.pages import Head, Task
 
 #: With which a worker's timer holds a task that has an eta.
 ETA_PRIORITY = 6

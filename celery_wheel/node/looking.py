@@ -16,8 +16,7 @@ from typing import Any
 
 from celery_wheel.node import forms
 from celery_wheel.node.view import View
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Criteria, Task
+from celery_wheel.store.ports.pages import Criteria, Task
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +32,13 @@ def scheduled(view: View) -> list[dict[str, Any]]:
     found: list[Task] = []
     cut = False
     for shard in view.held():
-        page = browse.pending(view.store, Criteria(shard=shard), limit=SHOWN)
+        page = view.store.browse.pending(Criteria(shard=shard), limit=SHOWN)
         found += page.items
         cut |= page.next is not None
     found.sort(key=lambda task: task.position)
     cut |= len(found) > SHOWN
     del found[SHOWN:]
-    heads = browse.heads(view.store, [task.id for task in found])
+    heads = view.store.browse.heads([task.id for task in found])
     shown = [forms.scheduled(task, heads[task.id], view.name) for task in found if task.id in heads]
     if cut and found:
         left = max(1, sum(pending(view, shard) for shard in view.held()) - len(found))
@@ -53,9 +52,9 @@ def query(view: View, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     if len(task_ids) > ASKED:
         logger.warning("query_task looks for %d of %d ids", ASKED, len(task_ids), extra={"action": "query_cut"})
     asked = [one for one in task_ids[:ASKED] if isinstance(one, str)]
-    rows = [task for shard in view.held() for task in browse.waiting_of(view.store, shard, asked)]
+    rows = [task for shard in view.held() for task in view.store.browse.waiting_of(shard, asked)]
     found = {task.task_id: task for task in sorted(rows, key=lambda task: task.position, reverse=True)}
-    heads = browse.heads(view.store, [task.id for task in found.values()])
+    heads = view.store.browse.heads([task.id for task in found.values()])
     there = {task_id: task for task_id, task in found.items() if task.id in heads}
     return {task_id: ["scheduled", forms.request(task, heads[task.id], view.name)] for task_id, task in there.items()}
 
@@ -65,7 +64,7 @@ def cancelled(view: View) -> list[str]:
     found = [
         one
         for shard in view.held()
-        for one in browse.outcomes(view.store, ["cancelled"], Criteria(shard=shard), limit=SHOWN).items
+        for one in view.store.browse.outcomes(["cancelled"], Criteria(shard=shard), limit=SHOWN).items
     ]
     found.sort(key=lambda one: one.position, reverse=True)
     return list(dict.fromkeys(one.task_id for one in found))[:SHOWN]
@@ -86,7 +85,7 @@ def _shard(view: View, shard: int) -> dict[str, Any]:
     said = state.snapshot or {}
     counts = {name: said.get(name, 0) for name in ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")}
     # Not the holder's own: that knows of its window only, and most of what waits is further away.
-    _, due_ms = browse.standing(view.store, shard)
+    _, due_ms = view.store.browse.standing(shard)
     next_due_ms = min(due_ms.values(), default=None)
     return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": next_due_ms, **counts}
 

@@ -19,7 +19,7 @@ from celery.app.task import Context
 from kombu import compression as compressions
 from kombu import serialization
 
-from celery_wheel.store.model import Row, Withdrawn
+from celery_wheel.store.model import Cancelled, Row
 
 _decompress: Any = compressions.decompress  # kombu carries no types
 _loads: Any = serialization.loads
@@ -38,7 +38,7 @@ class Waiting:
     opened: bool  #: False: the body is of a kind that is not opened here
 
 
-def read(one: Withdrawn, node: str) -> Waiting:
+def read(one: Cancelled, node: str) -> Waiting:
     """``node``: by whose name it is spoken of."""
     row = one.row
     headers: dict[str, Any] = json.loads(row.headers)

@@ -92,6 +92,7 @@ class Node:
                 )
                 self._stop.wait(pause_s)
                 pause_s = min(RETRY_MAX_S, pause_s * 2)
+        self._revoking.close()
 
     def _serve(self) -> None:
         """Until the stop, or until something fails."""

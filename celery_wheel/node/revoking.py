@@ -3,12 +3,16 @@
 ::
 
     revoke             ids ─► a cancel command in the inbox of every shard; from then on it survives whatever happens
-                        └ the store does not answer: kept in memory, MOST_KEPT commands, and put there later
+                        └ the store does not answer: MOST_KEPT ids are kept in memory, and put there later together;
+                          more are refused. Either way the answer to the broadcast is an error that says which
     by stamped headers     remembered in memory (``engine.stamps``) for what comes from now on
                         └ what waits already: a scan of the held shards, SCANNED tasks of each, the next due first
 
 Every scheduler that hears of a revoke writes it down for all shards, held or not: in the seconds after a crash nobody
-holds the dead one's, and to cancel twice is to cancel once.
+holds the dead one's, and to cancel twice is to cancel once. An id that is kept already is kept once; what is kept goes
+into the inboxes as few large commands, those of all shards in one transaction.
+
+A scheduler that ends while ids are kept writes them, or logs how many are lost.
 
 A shard that comes to be held here is scanned for the stamps that are remembered: its former holder may not have been
 through. A scan keeps no place in the store: a crash during it is made up for only by that.
@@ -20,23 +24,25 @@ import json
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import groupby, islice
 from typing import Any
 
-from celery_wheel.broker.envelope import MAX_TEXT
-from celery_wheel.engine.stamps import BY_STAMP
+from celery_wheel.engine.state.stamps import BY_STAMP
 from celery_wheel.errors import StoreError
 from celery_wheel.node.view import View
-from celery_wheel.request import TASKS_AT_ONCE
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Criteria
+from celery_wheel.requests.request import TASKS_AT_ONCE
 from celery_wheel.store.model import CANCEL, ORIGIN
+from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.store.text import text_rule
 
 logger = logging.getLogger(__name__)
 
-#: Commands kept while the store does not answer.
-MOST_KEPT = 1_000
+#: Ids kept while the store does not answer: 20 MB of UUIDs.
+MOST_KEPT = 100_000
+
+#: Commands of one transaction.
+COMMANDS_AT_ONCE = 20
 
 #: Waiting tasks of a shard that a revoke by stamps looks at.
 SCANNED = 1_000_000
@@ -47,7 +53,7 @@ PAGE = 1_000
 class Revoking:
     def __init__(self, view: View) -> None:
         self._view = view
-        self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
+        self._kept: dict[str, str] = {}  #: id → reason, in the order in which they came; under the lock
         self._putting = threading.Lock()
         self._known: set[int] = set()  #: shards that were held at the last look
         self._to_scan: set[int] = set()
@@ -57,23 +63,68 @@ class Revoking:
 
     # -- by id -----------------------------------------------------------------------------------------
 
-    def revoke(self, task_ids: Iterable[Any], reason: str = "revoked") -> list[str]:
-        """Write it down; raises StoreError where that has to wait. Returns the ids that can be of tasks."""
-        usable = sorted({one for one in task_ids if _is_id(one)})
-        for start in range(0, len(usable), TASKS_AT_ONCE):
-            part = usable[start : start + TASKS_AT_ONCE]
-            command = {"task_ids": part, "reason": reason, "actor": "control", "for_good": True}
-            self._kept.append(json.dumps(command).encode())
-        self.put()
-        return usable
+    def revoke(self, task_ids: Iterable[Any], reason: str = "revoked") -> tuple[list[str], list[Any]]:
+        """Write it down. Returns the ids that can be of tasks, and what was ignored because it cannot.
+
+        Raises StoreError where that has to wait, or is refused because too much waits already; it says which.
+        """
+        given = list(task_ids)
+        ignored = [one for one in given if text_rule(one) is not None]
+        usable = sorted({one for one in given if text_rule(one) is None})
+        with self._putting:
+            new = [one for one in usable if one not in self._kept]
+            self._kept.update(dict.fromkeys(new, reason))
+            try:
+                self._put()
+            except StoreError as error:
+                raise self._kept_or_refused(new, error) from error
+        return usable, ignored
 
     def put(self) -> None:
         """Write down what was kept."""
         with self._putting:
-            while self._kept:
-                for shard in range(self._view.store.shards):
-                    self._view.store.put_inbox(shard, [(CANCEL, self._kept[0])])
-                self._kept.popleft()
+            self._put()
+
+    def _put(self) -> None:
+        while self._kept:
+            part = list(islice(self._kept.items(), TASKS_AT_ONCE * COMMANDS_AT_ONCE))
+            commands = []
+            for reason, pairs in groupby(part, key=lambda one: one[1]):
+                ids = [task_id for task_id, _ in pairs]
+                for start in range(0, len(ids), TASKS_AT_ONCE):
+                    names = ids[start : start + TASKS_AT_ONCE]
+                    command = {"task_ids": names, "reason": reason, "actor": "control", "for_good": True}
+                    commands.append((CANCEL, json.dumps(command).encode()))
+            self._view.store.put_inboxes(dict.fromkeys(range(self._view.store.shards), commands))
+            for task_id, _ in part:
+                del self._kept[task_id]
+
+    def _kept_or_refused(self, new: list[str], error: StoreError) -> StoreError:
+        if len(self._kept) <= MOST_KEPT:
+            return StoreError(
+                f"{error}; {len(self._kept):,} revoked ids wait in the memory of {self._view.name} and are written "
+                "when the store answers; they are lost if the scheduler is killed before"
+            )
+        refused = [task_id for task_id in new if self._kept.pop(task_id, None) is not None]
+        text = (
+            f"{error}; {len(refused):,} of {len(new):,} ids were refused and are not revoked: {len(self._kept):,} wait "
+            f"in the memory of {self._view.name}, which keeps {MOST_KEPT:,}; revoke them again when the store answers"
+        )
+        logger.error("%s", text, extra={"action": "revoke_refused", "refused": len(refused), "kept": len(self._kept)})
+        return StoreError(text)
+
+    def close(self) -> None:
+        """Write down what was kept, for the last time."""
+        try:
+            self.put()
+        except StoreError as error:
+            logger.error(
+                "%s; %d revoked ids could not be written and are lost with this scheduler; revoke them again: %s …",
+                error,
+                len(self._kept),
+                ", ".join(islice(self._kept, 5)),
+                extra={"action": "revokes_lost", "count": len(self._kept)},
+            )
 
     # -- by stamps ---------------------------------------------------------------------------------------
 
@@ -91,7 +142,9 @@ class Revoking:
             try:
                 self.put()
             except StoreError as error:
-                logger.warning("%s; %d revokes wait for it", error, len(self._kept), extra={"action": "revoke_kept"})
+                logger.warning(
+                    "%s; %d revoked ids wait for it", error, len(self._kept), extra={"action": "revoke_kept"}
+                )
 
     def _scan_soon(self, shards: Iterable[int]) -> None:
         self._to_scan |= set(shards)
@@ -122,8 +175,8 @@ class Revoking:
         view, after, seen = self._view, ORIGIN, 0
         while not self._stop:
             began_s = time.monotonic()
-            page = browse.pending(view.store, Criteria(shard=shard), after, PAGE)
-            heads = browse.heads(view.store, [task.id for task in page.items])
+            page = view.store.browse.pending(Criteria(shard=shard), after, PAGE)
+            heads = view.store.browse.heads([task.id for task in page.items])
             there = (task for task in page.items if task.id in heads)
             found = [task.task_id for task in there if view.stamps.match(heads[task.id].headers)]
             if found:
@@ -142,13 +195,3 @@ class Revoking:
             after = page.next
             time.sleep(time.monotonic() - began_s)  # half of the time is for the threads that dispatch
         return seen
-
-
-def _is_id(one: Any) -> bool:
-    if not isinstance(one, str) or not 0 < len(one) <= MAX_TEXT or "\0" in one:
-        return False
-    try:
-        one.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

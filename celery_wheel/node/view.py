@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from celery_wheel.engine.stamps import RevokedStamps
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.store.ports import FullStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,6 @@ class View:
     """``held``: the shards that this scheduler holds at the moment; the others speak for theirs."""
 
     name: str  #: the node's, as wheel@host
-    store: SqlStore
+    store: FullStore
     held: Callable[[], list[int]]
     stamps: RevokedStamps

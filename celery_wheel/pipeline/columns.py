@@ -51,7 +51,7 @@ _MESSAGE = (
 
 _PLACE = (
     Col("shard", INT, "t.shard", "o.shard"),  # the one that gave the number: the task may have another since
-    Col("lane", INT, "t.lane", "-1"),
+    Col("lane", LONG, "t.lane", "-1"),
     Col("due_ms", LONG, "t.due_ms", "o.at_ms"),
     Col("seq", LONG, "t.seq", "o.id"),
 )

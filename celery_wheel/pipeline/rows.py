@@ -45,11 +45,11 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.window import Window
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS
-from celery_wheel.bulk.checking import reason
+from celery_wheel.bulk.rules import reason
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import BROKEN
 from celery_wheel.pipeline.local_time import Fold, Gap, instants, is_zone, udf
+from celery_wheel.store.text import END_OF_TIME_MS
 
 TASK, REASON = "wheel_task", "wheel_reason"
 PLAIN = ("queue", "key", "priority", "expires", "task_id")

@@ -1,7 +1,14 @@
 """The durable store: the table is the log, the offset is the offset.
 
-``model`` and ``port`` are what the engine knows and need nothing but Python; what opens a real store is loaded
-only when one is opened.
+::
+
+    model       the values                       ports       what everybody else asks of a store, and its answers
+    opening     a URL ─► SqlStore                sql         the engine's port; with desk, changes, history, archived
+    browse, loads, handover, maintenance         the other ports, reached from the store by these names
+    statements  the SQL by name                  sqlite, postgresql    what only one dialect has
+    schema      the tables                       text, packed          rules for texts; messages in few bytes
+
+``model`` and ``ports`` need nothing but Python; what opens a real store is loaded only when a store is opened.
 """
 
 from __future__ import annotations

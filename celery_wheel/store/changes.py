@@ -1,4 +1,4 @@
-"""``apply``: a ``Change`` as rows of the tables, in one transaction of which the caller has the ends.
+"""``apply``: writes a ``Change`` to the tables, in a transaction that the caller begins and ends.
 
 ::
 
@@ -11,16 +11,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import REST, SHARD_BITS, Change, NewReject, NewRow
+from celery_wheel.store.fields import in_order
+from celery_wheel.store.model import REST, SHARD_BITS, Change, NewReject, NewRow, TallyKey
 from celery_wheel.store.statements import Statements
-
-_Tuples = list[tuple[Any, ...]]
+from celery_wheel.store.statements.commanding import Commanding
 
 
 def fence(connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0) -> None:
@@ -33,53 +34,65 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
     now = statements.epoch(connection, at_shard=shard).scalar()
     raise Fenced(
         f"shard {shard} is at epoch {now}, not {epoch}: another holder has taken it, or this one has taken it anew; "
-        "nothing was written; what is in memory of the old term is to be dropped"
+        "nothing was written; the memory of the former epoch is dropped"
     )
 
 
 def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
-    """All parts of the change, behind the fence."""
+    """Write all parts of the change, behind the fence."""
     late = _fenced(connection, statements, shard, epoch, change)
     _add(connection, statements, shard, change.rows, change.rejects)
-    statements.move.many(connection, [(m.lane, m.due_ms, m.seq, m.eta_ms, m.id, shard) for m in change.moves])
-    outcomes = [(o.id + late, shard, o.timer_id, o.kind, o.reason, o.actor, o.at_ms) for o in change.outcomes]
-    statements.add_outcome.many(connection, outcomes)
-    batches = [
-        (b.id + late, shard, b.lane, *b.from_, *b.to, b.count, b.bytes, b.dispatched_ms, epoch) for b in change.batches
-    ]
-    statements.add_batch.many(connection, batches)
+    statements.move.many(connection, change.moves, shard)
+    outcomes, batches = change.outcomes, change.batches
+    if late:
+        outcomes = [replace(one, id=one.id + late) for one in outcomes]
+        batches = [replace(one, id=one.id + late) for one in batches]
+    statements.add_outcome.many(connection, outcomes, shard)
+    statements.add_batch.many(connection, batches, shard, epoch)
     weight = sum(b.bytes for b in change.batches)
     if weight:
         statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
-    lanes = [(shard, s.lane, *s.offset, *s.watermark, s.target, s.redelivered, s.scope) for s in change.lanes]
-    statements.set_lane.many(connection, lanes)
-    statements.add_tally.many(connection, [(shard, *key, n) for key, n in change.tally.items() if n])
+    statements.set_lane.many(connection, change.lanes, shard)
+    closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
+    statements.close_lane.many(connection, in_order(statements.close_lane, closed))
+    add_tally(connection, statements, shard, change.tally)
     _take_in(connection, statements, shard, change.inbox)
-    statements.loading.take_in.many(connection, [(chunk, shard) for chunk in change.loaded])
-    answers = [(digits(one.id), shard, one.at_ms, json.dumps(one.verdicts)) for one in change.answers]
-    statements.commanding.add_answer.many(connection, answers)
-    tombstones = [(shard, one.task_id, one.until_ms, one.reason, one.actor) for one in change.tombstones]
-    statements.commanding.add_tombstone.many(connection, tombstones)
-    statements.commanding.complete.many(connection, [(one,) for one in change.completed])
-    statements.commanding.unwatch.many(connection, [(one,) for one in change.unwatched])
-    statements.commanding.add_watch.many(
-        connection, [(shard, one.kind, one.key, one.timer_id) for one in change.watches]
-    )
-    gates = [(shard, g.scope, g.name, g.state, g.per_ms, g.reason, g.actor, g.at_ms) for g in change.gates]
-    statements.commanding.open_gate.many(connection, [(shard, *one) for one in change.opened])
-    statements.commanding.set_gate.many(connection, gates)
+    loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
+    statements.loading.take_in.many(connection, in_order(statements.loading.take_in, loaded))
+    _command(connection, statements.commanding, shard, change)
+
+
+def _command(connection: Connection, commanding: Commanding, shard: int, change: Change) -> None:
+    answers = [
+        {"id": digits(one.id), "shard": shard, "at_ms": one.at_ms, "verdicts": json.dumps(one.verdicts)}
+        for one in change.answers
+    ]
+    commanding.add_answer.many(connection, in_order(commanding.add_answer, answers))
+    commanding.add_tombstone.many(connection, change.tombstones, shard)
+    commanding.complete.many(connection, [(one,) for one in change.completed])
+    commanding.unwatch.many(connection, [(one,) for one in change.unwatched])
+    commanding.add_watch.many(connection, change.watches, shard)
+    opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
+    commanding.open_gate.many(connection, in_order(commanding.open_gate, opened))
+    commanding.set_gate.many(connection, change.gates, shard)
+
+
+def add_tally(connection: Connection, statements: Statements, shard: int, more: Mapping[TallyKey, int]) -> None:
+    """Add to the pending counts, or take from them."""
+    rows = [{"shard": shard, **key._asdict(), "pending": count} for key, count in more.items() if count]
+    statements.add_tally.many(connection, in_order(statements.add_tally, rows))
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:
-    """Fence; returns by how much the numbers of the change's history have to be greater, to be so than all committed.
+    """Fence; returns what to add to the numbers of the change's history, so that they exceed all committed numbers.
 
-    A holder's threads give them before they have the shard's lock, so another may have had it in between.
+    A holder's threads take numbers before they have the shard's lock, so another thread may have committed in between.
     """
     first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
     if first is None:
         fence(connection, statements, shard, epoch, change.seq)
         return 0
-    fence(connection, statements, shard, epoch)  # the lock: as long as it is held, this is the last one
+    fence(connection, statements, shard, epoch)  # the lock: while it is held, no other thread commits a number
     last: int = statements.seq(connection, at_shard=shard).scalar_one()
     late = max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
     fence(connection, statements, shard, epoch, change.seq + late)
@@ -87,61 +100,44 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
 
 
 def _take_in(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:
-    """Whoever takes a command back says that nothing will happen: of the two, the one that comes first counts."""
-    taken = statements.take_in.many(connection, [(item, shard) for item in items])
+    """Delete the inbox items; raises where one was withdrawn, since its asker was promised that nothing happens."""
+    rows = [{"item": item, "at_shard": shard} for item in items]
+    taken = statements.take_in.many(connection, in_order(statements.take_in, rows))
     if taken != len(items):
         raise RequestWithdrawn(
-            f"of {len(items)} items of the inbox of shard {shard}, {taken} are still there; nothing was done"
+            f"of {len(items)} inbox items of shard {shard}, {len(items) - taken} were withdrawn; nothing was written"
         )
 
 
 def _add(
-    connection: Connection, statements: Statements, shard: int, rows: Iterable[NewRow], rejects: Iterable[NewReject]
+    connection: Connection, statements: Statements, shard: int, rows: Sequence[NewRow], rejects: Sequence[NewReject]
 ) -> None:
-    timers: _Tuples = [_timer(shard, row) for row in rows]
-    payloads: _Tuples = [(row.id, row.message.headers, row.message.properties, row.message.body) for row in rows]
-    timers += [_resting(shard, reject) for reject in rejects]
-    payloads += [(reject.id, b"", b"", reject.unreadable.raw) for reject in rejects]
-    statements.add_timer.many(connection, timers)
-    statements.add_payload.many(connection, payloads)
+    timer, payload = statements.add_timer, statements.add_payload
+    timers = [timer.row(row, shard, digits(row.message.envelope_id)) for row in rows]
+    payloads = [payload.row(row) for row in rows]
+    if rejects:
+        timers += in_order(timer.statement, [_resting(shard, reject) for reject in rejects])
+        nothing = {"headers": b"", "properties": b""}
+        raw = [{"id": reject.id, "body": reject.unreadable.raw, **nothing} for reject in rejects]
+        payloads += in_order(payload.statement, raw)
+    timer.statement.many(connection, timers)
+    payload.statement.many(connection, payloads)
 
 
-def _timer(shard: int, row: NewRow) -> tuple[Any, ...]:
-    """In the order of the table's columns."""
-    message = row.message
-    return (
-        row.id,
-        shard,
-        row.lane,
-        row.due_ms,
-        row.seq,
-        message.eta_ms,
-        digits(message.envelope_id),
-        message.task_id,
-        message.task,
-        message.exchange,
-        message.exchange_type,
-        message.routing_key,
-        message.queue,
-        message.priority,
-        message.key,
-        message.expires_ms,
-        message.queue_expires_ms,
-        message.created_ms,
-        row.accepted_ms,
-        message.size,
-        message.misfire_ms,
-    )
+#: Unreadable bytes have no task and no destination.
+_NOWHERE = dict.fromkeys(("task_id", "task", "exchange", "exchange_type", "routing_key"), "") | dict.fromkeys(
+    ("queue", "priority", "key", "expires_ms", "queue_expires_ms", "misfire_ms")
+)
 
 
-def _resting(shard: int, reject: NewReject) -> tuple[Any, ...]:
-    """Unreadable bytes have no task and no destination; they rest at (accepted_ms, id)."""
+def _resting(shard: int, reject: NewReject) -> dict[str, Any]:
+    """A row at (accepted_ms, id) of lane REST."""
     at_ms, unreadable = reject.accepted_ms, reject.unreadable
-    place = (reject.id, shard, REST, at_ms, reject.id)
-    nowhere = ("", "", "", "", "", None, None, None, None, None)
-    return (*place, at_ms, digits(unreadable.envelope_id), *nowhere, at_ms, at_ms, len(unreadable.raw), None)
+    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
+    place = {"id": reject.id, "shard": shard, "lane": REST, "seq": reject.id, "size": len(unreadable.raw)}
+    return {**_NOWHERE, **instants, **place, "envelope_id": digits(unreadable.envelope_id)}
 
 
 def digits(uuid: str) -> str:
-    """A UUID as the tables have it where the database knows no UUIDs: 32 hexadecimal digits."""
+    """Return a UUID's 32 hexadecimal digits, as the tables have it where the database has no type for it."""
     return uuid.replace("-", "").lower()

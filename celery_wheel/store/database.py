@@ -2,8 +2,8 @@
 
 ::
 
-    SqlStore ──► Database ◄── sqlite.SqliteDatabase          WAL, BEGIN IMMEDIATE, one writer, flock
-    (the port)           ◄── postgresql.PostgresqlDatabase   many sessions, row locks, the lease in the row
+    SqlStore ──► Database ◄── sqlite.database                WAL, BEGIN IMMEDIATE, one writer, flock
+    (the port)           ◄── postgresql.database             many sessions, row locks, the lease in the row
 """
 
 from __future__ import annotations

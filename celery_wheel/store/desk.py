@@ -1,8 +1,8 @@
-"""The store's desk: where anybody asks or loads, the holder answers, and what was asked for good is kept.
+"""The store's desk: requests, bulk loads, answers, tombstones, watches and gates.
 
 ::
 
-    asker    ask ─► item in the inbox ┄┄ answer? answer? ─► verdicts       no answer in time: take_back
+    asker    ask ─► item in the inbox ┄┄ answer? answer? ─► verdicts       no answer in time: withdraw
     holder            └─ read_inbox ─► Change(answers, tombstones, watches, gates) ─► expire, later
     loader   ``loads`` ─► committed
     holder                └─ read_loads ─► Change(rows, loaded) ─► expire: done
@@ -11,15 +11,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_wheel.store import changes
-from celery_wheel.store.commanding import KEY_PLACES, KEYS
 from celery_wheel.store.database import Database
-from celery_wheel.store.loading import KEPT_MS
-from celery_wheel.store.model import Gate, LoadChunk, Row, Tombstone, Withdrawn
-from celery_wheel.store.statements import Statements, in_parts
+from celery_wheel.store.model import Cancelled, Gate, LoadChunk, Row, Tombstone
+from celery_wheel.store.statements import Statements
+from celery_wheel.store.statements.commanding import KEY_PLACES, KEYS
+from celery_wheel.store.statements.loading import KEPT_MS
+from celery_wheel.store.statements.parts import in_parts
+
+#: Task ids that are read at a time: a page is in memory, and all of them need not be.
+IDS_AT_ONCE = 5_000
 
 
 class Desk:
@@ -38,18 +42,38 @@ class Desk:
             found: bytes | None = self._sql.commanding.asked(connection, item=item).scalar()
         return found
 
-    def take_back(self, item: int) -> bool:
+    def withdraw(self, item: int) -> bool:
         with self._database.writing() as connection:
-            return bool(self._sql.commanding.take_back(connection, item=item).rowcount)
+            return bool(self._sql.commanding.withdraw(connection, item=item).rowcount)
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
-        with self._database.reading() as connection:
-            found = self._sql.commanding.answer(connection, asked=changes.digits(command_id)).scalar()
-        return None if found is None else dict(json.loads(found))
+        return self.answers([command_id]).get(command_id)
 
-    def tombstones(self, shard: int) -> list[Tombstone]:
+    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        if not command_ids:
+            return {}
+        ids = {changes.digits(one): one for one in command_ids}
         with self._database.reading() as connection:
-            return [Tombstone(*row) for row in self._sql.commanding.tombstones(connection, shard=shard)]
+            parts = in_parts(list(ids), KEY_PLACES)
+            found = [row for part in parts for row in self._sql.commanding.answers.at(connection, part)]
+        return {ids[changes.digits(str(number))]: json.loads(verdicts) for number, verdicts in found}
+
+    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+        with self._database.reading() as connection:
+            parts = in_parts(task_ids, KEY_PLACES)
+            found = [row for part in parts for row in self._sql.commanding.tombstones.at(connection, (shard, *part))]
+        return {row.task_id: Tombstone(*row) for row in found}
+
+    def tombstone_ids(self, shard: int) -> Iterator[str]:
+        after = ""
+        while True:
+            with self._database.reading() as connection:
+                query = self._sql.commanding.tombstone_ids
+                ids = query(connection, shard=shard, after=after, limit=IDS_AT_ONCE).scalars().all()
+            if not ids:
+                return
+            yield from ids
+            after = ids[-1]
 
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
         with self._database.reading() as connection:
@@ -71,10 +95,10 @@ class Desk:
             parts = in_parts(row_ids, KEY_PLACES)
             return [Row(*row) for part in parts for row in self._sql.commanding.rows.at(connection, (shard, *part))]
 
-    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[Cancelled]:
         with self._database.reading() as connection:
-            found = self._sql.commanding.withdrawn(connection, shard=shard, after=after, limit=limit).all()
-        return [Withdrawn(task_id, Row(*row)) for task_id, *row in found]
+            found = self._sql.commanding.unannounced(connection, shard=shard, after=after, limit=limit).all()
+        return [Cancelled(task_id, Row(*row)) for task_id, *row in found]
 
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:

@@ -1,4 +1,4 @@
-"""What leaving asks of the tables: all that waits, as whole messages, and laying it to rest when it is elsewhere.
+"""``Handover`` of a SQL store.
 
 ::
 
@@ -6,9 +6,6 @@
     set_aside   rows that rest because they were rejected or parked
     rest        rows ─► lane REST with the outcome "moved"; out of the pending counts
     rest_early  rows that left before they were due ─► the same, and the batches say only what is left in them
-
-Every write begins with the fence of the shard's epoch, as all of a holder's do. Some thousand rows a transaction, and
-whatever is done is not found by the next call: so each can be stopped at any point and called again.
 """
 
 from __future__ import annotations
@@ -16,20 +13,34 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import Connection, and_, delete, exists, func, select, tuple_, update
 
-from celery_wheel.store import loads
-from celery_wheel.store.changes import fence
-from celery_wheel.store.model import HOUR_MS, REST, SHARD_BITS, UNIQUE, WATCH, LaneState, Message, Position
+from celery_wheel.store.changes import add_tally, fence
+from celery_wheel.store.loads import count_waiting_in
+from celery_wheel.store.model import (
+    HOUR_MS,
+    REST,
+    SHARD_BITS,
+    UNIQUE,
+    WATCH,
+    LaneState,
+    Message,
+    Move,
+    Outcome,
+    Position,
+    TallyKey,
+)
+from celery_wheel.store.ports.handover import Hold, Kept
 from celery_wheel.store.schema import batch, inbox, lane, outcome, payload, timer, watch
 from celery_wheel.store.schema import shard as shards
-from celery_wheel.store.sql import SqlStore
-from celery_wheel.store.statements import IN_PLACES
+from celery_wheel.store.statements.parts import IN_PLACES
+
+if TYPE_CHECKING:
+    from celery_wheel.store.sql import SqlStore
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
@@ -46,48 +57,144 @@ _hand = tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
 _waits = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _place > _hand)
 
 
-@dataclass(slots=True, eq=False)
-class Kept:
-    """A stored message on its way out. ``again``: it may be in its queue already. ``set_aside``: why it rests."""
+class SqlHandover:
+    """Implements ``celery_wheel.store.ports.Handover``."""
 
-    id: int
-    shard: int
-    due_ms: int
-    message: Message
-    redelivered: bool = False
-    set_aside: str | None = None
-    reason: str | None = None
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._database = store.database
 
+    def waiting(self, shard: int) -> Iterator[Kept]:
+        lanes = [self._lane(shard, state) for state in self._store.lanes(shard)]
+        for _, kept in heapq.merge(*lanes, key=itemgetter(0)):
+            yield kept
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A shard at the epoch that may write to it."""
+    def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, Kept]]:
+        after, own = state.offset, and_(timer.c.shard == shard, timer.c.lane == state.lane)
+        columns = (timer.c.id, timer.c.due_ms, timer.c.seq, *_MESSAGE)
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        while count := self._count_that_fits(own, after):
+            query = select(*columns).select_from(joined).where(own, _place > tuple_(*after))
+            with self._database.reading() as connection:
+                rows = connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(count)).all()
+                claims = _claims(connection, shard, [row.id for row in rows])
+            for id_, due_ms, seq, *parts in rows:
+                after = Position(due_ms, seq)
+                message = _message(parts, claims.get(id_, ()))
+                yield after, Kept(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
 
-    shard: int
-    epoch: int
-    now_ms: int
+    def _count_that_fits(self, own: Any, after: Position) -> int:
+        """How many of the next rows are read at once; at least one, if there is one."""
+        query = select(timer.c.size).where(own, _place > tuple_(*after)).order_by(timer.c.due_ms, timer.c.seq)
+        with self._database.reading() as connection:
+            sizes = connection.execute(query.limit(ROWS_AT_ONCE)).scalars().all()
+        weight = 0
+        for number, size in enumerate(sizes):
+            weight += size
+            if number and weight > BYTES_AT_ONCE:
+                return number
+        return len(sizes)
 
+    def count_waiting(self, shard: int) -> int:
+        query = select(func.count()).select_from(timer.join(lane, _waits)).where(timer.c.shard == shard)
+        with self._database.reading() as connection:
+            count: int = connection.execute(query).scalar_one()
+        return count
 
-def waiting(store: SqlStore, shard: int) -> Iterator[Kept]:
-    """All lanes as one, in order of position; each lane is read along the index, and merged here."""
-    lanes = [_lane(store, shard, state) for state in store.lanes(shard)]
-    for _, kept in heapq.merge(*lanes, key=itemgetter(0)):
-        yield kept
+    def count_inbox(self) -> int:
+        with self._database.reading() as connection:
+            count: int = connection.execute(select(func.count()).select_from(inbox)).scalar_one()
+            return count + count_waiting_in(connection)
 
+    def count_set_aside(self, shard: int, kinds: Collection[str]) -> int:
+        joined, where = _set_aside(shard, kinds)
+        with self._database.reading() as connection:
+            count: int = connection.execute(select(func.count()).select_from(joined).where(where)).scalar_one()
+        return count
 
-def _lane(store: SqlStore, shard: int, state: LaneState) -> Iterator[tuple[Position, Kept]]:
-    after, own = state.offset, and_(timer.c.shard == shard, timer.c.lane == state.lane)
-    columns = (timer.c.id, timer.c.due_ms, timer.c.seq, *_MESSAGE)
-    joined = timer.join(payload, payload.c.id == timer.c.id)
-    while count := _count_that_fits(store, own, after):
-        query = select(*columns).select_from(joined).where(own, _place > tuple_(*after))
-        with store.database.reading() as connection:
-            rows = connection.execute(query.order_by(timer.c.due_ms, timer.c.seq).limit(count)).all()
-            claims = _claims(connection, shard, [row.id for row in rows])
-        for id_, due_ms, seq, *parts in rows:
-            after = Position(due_ms, seq)
-            message = _message(parts, claims.get(id_, ()))
-            yield after, Kept(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
+    def set_aside(self, shard: int, kinds: Collection[str]) -> Iterator[Kept]:
+        joined, where = _set_aside(shard, kinds)
+        columns = (timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *_MESSAGE)
+        source, after = joined.join(payload, payload.c.id == timer.c.id), -1
+        while True:
+            query = select(*columns).select_from(source).where(where, timer.c.id > after)
+            with self._database.reading() as connection:
+                rows = connection.execute(query.order_by(timer.c.id).limit(50)).all()
+            if not rows:
+                return
+            for after, due_ms, kind, reason, *parts in rows:
+                yield Kept(after, shard, due_ms, _message(parts), set_aside=kind, reason=reason)
+
+    def rest(self, hold: Hold, ids: Sequence[int], reason: str) -> int:
+        waits = select(timer.c.id, timer.c.due_ms, timer.c.queue, timer.c.routing_key, timer.c.task).join(lane, _waits)
+        done = 0
+        for start in range(0, len(ids), 500):
+            part = list(ids[start : start + 500])
+            with self._database.writing() as connection:
+                fence(connection, self._database.statements, hold.shard, hold.epoch)
+                rows = connection.execute(waits.where(timer.c.shard == hold.shard, timer.c.id.in_(part))).all()
+                gone = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
+                here = and_(timer.c.shard == hold.shard, timer.c.lane == REST, timer.c.id.in_(part))
+                resting = connection.execute(select(timer.c.id).where(here, ~gone)).scalars().all()
+                self._lay(connection, hold, [row.id for row in rows], resting, reason)
+                gone_from = Counter(TallyKey(r.due_ms // HOUR_MS, r.queue or r.routing_key, r.task) for r in rows)
+                less = {key: -count for key, count in gone_from.items()}
+                add_tally(connection, self._database.statements, hold.shard, less)
+            done += len(rows)
+        return done
+
+    def rest_early(self, hold: Hold, reason: str) -> int:
+        early = and_(batch.c.shard == hold.shard, batch.c.to_due_ms > batch.c.dispatched_ms)
+        done = 0
+        with self._database.reading() as connection:
+            found = connection.execute(select(batch).where(early).order_by(batch.c.id)).all()
+        for one in found:
+            more = True
+            while more:
+                with self._database.writing() as connection:
+                    fence(connection, self._database.statements, hold.shard, hold.epoch)
+                    moved = self._rest_of(connection, hold, one, reason)
+                    more = moved == ROWS_AT_ONCE
+                    if not more:
+                        _correct(connection, one)
+                done += moved
+        return done
+
+    def _rest_of(self, connection: Connection, hold: Hold, one: Any, reason: str) -> int:
+        settled = exists().where(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _place <= _hand)
+        query = select(timer.c.id).where(_of(one), timer.c.due_ms > one.dispatched_ms, settled)
+        in_order = query.order_by(timer.c.due_ms, timer.c.seq).limit(ROWS_AT_ONCE)
+        ids = connection.execute(in_order).scalars().all()
+        self._lay(connection, hold, ids, (), reason)
+        return len(ids)
+
+    def _lay(self, connection: Connection, hold: Hold, ids: Sequence[int], resting: Sequence[int], reason: str) -> None:
+        """``ids`` come to rest, and these and those ``resting`` already have the outcome."""
+        number: int = connection.execute(select(shards.c.seq).where(shards.c.shard == hold.shard)).scalar_one()
+        count = number >> SHARD_BITS
+
+        def next_seq() -> int:
+            nonlocal count
+            count += 1
+            return count << SHARD_BITS | hold.shard
+
+        statements = self._database.statements
+        statements.move.many(connection, [Move(row_id, REST, hold.now_ms, next_seq()) for row_id in ids], hold.shard)
+        statements.commanding.unwatch.many(connection, [(row_id,) for row_id in ids])
+        moved = [Outcome(next_seq(), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *resting)]
+        statements.add_outcome.many(connection, moved, hold.shard)
+        connection.execute(
+            update(shards).where(shards.c.shard == hold.shard).values(seq=count << SHARD_BITS | hold.shard)
+        )
+
+    def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
+        now, found = Position(now_ms, self._store.state(shard).seq), {}
+        for state in self._store.lanes(shard):
+            if state.watermark > now:
+                found[state.lane] = now
+            elif state.watermark > state.offset:
+                found[state.lane] = state.watermark
+        return found
 
 
 def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
@@ -100,36 +207,6 @@ def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int,
     return found
 
 
-def _count_that_fits(store: SqlStore, own: Any, after: Position) -> int:
-    """How many of the next rows are read at once; at least one, if there is one."""
-    query = select(timer.c.size).where(own, _place > tuple_(*after)).order_by(timer.c.due_ms, timer.c.seq)
-    with store.database.reading() as connection:
-        sizes = connection.execute(query.limit(ROWS_AT_ONCE)).scalars().all()
-    weight = 0
-    for number, size in enumerate(sizes):
-        weight += size
-        if number and weight > BYTES_AT_ONCE:
-            return number
-    return len(sizes)
-
-
-def count_waiting(store: SqlStore, shard: int) -> int:
-    query = select(func.count()).select_from(timer.join(lane, _waits)).where(timer.c.shard == shard)
-    with store.database.reading() as connection:
-        count: int = connection.execute(query).scalar_one()
-    return count
-
-
-def count_inbox(store: SqlStore) -> int:
-    """Messages and commands, of all shards, with those of committed loads."""
-    with store.database.reading() as connection:
-        count: int = connection.execute(select(func.count()).select_from(inbox)).scalar_one()
-        return count + loads.count_waiting(connection)
-
-
-# -- what was set aside ---------------------------------------------------------------------------------
-
-
 def _set_aside(shard: int, kinds: Collection[str]) -> Any:
     """Resting rows whose last outcome is of these kinds."""
     others = outcome.alias()
@@ -139,82 +216,10 @@ def _set_aside(shard: int, kinds: Collection[str]) -> Any:
     return joined, where
 
 
-def count_set_aside(store: SqlStore, shard: int, kinds: Collection[str]) -> int:
-    joined, where = _set_aside(shard, kinds)
-    with store.database.reading() as connection:
-        count: int = connection.execute(select(func.count()).select_from(joined).where(where)).scalar_one()
-    return count
-
-
-def set_aside(store: SqlStore, shard: int, kinds: Collection[str]) -> Iterator[Kept]:
-    joined, where = _set_aside(shard, kinds)
-    columns = (timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *_MESSAGE)
-    source, after = joined.join(payload, payload.c.id == timer.c.id), -1
-    while True:
-        query = select(*columns).select_from(source).where(where, timer.c.id > after)
-        with store.database.reading() as connection:
-            rows = connection.execute(query.order_by(timer.c.id).limit(50)).all()
-        if not rows:
-            return
-        for after, due_ms, kind, reason, *parts in rows:
-            yield Kept(after, shard, due_ms, _message(parts), set_aside=kind, reason=reason)
-
-
-# -- laying to rest ---------------------------------------------------------------------------------------
-
-
-def rest(store: SqlStore, hold: Hold, ids: Sequence[int], reason: str) -> int:
-    """Those of the rows that wait still, and those set aside, are moved; returns how many of them waited."""
-    waits = select(timer.c.id, timer.c.due_ms, timer.c.queue, timer.c.routing_key, timer.c.task).join(lane, _waits)
-    done = 0
-    for start in range(0, len(ids), 500):
-        part = list(ids[start : start + 500])
-        with store.database.writing() as connection:
-            fence(connection, store.database.statements, hold.shard, hold.epoch)
-            rows = connection.execute(waits.where(timer.c.shard == hold.shard, timer.c.id.in_(part))).all()
-            gone = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
-            here = and_(timer.c.shard == hold.shard, timer.c.lane == REST, timer.c.id.in_(part))
-            resting = connection.execute(select(timer.c.id).where(here, ~gone)).scalars().all()
-            _lay(connection, store, hold, [row.id for row in rows], resting, reason)
-            counts = Counter((row.due_ms // HOUR_MS, row.queue or row.routing_key, row.task) for row in rows)
-            less = [(hold.shard, *key, -n) for key, n in counts.items()]
-            store.database.statements.add_tally.many(connection, less)
-        done += len(rows)
-    return done
-
-
-def rest_early(store: SqlStore, hold: Hold, reason: str) -> int:
-    """Rows of batches that left before they were due; returns how many."""
-    early = and_(batch.c.shard == hold.shard, batch.c.to_due_ms > batch.c.dispatched_ms)
-    done = 0
-    with store.database.reading() as connection:
-        found = connection.execute(select(batch).where(early).order_by(batch.c.id)).all()
-    for one in found:
-        more = True
-        while more:
-            with store.database.writing() as connection:
-                fence(connection, store.database.statements, hold.shard, hold.epoch)
-                moved = _rest_of(connection, store, hold, one, reason)
-                more = moved == ROWS_AT_ONCE
-                if not more:
-                    _correct(connection, one)
-            done += moved
-    return done
-
-
 def _of(one: Any) -> Any:
     """The rows of a batch."""
     start, end = tuple_(one.from_due_ms, one.from_seq), tuple_(one.to_due_ms, one.to_seq)
     return and_(timer.c.shard == one.shard, timer.c.lane == one.lane, start < _place, end >= _place)
-
-
-def _rest_of(connection: Connection, store: SqlStore, hold: Hold, one: Any, reason: str) -> int:
-    settled = exists().where(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _place <= _hand)
-    query = select(timer.c.id).where(_of(one), timer.c.due_ms > one.dispatched_ms, settled)
-    in_order = query.order_by(timer.c.due_ms, timer.c.seq).limit(ROWS_AT_ONCE)
-    ids = connection.execute(in_order).scalars().all()
-    _lay(connection, store, hold, ids, (), reason)
-    return len(ids)
 
 
 def _correct(connection: Connection, one: Any) -> None:
@@ -232,41 +237,6 @@ def _correct(connection: Connection, one: Any) -> None:
     connection.execute(
         update(shards).where(shards.c.shard == one.shard).values(history_bytes=shards.c.history_bytes - less)
     )
-
-
-def _lay(
-    connection: Connection, store: SqlStore, hold: Hold, ids: Sequence[int], resting: Sequence[int], reason: str
-) -> None:
-    """``ids`` come to rest, and these and those ``resting`` already have the outcome."""
-    number: int = connection.execute(select(shards.c.seq).where(shards.c.shard == hold.shard)).scalar_one()
-    count = number >> SHARD_BITS
-
-    def next_seq() -> int:
-        nonlocal count
-        count += 1
-        return count << SHARD_BITS | hold.shard
-
-    statements = store.database.statements
-    moves = [(REST, hold.now_ms, next_seq(), None, row_id, hold.shard) for row_id in ids]
-    statements.move.many(connection, moves)
-    statements.commanding.unwatch.many(connection, [(row_id,) for row_id in ids])
-    outcomes = [(next_seq(), hold.shard, row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *resting)]
-    statements.add_outcome.many(connection, outcomes)
-    connection.execute(update(shards).where(shards.c.shard == hold.shard).values(seq=count << SHARD_BITS | hold.shard))
-
-
-def offsets_to_correct(store: SqlStore, shard: int, now_ms: int) -> dict[int, Position]:
-    """Lanes whose offset is ahead of the clock, or that are in doubt, with the offset they may have when nothing waits.
-
-    Behind every row that is left in them, and before every one that comes.
-    """
-    now, found = Position(now_ms, store.state(shard).seq), {}
-    for state in store.lanes(shard):
-        if state.watermark > now:
-            found[state.lane] = now
-        elif state.watermark > state.offset:
-            found[state.lane] = state.watermark
-    return found
 
 
 def _message(parts: Sequence[Any], claims: Iterable[tuple[str, str]] = ()) -> Message:

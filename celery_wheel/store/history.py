@@ -5,7 +5,7 @@
     batch 1   batch 2   batch 3                   lane 0
     ├─────────┼─────────┼────────┤     offset
     └ too old, or too many bytes       │          never a row behind the offset, whatever a batch says:
-      rows first, then the batch                  a rollback puts the hand back over batches that stay
+      rows first, then the batch                  a rollback moves the offset back over batches that stay
 
     lane REST   ├───── came to rest before ──┤
 
@@ -31,7 +31,8 @@ from celery_wheel.store.archived import Floors
 from celery_wheel.store.changes import fence
 from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, REST, Position
-from celery_wheel.store.statements import IN_PLACES, Statements, in_parts, span
+from celery_wheel.store.statements import Statements
+from celery_wheel.store.statements.parts import IN_PLACES, in_parts, span
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
 #: warm; a quarter of that from a cold disk), since hardly two of them share a page; so it is chosen for how long
@@ -81,7 +82,7 @@ class Forgetting:
     def _collect_batches(self, retention: Retention) -> None:
         """Take whole batches while they are to go, up to one that does not fit or is not archived."""
         connection, statements = self._connection, self._statements
-        lanes = statements.lanes(connection, shard=self._shard)
+        lanes = statements.all_lanes(connection, shard=self._shard)
         offsets = {row.lane: Position(row.offset_due_ms, row.offset_seq) for row in lanes}
         shard = statements.archived.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
         self._mark = shard.archived if retention.archived_only else None
@@ -141,6 +142,7 @@ class Forgetting:
         statements.forget_batch.many(connection, self._batches)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
+            statements.forget_lanes(connection, shard=self._shard)
 
 
 def forget(database: Database, floors: Floors, shard: int, epoch: int, retention: Retention, limit: int) -> int:

@@ -2,7 +2,7 @@
 
 ::
 
-    version 2 ─► 3 ─► 4   one step a version: what is new is made, what is there stays; all steps in one transaction
+    version 1 ─► 2 ─► …   one step a version, all of them in one transaction
                           schedulers are stopped: a shard that is held is an error, and none can be taken meanwhile
 
 A store of Django's is Django's to migrate: ``manage.py migrate``. A newer store is refused, and nothing is touched.
@@ -13,24 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlalchemy import Connection, inspect, select, update
-from sqlalchemy.schema import CreateColumn
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.database import Database
-from celery_wheel.store.schema import (
-    SCHEMA_VERSION,
-    answer,
-    gate,
-    lane,
-    load,
-    load_chunk,
-    load_part,
-    meta,
-    shard,
-    timer,
-    tombstone,
-    watch,
-)
+from celery_wheel.store.model import SCHEMA_VERSION
+from celery_wheel.store.schema import meta, shard
 
 
 def migrate(database: Database) -> list[int]:
@@ -64,11 +51,6 @@ def _version(connection: Connection, name: str) -> int:
             f"the store {name} was made by a newer celery-wheel (its tables have version {found}, this one knows "
             f"{SCHEMA_VERSION}); nothing was touched; run: pip install -U celery-wheel"
         )
-    if found < min(STEPS):
-        raise StoreUnusable(
-            f"the store {name} has tables of version {found}, and {min(STEPS)} is the first that can be migrated, "
-            "nothing was touched; let the older celery-wheel dispatch what is pending, then take a new wheel_store"
-        )
     return int(found)
 
 
@@ -89,23 +71,5 @@ def _shards(connection: Connection, database: Database) -> list[int]:
     return held
 
 
-def _from_2(connection: Connection) -> None:
-    """Control: answers, tombstones, watches, gates; and what is done with what is found late."""
-    for table in (answer, tombstone, watch, gate):
-        table.create(connection)
-    for column in (timer.c.misfire_ms, lane.c.scope):
-        described = CreateColumn(column).compile(dialect=connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {described}")
-
-
-def _from_3(connection: Connection) -> None:
-    """Bulk loads; and how far the history is archived."""
-    for table in (load, load_part, load_chunk):
-        table.create(connection)
-    for column in (shard.c.archived, shard.c.forgotten):
-        described = CreateColumn(column).compile(dialect=connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {described} DEFAULT 0")
-
-
-#: By the version they begin with.
-STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2, 3: _from_3}
+#: By the version they begin with: what is new is made, what is there stays.
+STEPS: dict[int, Callable[[Connection], None]] = {}

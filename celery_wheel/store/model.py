@@ -1,21 +1,21 @@
-"""What the store keeps, as plain values. Standard library only.
+"""The values that the store keeps. Standard library only.
 
 ::
 
     Message ──accepted──► Row = a message at a Position (due_ms, seq) in a lane of a shard
                            │
-      lane 0 … n           │   leaves in order of position; ``offset`` = all up to here is settled
+      lane 0 … n           │   published in order of position; rows up to ``offset`` are settled
       ─────────┼───────┼───┴────────────►
-              offset    watermark            (offset ≤ watermark: what was handed to the broker)
+              offset    watermark            (offset ≤ watermark: rows up to it may have been published)
 
-      lane REST (-1)  rows that do not leave: rejected, cancelled, expired; ordered by when they came to rest
+      lane REST (-1)  rows that are not published: rejected, cancelled, expired; in the order of their outcomes
 
-The one write of a holder is a ``Change``: all of it is committed, or none.
+A holder writes a ``Change``: all of it is committed, or none.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
-unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads commit in
-another order than these were given in; batches and outcomes get later ones then, so that theirs are in the order of
-commits: whoever reads a shard's history up to a number, and later on from there, misses nothing.
+unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads may
+commit in another order than they took numbers; batches and outcomes get later numbers then, so that these are in the
+order of commits: a reader who reads a shard's history up to a number, and later from there, misses nothing.
 """
 
 from __future__ import annotations
@@ -26,65 +26,69 @@ from typing import Any, NamedTuple
 #: Low bits of a seq carry the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
 
-#: The lane of rows that will not leave by themselves. Lanes that leave are >= 0.
+#: The lane of rows that are not published. The numbers of other lanes are >= 0.
 REST = -1
 
 MAX_SEQ = 2**63 - 1
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
-#: Commands in the inbox, see ``celery_wheel.engine.inbox``.
+#: Raised by every change of the tables (``schema``); a store carries the version it was made or migrated with.
+SCHEMA_VERSION = 1
+
+#: Commands in the inbox, see ``celery_wheel.engine.intake.inbox``.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
 PAUSE, RESUME = "pause", "resume"
+ACCEPT_CLOCK = "accept_clock"
 
-#: States of a bulk load; what is aborted had to be open, what is done was committed and is all taken in.
+#: States of a bulk load; only an open load can be aborted; a committed load is done once all of it is accepted.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
 
-#: Kinds of outcomes after which a row rests, and can leave again.
+#: Kinds of outcomes after which a row can be requeued.
 SET_ASIDE = ("rejected", "expired", "parked")
 
 #: A kind of watch, see ``Watch``.
-WITHDRAWN = "withdrawn"
+UNANNOUNCED = "unannounced"
 
-#: What happens to a message whose unique key another one has that waits: it is dropped, takes the other's place, or is
-#: set aside as rejected.
+#: Outcomes of a message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
 
-#: Kinds of a timer's claim on a key: it is completed with the key; it is the only one of the key that waits.
+#: Kinds of a row's claim on a key: the key completes the row; or the row is the only pending one of the key.
 WATCH, UNIQUE = "watch", "unique"
 
 
 class Position(NamedTuple):
-    """Where a row stands in the order of its lane: first by due time, then by arrival."""
+    """A place in the order of a lane: by due time, then by seq."""
 
     due_ms: int
     seq: int
 
     def next(self) -> Position:
-        """The lowest position after this one."""
+        """Return the lowest position after this one."""
         return Position(self.due_ms, self.seq + 1)
 
     def previous(self) -> Position:
-        """The highest position before this one that a row of the same due time may have."""
+        """Return the highest position before this one that a row of the same due time may have."""
         return Position(self.due_ms, self.seq - 1)
 
 
-#: Before every row: the offset of a lane from which nothing has left.
+#: The position before every row: the offset of a lane from which no row was settled.
 ORIGIN = Position(0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A delayed message as its producer made it. Nothing in it is ever opened.
+    """A delayed message as its producer made it. Its body is never opened.
 
     ``headers`` and ``properties`` are JSON objects as UTF-8 bytes, without the wheel's envelope;
     ``properties`` holds ``content_type`` and ``content_encoding`` beside the AMQP ones. ``body`` is
     the serialised (perhaps compressed) body, never decoded.
     """
 
-    envelope_id: str  #: UUID, 36 characters; what makes accepting idempotent
+    envelope_id: str  #: UUID, 36 characters; it makes accepting idempotent
     task_id: str
     task: str
     eta_ms: int  #: as asked, microseconds rounded up
@@ -100,10 +104,10 @@ class Message:
     headers: bytes
     properties: bytes
     body: bytes
-    misfire_ms: int | None = None  #: found later than this after its eta it is set aside, a duration
-    watch: list[str] | None = None  #: keys with which it is completed
-    unique: str | None = None  #: of this key it is to be the only one that waits
-    on_conflict: str | None = None  #: what happens if it is not; None: as KEEP
+    misfire_ms: int | None = None  #: the task expires when it is later than this duration after its eta
+    watch: list[str] | None = None  #: keys that complete the task
+    unique: str | None = None  #: key of which only one task may be pending
+    on_conflict: str | None = None  #: KEEP, REPLACE or REJECT where another task is; None: KEEP
 
     @property
     def size(self) -> int:
@@ -113,7 +117,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Unreadable:
-    """Bytes that came to the wheel and are no message: kept whole, with the reason."""
+    """Bytes in the wheel queue or the inbox that are no message, kept whole with the reason."""
 
     envelope_id: str  #: derived from the bytes, so that reading them twice is one rejection
     reason: str
@@ -122,7 +126,7 @@ class Unreadable:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A stored message that is to leave: what the window holds and a chunk carries.
+    """A stored message to publish: the window and chunks hold these.
 
     ``id`` never changes; ``due_ms`` and ``seq`` do when the row is moved.
     """
@@ -187,7 +191,7 @@ class Row:
 
 
 class TallyKey(NamedTuple):
-    """Pending counts are kept by these three."""
+    """The key of a pending count."""
 
     hour: int  #: due_ms // HOUR_MS
     queue: str
@@ -208,7 +212,7 @@ class NewRow:
 
 @dataclass(slots=True)
 class NewReject:
-    """Unreadable bytes, laid to rest as a row of lane REST at (accepted_ms, seq) with an outcome."""
+    """Unreadable bytes, kept as a row of lane REST at (accepted_ms, id) with an outcome."""
 
     id: int
     accepted_ms: int
@@ -217,20 +221,20 @@ class NewReject:
 
 @dataclass(slots=True)
 class Move:
-    """Row ``id`` takes a new place. Every move has a new seq."""
+    """A new position for row ``id``. Every move has a new seq."""
 
     id: int
     lane: int
     due_ms: int
     seq: int
-    eta_ms: int | None = None  #: what is asked for now, where somebody asked for another time; None: as before
+    eta_ms: int | None = None  #: the new eta, where somebody asked for one; None: as before
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a row that did not simply leave."""
+    """The outcome of a row that was not simply dispatched, or was moved."""
 
-    id: int  #: a seq of its own; as stored it is a later one, where others were committed since
+    id: int  #: a seq of its own; the stored one is later where others were committed since
     timer_id: int
     kind: str  #: cancelled | moved | expired | rejected | parked
     reason: str
@@ -240,9 +244,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a command.
+    """The answer to a command.
 
-    Of a task id: ``done``, ``too_late`` or ``unknown``. Of a key: how many tasks were ``done`` or ``too_late``.
+    For a task id or a gate it is ``done``, ``already``, ``too_late`` or ``unknown``; for a key, the number of tasks
+    that were ``done`` and ``too_late``; for a clock, ``accepted``, ``agreed`` or ``refused``.
     """
 
     id: str  #: the command's, a UUID in 36 characters
@@ -252,7 +257,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Tombstone:
-    """Messages of this task id that come until ``until_ms`` are laid to rest as they come."""
+    """Cancels messages of a task id that arrive until ``until_ms``."""
 
     task_id: str
     until_ms: int
@@ -262,8 +267,8 @@ class Tombstone:
 
 @dataclass(slots=True)
 class Watch:
-    """A timer's claim on a key, of kind ``watch`` or ``unique``; or, of kind WITHDRAWN and without a key, that it was
-    cancelled and nobody outside has been told yet."""
+    """A row's claim on a key, of kind WATCH or UNIQUE; or, of kind UNANNOUNCED and without a key, the note that the row
+    was cancelled and is to be announced."""
 
     kind: str
     key: str
@@ -271,8 +276,8 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Withdrawn:
-    """A row that was cancelled, for whoever keeps the books of tasks."""
+class Cancelled:
+    """A cancelled row, to be announced to the result backend, events and signals."""
 
     task_id: str
     row: Row
@@ -280,7 +285,7 @@ class Withdrawn:
 
 @dataclass(slots=True)
 class Gate:
-    """Tasks that leave slowly or not at all. ``scope`` is all, queue or task; ``state`` is paused or slow."""
+    """A pause, or a slow resume. ``scope`` is all, queue or task; ``state`` is paused or slow."""
 
     scope: str
     name: str
@@ -291,7 +296,7 @@ class Gate:
     at_ms: int
 
     def in_force(self, now_ms: int) -> bool:
-        """What leaves slowly does so for its time only."""
+        """Whether the gate still has an effect: a slow one ends after ``per_ms``."""
         return self.state == PAUSED or self.at_ms + self.per_ms > now_ms
 
     @property
@@ -300,13 +305,13 @@ class Gate:
 
     @property
     def what(self) -> str:
-        """As people call it; the name is as it came."""
+        """The gate's name for people."""
         return "everything" if self.for_all else f"{self.scope} {self.name}"
 
 
 @dataclass(slots=True)
 class Batch:
-    """One settlement: the rows of a lane in (from_, to] were handed to the broker at dispatched_ms."""
+    """One settlement: the rows of a lane in (from_, to] were dispatched, the last of them at dispatched_ms."""
 
     id: int  #: as that of an Outcome
     lane: int
@@ -321,8 +326,8 @@ class Batch:
 class LaneState:
     """A lane as stored. offset <= watermark.
 
-    ``target`` and ``scope``: the one destination that refused something (see ``Row.target``), scope None; or the name
-    of a gate, scope ``queue`` or ``task``. Both None: it is for all.
+    ``target`` and ``scope`` name a destination that refused rows (see ``Row.target``), with scope None; or a gate, with
+    scope ``queue`` or ``task``. Where both are None, the lane is for any row.
     """
 
     lane: int
@@ -335,11 +340,12 @@ class LaneState:
 
 @dataclass(slots=True)
 class Change:
-    """All that one transaction of a holder writes. An empty part costs nothing.
+    """The writes of one transaction of a holder. An empty part costs nothing.
 
-    ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is not there yet.
-    ``tally`` is added to the pending counts. ``inbox`` are the ids of inbox items this change takes in,
-    ``loaded`` those of chunks of bulk loads.
+    ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is not there yet or was closed.
+    ``closed`` are lanes in which nothing is pending any more: their rows are history, found by the offset that stays.
+    ``tally`` is added to the pending counts. ``inbox`` has the ids of inbox items that this change carries out or
+    accepts, ``loaded`` the ids of chunks of bulk loads.
     """
 
     seq: int = 0  #: the highest seq given so far; 0 leaves the stored one
@@ -349,6 +355,7 @@ class Change:
     outcomes: list[Outcome] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     lanes: list[LaneState] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)  #: numbers of lanes, after ``lanes``
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)  #: ids of chunks of loads
@@ -363,7 +370,7 @@ class Change:
 
 @dataclass(slots=True)
 class InboxItem:
-    """Something that others wrote for the holder: ``kind`` is ``message`` or a command's name."""
+    """A message or a command for the holder: ``kind`` is ``message`` or a command's name."""
 
     id: int
     kind: str
@@ -379,21 +386,21 @@ class LoadChunk(NamedTuple):
 
 
 @dataclass(slots=True)
-class ShardState:
-    """A shard as anybody may read it: who holds it, and what the holder last said of itself."""
+class ShardRecord:
+    """A shard's row: its holder and epoch, and the holder's last snapshot."""
 
     shard: int
     epoch: int
     holder: str | None
     lease_until_ms: int | None
     seq: int
-    snapshot: dict[str, object] | None  #: the holder's own words, at most about a second old
+    snapshot: dict[str, object] | None  #: see ``celery_wheel.engine.stats``; about half a second old
     snapshot_at_ms: int | None
 
 
 @dataclass(slots=True)
 class RangeSummary:
-    """What stands in a range of positions: for settling rows that another holder dispatched."""
+    """Counts of a range of positions, for settling rows that another holder dispatched."""
 
     count: int
     bytes: int

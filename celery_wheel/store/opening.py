@@ -2,8 +2,8 @@
 
 ::
 
-    URL ─► place ─┬► sqlite_place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
-                  └► postgresql_place: driver, database ──┘
+    URL ─► place ─┬► sqlite.place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
+                  └► postgresql.place: driver, database ──┘
            SettingError └──────────── StoreUnusable, each with what to do ──────────┘
 
 Opening a store that is there writes nothing and waits for nobody. Where somebody else makes the tables (Django's
@@ -20,9 +20,9 @@ from sqlalchemy import Connection, insert, inspect, select
 from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.database import Database
 from celery_wheel.store.migrate import migrate
-from celery_wheel.store.model import ORIGIN, SHARD_BITS
+from celery_wheel.store.model import ORIGIN, SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, EXAMPLES, MIGRATE, Place, place_of
-from celery_wheel.store.schema import NO_HISTORY, SCHEMA_VERSION, lane, meta, metadata, shard
+from celery_wheel.store.schema import NO_HISTORY, lane, meta, metadata, shard
 from celery_wheel.store.sql import SqlStore
 
 MAX_SHARDS = 2**SHARD_BITS
@@ -85,13 +85,13 @@ def _database(place: Place, durability: str, create: bool, lease_ms: int) -> Dat
     """The dialect is loaded only when it is used: PostgreSQL's driver is an extra."""
     driver = place.url.drivername
     if driver in ("sqlite", "sqlite+pysqlite"):
-        from celery_wheel.store import sqlite_place
+        from celery_wheel.store.sqlite import place as sqlite
 
-        return sqlite_place.open_database(place, durability, create)
+        return sqlite.open_database(place, durability, create)
     if driver in ("postgresql", "postgresql+psycopg"):
-        from celery_wheel.store import postgresql_place
+        from celery_wheel.store.postgresql import place as postgresql
 
-        return postgresql_place.open_database(place.url, durability, lease_ms)
+        return postgresql.open_database(place.url, durability, lease_ms)
     # Only the scheme is shown: the rest of it may hold a password.
     raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {driver}://…")
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
+from socket import gethostname
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
-from celery_wheel.store.postgresql_place import with_hosts_apart
+from celery_wheel.store.postgresql.place import with_hosts_apart
 
 EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
 
@@ -55,6 +57,15 @@ def place_of(url: str) -> Place:
         return Place(read_url(url))
     except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
         raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
+
+
+def shown_place(url: str) -> str:
+    """Return where a store is, for people on other hosts: without a password, a file with its host."""
+    found = place_of(url).url
+    if found.drivername.startswith("sqlite"):
+        return f"{Path(found.database or '').absolute()} on {gethostname()}"
+    hosts = {name: value for name, value in found.query.items() if name == "host"}
+    return URL.create(found.drivername, None, None, found.host, found.port, found.database, hosts).render_as_string()
 
 
 def read_url(url: str) -> URL:

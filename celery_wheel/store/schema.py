@@ -57,9 +57,6 @@ from sqlalchemy import (
     Uuid,
 )
 
-#: Raised by every change of this description; a store carries the one it was made or migrated with.
-SCHEMA_VERSION = 4
-
 metadata = MetaData()
 
 #: SQLite keeps a table in the order of an INTEGER PRIMARY KEY, and only that very word makes one.
@@ -92,7 +89,7 @@ timer = Table(
     metadata,
     _given("first seq the row was given; never changes"),
     _shard(),
-    _required("lane", Integer, "lane it leaves from; -1: it stays"),
+    _required("lane", BigInteger, "number of its lane; -1: it rests"),
     _required("due_ms", BigInteger, "first half of its position; instant, Unix milliseconds"),
     _required("seq", BigInteger, "second half of its position; counter << 8 | shard, new with every move"),
     _required("eta_ms", BigInteger, "when the producer asked for it; instant, Unix milliseconds, rounded up"),
@@ -130,7 +127,7 @@ lane = Table(
     metadata,
     _surrogate(),
     _shard(),
-    _required("lane", Integer, "number of the lane, from 0"),
+    _required("lane", BigInteger, "number of the lane, from 0"),
     _required("offset_due_ms", BigInteger, "all up to this position is settled; instant, Unix milliseconds"),
     _required("offset_seq", BigInteger, "second half of the offset's position"),
     _required("watermark_due_ms", BigInteger, "up to here handed to the broker; instant, Unix milliseconds"),
@@ -138,6 +135,7 @@ lane = Table(
     _optional("target", Text, "the one destination it is for, while that does not take everything; none: for all"),
     Column("redelivered", Boolean, nullable=False, default=False, comment="its rows may be in their queue already"),
     _optional("scope", Text, "queue or task, where the target is that of a gate; none: of a destination"),
+    Column("closed", Boolean, nullable=False, default=False, comment="nothing is pending in it, and nothing comes"),
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 
@@ -165,7 +163,7 @@ batch = Table(
     metadata,
     _given("a seq"),
     _shard(),
-    _required("lane", Integer, "number of the lane"),
+    _required("lane", BigInteger, "number of the lane"),
     _required("from_due_ms", BigInteger, "the batch begins after this position; instant, Unix milliseconds"),
     _required("from_seq", BigInteger, "second half of that position"),
     _required("to_due_ms", BigInteger, "the batch ends with this position; instant, Unix milliseconds"),
@@ -268,7 +266,7 @@ answer = Table(
     Column("id", Uuid(as_uuid=False), primary_key=True, comment="given to the command by who asked; UUID"),
     _shard(),
     _required("at_ms", BigInteger, "when it was answered; instant, Unix milliseconds"),
-    _required("verdicts", Text, "JSON object: task id to done, too_late or unknown"),
+    _required("verdicts", Text, "JSON object: task id to done, already, too_late or unknown"),
     Index("wheel_answer_age", "shard", "at_ms"),
 )
 
@@ -289,7 +287,9 @@ watch = Table(
     metadata,
     _surrogate(),
     _shard(),
-    _required("kind", Text, "watch: completed with the key; unique: the only one of the key that waits"),
+    _required(
+        "kind", Text, "watch: completed with the key; unique: alone with it; unannounced: cancelled, nobody told"
+    ),
     _required("key", Text, "what is watched, a name of the producers' own"),
     _required("timer_id", BigInteger, "id of the timer"),
     Index("wheel_watch_key", "shard", "kind", "key", "timer_id"),

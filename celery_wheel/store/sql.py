@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -22,8 +21,13 @@ from sqlalchemy import Connection, select
 from celery_wheel.errors import StoreError
 from celery_wheel.store import changes, history
 from celery_wheel.store.archived import Floors
+from celery_wheel.store.browse import SqlBrowse
 from celery_wheel.store.database import Database
 from celery_wheel.store.desk import Desk
+from celery_wheel.store.fields import in_order
+from celery_wheel.store.handover import SqlHandover
+from celery_wheel.store.loads import SqlLoads
+from celery_wheel.store.maintenance import SqlMaintenance
 from celery_wheel.store.model import (
     HOUR_MS,
     Change,
@@ -32,11 +36,12 @@ from celery_wheel.store.model import (
     Position,
     RangeSummary,
     Row,
-    ShardState,
+    ShardRecord,
     TallyKey,
 )
 from celery_wheel.store.schema import meta
-from celery_wheel.store.statements import ENVELOPES, FIND_PLACES, IN_PLACES, in_parts, span
+from celery_wheel.store.statements.lookups import ENVELOPES, FIND_PLACES
+from celery_wheel.store.statements.parts import IN_PLACES, in_parts, span
 
 #: No epoch is this one.
 NEVER_HELD = -1
@@ -47,7 +52,7 @@ FORGOTTEN_AFTER_MS = 86_400_000
 
 
 class SqlStore(Desk):
-    """Implements ``celery_wheel.store.port.Store``."""
+    """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, shards: int) -> None:
         self._database = database
@@ -55,23 +60,35 @@ class SqlStore(Desk):
         self._uuid = uuid
         #: How many shards the store was made with.
         self.shards = shards
-        self._holding = threading.Lock()
+        #: One a shard: a shard whose row is locked, or whose host is away, holds up no other.
+        self._holding: dict[int, threading.Lock] = {}
         self._floors = Floors()
         self._held: dict[int, int] = {}  #: shard → the epoch of this store's own last term
+        self.browse = SqlBrowse(self)
+        self.loads = SqlLoads(database)
+        self.handover = SqlHandover(self)
+        self.maintenance = SqlMaintenance(database)
 
     @property
     def uuid(self) -> str:
         return self._uuid
 
     @property
+    def name(self) -> str:
+        return self._database.name
+
+    @property
     def database(self) -> Database:
-        """For what the port does not ask: the history, the CLI's and the admin's own questions."""
+        """For what reads the tables by itself: the pipeline's source."""
         return self._database
+
+    def replaced(self) -> bool:
+        return self._database.replaced()
 
     # -- holding a shard --------------------------------------------------------------------------
 
     def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
-        with self._holding:
+        with self._holding.setdefault(shard, threading.Lock()):
             if not self._database.hold(shard, holder):
                 return None
             try:
@@ -111,8 +128,8 @@ class SqlStore(Desk):
         self._database.tidy()
 
     def release(self, shard: int, epoch: int) -> None:
-        """Does nothing when the shard is at another epoch: it is no longer this term's to give up."""
-        with self._holding:
+        """Does nothing when the shard is at another epoch: the shard is no longer held under this one."""
+        with self._holding.setdefault(shard, threading.Lock()):
             with self._database.writing() as connection:
                 values = {"at_shard": shard, "at_epoch": epoch, "holder": None, "lease_until_ms": None}
                 released = self._sql.release(connection, **values).rowcount > 0
@@ -152,21 +169,21 @@ class SqlStore(Desk):
     def now_ms(self) -> int | None:
         return self._database.now_ms()
 
-    def state(self, shard: int) -> ShardState:
+    def state(self, shard: int) -> ShardRecord:
         with self._database.reading() as connection:
             row = self._sql.state(connection, shard=shard).one_or_none()
         if row is None:
             raise StoreError(self._no_shard(shard))
         snapshot = None if row.snapshot is None else json.loads(row.snapshot)
-        return ShardState(shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
+        return ShardRecord(shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
 
     def lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
             return self.lanes_seen_by(connection, shard)
 
-    def lanes_seen_by(self, connection: Connection, shard: int) -> list[LaneState]:
-        """The same, at the moment that the connection sees."""
-        rows = self._sql.lanes(connection, shard=shard).all()
+    def lanes_seen_by(self, connection: Connection, shard: int, *, closed: bool = False) -> list[LaneState]:
+        """The same, at the moment that the connection sees; with the closed ones, if asked for."""
+        rows = (self._sql.all_lanes if closed else self._sql.lanes)(connection, shard=shard).all()
         return [
             LaneState(
                 row.lane,
@@ -248,9 +265,13 @@ class SqlStore(Desk):
         self.put_inboxes({shard: list(items)})
 
     def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
-        rows: list[tuple[Any, ...]] = [(shard, *item) for shard, of_shard in items.items() for item in of_shard]
+        rows = [
+            {"shard": shard, "kind": kind, "payload": payload}
+            for shard, of_shard in items.items()
+            for kind, payload in of_shard
+        ]
         with self._database.writing() as connection:
-            self._sql.put_inbox.many(connection, rows)
+            self._sql.put_inbox.many(connection, in_order(self._sql.put_inbox, rows))
         self._database.tidy()  # a bulk load may run while no scheduler does
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:

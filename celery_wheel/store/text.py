@@ -24,11 +24,15 @@ MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
 END_OF_TIME_MS = 253_370_764_800_000
 
 
-def text_rule(value: Any, at_least: int = 1) -> str | None:
-    """Return the rule that ``value`` breaks, as "must be …" goes on; None if it is a text that can be stored."""
-    if type(value) is not str and not isinstance(value, str):
+def text_rule(value: Any, at_least: int = 1, *, any_length: bool = False) -> str | None:
+    """Return the rule that ``value`` breaks, as "must be …" goes on; None if it is a text that can be stored.
+
+    Args:
+        any_length: for a text that no index holds, like the reason of a command.
+    """
+    if not isinstance(value, str):
         return "a text"
-    if not at_least <= len(value) <= MAX_TEXT:
+    if not any_length and not at_least <= len(value) <= MAX_TEXT:
         return f"a text of {at_least} to {MAX_TEXT} characters"
     if "\0" in value:
         return "without NUL characters"
@@ -38,12 +42,14 @@ def text_rule(value: Any, at_least: int = 1) -> str | None:
         size = len(value.encode())
     except UnicodeEncodeError:
         return "text that can be written as UTF-8"
-    return None if size <= MAX_TEXT_BYTES else f"at most {MAX_TEXT_BYTES:,} bytes as UTF-8"
+    return None if any_length or size <= MAX_TEXT_BYTES else f"at most {MAX_TEXT_BYTES:,} bytes as UTF-8"
 
 
-def check_text(name: str, value: Any, at_least: int = 1) -> str:
+def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = False) -> str:
     """Return ``value``. Raises ValueError, naming the field and the rule, where it cannot be stored."""
-    rule = text_rule(value, at_least)
+    if type(value) is str and at_least <= len(value) <= MAX_TEXT and value.isascii() and "\0" not in value:
+        return value  # nearly all, eight times a message: without a second call
+    rule = text_rule(value, at_least, any_length=any_length)
     if rule is not None:
         raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value

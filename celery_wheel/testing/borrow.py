@@ -70,16 +70,17 @@ def installed(app: Any) -> Iterator[None]:
     """A plain Celery is one with a wheel meanwhile."""
     had_amqp = "amqp" in vars(app)
     classes = type(app), type(app.amqp)
-    if not isinstance(app, WheelApp):
-        install(app)
-    try:
-        yield
-    finally:
-        app.__class__ = classes[0]
-        if had_amqp:
-            app.amqp.__class__ = classes[1]
-        else:
-            vars(app).pop("amqp", None)
+    with whole(app.amqp):
+        if not isinstance(app, WheelApp):
+            install(app)
+        try:
+            yield
+        finally:
+            app.__class__ = classes[0]
+            if had_amqp:
+                app.amqp.__class__ = classes[1]
+            else:
+                vars(app).pop("amqp", None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The engine's broker edge for tests: the wheel queue is a list, and what leaves goes out by the app's own connection.
+"""The engine's broker edge for tests: the wheel queue is a list; messages leave through the app's own connection.
 
 ``Outgoing`` is that of any kombu transport, so a task without a route is rejected here as it is there.
 """
@@ -7,92 +7,116 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from kombu.utils import json
 
-from celery_wheel.broker.envelope import decode
+from celery_wheel.broker.reader import Reader
 from celery_wheel.broker.virtual.outgoing import Outgoing
 from celery_wheel.conf import Conf
-from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since
+from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
+from celery_wheel.testing.fence import Fence
+from celery_wheel.testing.memory_queue import is_head, peeked
 
 _dumps: Any = json.dumps
 _loads: Any = json.loads
 
+#: The only store that ever adopts.
+OWNER = "the test's store"
+
 
 class MemoryBroker:
-    """Implements ``engine.port.Broker`` for one shard and one holder, who is never fenced.
+    """Implements ``FencingBroker`` for one shard.
 
     Args:
-        rejected: is told of each message that cannot be taken in or sent: its headers, and why.
+        rejected: gets each message that cannot be accepted or dispatched: its headers, and the reason.
     """
 
-    keeps_offset = True
-
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
-        self._conf = Conf(app)
+        conf = Conf(app)
+        self._reader = Reader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
         self._outgoing = Outgoing(app)
         self._rejected = rejected
-        self._hands: dict[int, BrokerOffset] = {}
+        self._fence = Fence()
+        self._epoch: int | None = None  #: until it is left
         self.arrivals: deque[Message | Unreadable] = deque()
-        self.sent: list[Row] = []  #: what was published, until somebody clears it
+        self.sent: list[Row] = []  #: rows published since somebody last cleared it
+
+    @property
+    def fences(self) -> Literal[True]:
+        return True
 
     def arrive(self, raw: dict[str, Any]) -> None:
-        """A message that a producer put into the wheel queue."""
+        """Put a message into the wheel queue, as a producer does."""
         arrival = self.decode(_dumps(raw).encode())
         if isinstance(arrival, Unreadable):
             self._rejected(raw["headers"], arrival.reason)
         else:
             self.arrivals.append(arrival)
 
-    # -- the shard ---------------------------------------------------------------------------------
+    # -- the offsets -------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        return dict(self._hands)
+        found = self._fence.adopt(epoch, OWNER)
+        self._epoch = epoch
+        return found
 
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        self._hands[lane] = BrokerOffset(offset)
+        self._fence.set_offset(epoch, lane, offset)
+
+    def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
+        self._fence.drop(epoch, lanes)
+
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        self._fence.verify(epoch, confirmed)
+
+    def publish(self, chunk: Chunk) -> Published:
+        refused = self._fence.judge(chunk)
+        if refused is not None:
+            return refused
+        answer = self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, lambda: True)
+        failed = {**answer.failed, **answer.refused}  # a FencingBroker refuses nothing
+        self.sent += chunk.rows
+        for row in chunk.rows:
+            if row.id in failed:
+                self._rejected(_loads(row.headers), failed[row.id])
+        return self._fence.move(chunk, failed)
+
+    # -- the wheel queue ---------------------------------------------------------------------------
+
+    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        if self._epoch is None:
+            raise BrokerError("the shard was given up or never adopted; nothing was taken")
+        return peeked(self.arrivals, max_count, max_bytes)
+
+    def trim(self, shard: int, epoch: int, token: object) -> bool:
+        self._fence.check(epoch)
+        arrivals = cast(Sequence[Message | Unreadable], token)
+        if self._epoch is None or not is_head(arrivals, self.arrivals):
+            return False
+        for _ in arrivals:
+            self.arrivals.popleft()
+        return True
 
     def leave(self, shard: int, epoch: int) -> None:
-        """Nothing to give back: what was peeked is still there."""
+        if self._epoch is not None and epoch >= self._epoch:
+            self._epoch = None
+
+    def depth(self, shard: int) -> int:
+        return len(self.arrivals)
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        return self.arrivals[0] if self.arrivals else None
+
+    def decode(self, raw: bytes) -> Message | Unreadable:
+        return self._reader.decode(raw)
+
+    # -- the server --------------------------------------------------------------------------------
 
     def now_ms(self) -> int | None:
         return None
 
     def close(self) -> None:
         self._outgoing.close()
-
-    # -- messages ----------------------------------------------------------------------------------
-
-    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        found = list(self.arrivals)[:max_count]
-        return Peeked(found, len(found), len(found) < len(self.arrivals))
-
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
-        for _ in range(cast(int, token)):
-            self.arrivals.popleft()
-        return True
-
-    def decode(self, raw: bytes) -> Message | Unreadable:
-        return decode(raw, self._conf.max_message_bytes, self._conf.keep_eta)
-
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        published = self._outgoing.publish(rows, now_ms, redelivered)
-        self.sent += rows
-        self._hands[lane] = BrokerOffset(to, dict(published.failed), since)
-        for row in rows:
-            if row.id in published.failed:
-                self._rejected(_loads(row.headers), published.failed[row.id])
-        return published

@@ -2,7 +2,7 @@
 
 ::
 
-    wheel queue ─► take_in ─► SqlStore, a SQLite file of this test ─► step: the next task leaves for its queue
+    wheel queue ─► take_in ─► the store, a SQLite file of this test ─► step: the next task leaves for its queue
 
 What arrives is taken in at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees it as well. The
 file of an empty store is made once a process and copied; the engine begins with the first delayed task.
@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import Any
 
-from celery_wheel.engine.context import Round
+from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import WheelError
-from celery_wheel.store import browse, open_store
+from celery_wheel.store import open_store
 from celery_wheel.store.model import PAUSED
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.pages import Criteria, Detail, Task
 from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock
 
@@ -45,7 +46,7 @@ class Inbound:
         self._path = path
         self._lock = RLock()  # tested code may send from other threads
         self._broker = MemoryBroker(app, rejected)
-        self._store: SqlStore | None = None
+        self._store: FullStore | None = None
         self._engine: Engine | None = None
         self._again_ms = 0  #: before it nothing that is due may leave
 
@@ -76,7 +77,7 @@ class Inbound:
 
     # -- what waits ----------------------------------------------------------------------------------
 
-    def next(self) -> tuple[browse.Task, int] | None:
+    def next(self) -> tuple[Task, int] | None:
         """The next task to leave, and when; what is paused does not, until it is resumed."""
         store = self._store
         if store is None:
@@ -84,23 +85,23 @@ class Inbound:
         paused = {(gate.scope, gate.name) for gate in store.gates(0) if gate.state == PAUSED}
         if ("all", "") in paused:
             return None
-        found = browse.pending(store, browse.Criteria(), limit=10**9 if paused else 1).items
+        found = store.browse.pending(Criteria(), limit=10**9 if paused else 1).items
         open_ = (one for one in found if paused.isdisjoint((("queue", one.target), ("task", one.task))))
         return next(((one, max(one.due_ms, self._again_ms)) for one in open_), None)
 
-    def waiting(self) -> list[browse.Detail]:
+    def waiting(self) -> list[Detail]:
         """All that waits, the next due first, with bytes."""
         store = self._store
-        page = browse.pending(store, browse.Criteria(), limit=10**9) if store else None
-        found = (browse.detail(store, task.id) for task in page.items) if store and page else ()
+        page = store.browse.pending(Criteria(), limit=10**9) if store else None
+        found = (store.browse.detail(task.id) for task in page.items) if store and page else ()
         return [one for one in found if one is not None]
 
-    def step(self, first: browse.Task) -> list[browse.Task]:
+    def step(self, first: Task) -> list[Task]:
         """Let the next task leave, which is due; returns what left: nothing, where it leaves slowly, not yet."""
         store, sent = self._opened(), self._broker.sent
         with self._lock:
             sent.clear()
-            while self._round("load", "dispatch", "settle") and not sent:
+            while self._round("prefetch", "dispatch", "settle") and not sent:
                 pass  # what is paused goes out of the way, one a round
             wait_ms = self._engine.wait_ms() if self._engine else 0
         if not sent and wait_ms:
@@ -109,7 +110,7 @@ class Inbound:
         if not sent:
             raise WheelError(f"task {first.task} with id {first.task_id} was due and did not leave the wheel")
         # As a rule it alone. Where a freezer was set back there are several lanes, and one leaves of each.
-        others = [browse.detail(store, row.id) for row in sent if row.id != first.id]
+        others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
         return [*([first] if len(others) < len(sent) else []), *(one.task for one in others if one is not None)]
 
     # -- commands ------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class Inbound:
         while self._broker.arrivals:
             self._round("ingest")
 
-    def _opened(self) -> SqlStore:
+    def _opened(self) -> FullStore:
         if self._store is None:
             self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
             self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
@@ -139,11 +140,13 @@ class Inbound:
     def _round(self, *activities: str) -> bool:
         """Whether any of them had something to do."""
         engine, busy = self._engine, False
+        if engine is not None:
+            engine.clock.accept()  # the time that a test sets is right, also where it goes back
         for activity in activities:
-            for step in getattr(engine, activity)():
-                if step is Round.FAILED:
-                    raise WheelError(f"the wheel's engine could not {activity}; its log says why")
-                busy |= step is Round.BUSY
+            ended = run_round(getattr(engine, activity)())
+            if ended is Round.FAILED:
+                raise WheelError(f"the wheel's engine could not {activity}; its log says why")
+            busy |= ended is Round.BUSY
         return busy
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
-from celery_wheel.store.browse import Detail
+from celery_wheel.store.ports.pages import Detail
 from celery_wheel.testing.clock import at
 from celery_wheel.testing.inbound import Inbound
 from celery_wheel.testing.seen import Pending, Ran, Skipped

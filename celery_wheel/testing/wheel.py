@@ -25,7 +25,7 @@ from typing import Any
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from celery_wheel.store.browse import Task
+from celery_wheel.store.ports.pages import Task
 from celery_wheel.testing import borrow, listing
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.inbound import Inbound
@@ -199,7 +199,7 @@ class VirtualWheel:
     # -- commands --------------------------------------------------------------------------------------
 
     def cancel(self, result: Any, *, reason: str = "") -> str:
-        """Take a waiting task out of the wheel: ``done``, ``too_late`` (it left) or ``unknown``."""
+        """Cancel a pending task: ``done``, ``already``, ``too_late`` (it was dispatched) or ``unknown``."""
         return str(self._wheel.cancel(result, reason=reason, actor="test"))
 
     def reschedule(self, result: Any, *, eta: Any = None, countdown: Any = None) -> str:

@@ -3,7 +3,8 @@
 Two times that must not be mixed, both in integer milliseconds::
 
     now_ms()         wall clock, UTC epoch    what due times are in. It may be stepped, forward and back
-    monotonic_ms()   from some origin         what waits are measured in. It only goes forward, at the pace of time
+    monotonic_ms()   from some origin         what waits are measured in. It only goes forward, at the pace of time, and
+                                              counts the time in which the machine was suspended
 
     wait_until(condition, 1500)               sleep on a condition until monotonic_ms() is 1500, or it is notified
 
@@ -27,8 +28,15 @@ from celery_wheel.timing.arguments import integer
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-# Beyond threading.TIMEOUT_MAX (292 years, less on some platforms) a wait is an OverflowError; coming back early is not.
-_LONGEST_WAIT_NS = int(threading.TIMEOUT_MAX) * _NS_PER_S
+# A condition's own wait does not count the time in which the machine was suspended: no wait overruns by more than this.
+_LONGEST_WAIT_NS = _NS_PER_S
+
+#: ``time.monotonic`` stands still on a suspended machine; on Linux CLOCK_BOOTTIME does not, on macOS CLOCK_MONOTONIC.
+_PASSING: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _passing_ns() -> int:
+    return time.clock_gettime_ns(_PASSING)
 
 
 class Clock(Protocol):
@@ -59,15 +67,15 @@ class SystemClock:
         return time.time_ns() // _NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Return the monotonic clock in milliseconds, rounded down."""
-        return time.monotonic_ns() // _NS_PER_MS
+        """Return the milliseconds since boot, suspended or not, rounded down."""
+        return _passing_ns() // _NS_PER_MS
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Wait on ``condition``, at most until ``monotonic_ms()`` reaches an instant."""
+        """Wait on ``condition``, at most until ``monotonic_ms()`` reaches an instant, and at most a second."""
         if monotonic_until_ms is None:
             condition.wait()
             return
-        remaining_ns = monotonic_until_ms * _NS_PER_MS - time.monotonic_ns()
+        remaining_ns = monotonic_until_ms * _NS_PER_MS - _passing_ns()
         if remaining_ns > 0:
             condition.wait(min(remaining_ns, _LONGEST_WAIT_NS) / _NS_PER_S)
 

@@ -73,6 +73,7 @@ class Lane(StoreTable):
     target = field(schema.lane.c.target)
     redelivered = field(schema.lane.c.redelivered)
     scope = field(schema.lane.c.scope)
+    closed = field(schema.lane.c.closed)
 
     class Meta:
         db_table = schema.lane.name

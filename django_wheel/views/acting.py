@@ -7,7 +7,7 @@
                  └──────────────────── redirect, with the verdicts as messages ───────────────────────┘
 
 Rows come by their numbers, and are looked up anew each time: of what a browser sends nothing is taken for a task's id.
-The wheel is asked for by its own connection, outside of any transaction of Django's, and answers or takes back within
+The wheel is asked for by its own connection, outside of any transaction of Django's, and answers or withdraws within
 ``TIMEOUT_S``. What cannot be done is told in a message, and the page from which it was asked for comes again.
 """
 
@@ -25,7 +25,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError, WheelUnavailable
 from celery_wheel.present import many, seen
-from celery_wheel.request import Verdict
+from celery_wheel.requests.verdicts import Verdict
 from django_wheel.project import project_wheel
 from django_wheel.views import record
 from django_wheel.views.actions import ACTIONS, Action
@@ -112,11 +112,11 @@ def _carry_out(request: HttpRequest, wheel: Wheel, action: Action, chosen: Chose
 
 
 def _tell(request: HttpRequest, action: Action, verdicts: Mapping[str, Verdict]) -> None:
-    """What is done in one message, and what is not in another, with the first few of their ids."""
+    """What is as it was wanted in a message each, and what is not in another, with the first few of their ids."""
     by_verdict = {said: [id_ for id_, one in verdicts.items() if one is said] for said in Verdict}
-    done = by_verdict.pop(Verdict.DONE)
-    if done:
-        messages.success(request, f"{action.words(Verdict.DONE, len(done))}.")
+    for said, tell in ((Verdict.DONE, messages.success), (Verdict.ALREADY, messages.info)):
+        if ids := by_verdict.pop(said):
+            tell(request, f"{action.words(said, len(ids))}.")
     not_done = [f"{action.words(said, len(ids))} ({_names(ids)})" for said, ids in by_verdict.items() if ids]
     if not_done:
         messages.warning(request, f"{'; '.join(not_done)}.")

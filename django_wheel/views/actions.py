@@ -3,6 +3,7 @@
 ::
 
     cancel, run_now, reschedule   what waits            too late: it was handed to the broker
+    cancel                                              already: an earlier request cancelled it
     requeue                       what was set aside    too late: it rests no more
 
 The words follow a number: "1 is cancelled", "3 are cancelled".
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.request import Verdict
+from celery_wheel.requests.verdicts import Verdict
 from celery_wheel.store.model import SET_ASIDE
 from django_wheel.forms import When, Why
 
@@ -26,6 +27,10 @@ Ask = Callable[[Any, list[str], dict[str, Any], dict[str, Any]], Mapping[str, Ve
 _HANDED: Words = (
     "was too late: it was handed to the broker already, or may have been",
     "were too late: they were handed to the broker already, or may have been",
+)
+_ALREADY: Words = (
+    "was cancelled by an earlier request, and will not be dispatched",
+    "were cancelled by earlier requests, and will not be dispatched",
 )
 _UNHEARD: Words = ("nobody has heard of", "nobody has heard of")
 
@@ -43,8 +48,13 @@ class Action:
     form: type[Why] = Why
 
     def words(self, verdict: Verdict, count: int) -> str:
-        words = {Verdict.DONE: self.done, Verdict.TOO_LATE: self.too_late, Verdict.UNKNOWN: self.unknown}[verdict]
-        return f"{count:,} {words[count != 1]}"
+        words = {
+            Verdict.DONE: self.done,
+            Verdict.ALREADY: _ALREADY,
+            Verdict.TOO_LATE: self.too_late,
+            Verdict.UNKNOWN: self.unknown,
+        }
+        return f"{count:,} {words[verdict][count != 1]}"
 
 
 CANCEL = Action(

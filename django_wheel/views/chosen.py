@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from celery_wheel.control import Wheel
-from celery_wheel.given import id_of
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Task
+from celery_wheel.requests.arguments import id_of
+from celery_wheel.store.ports.pages import Task
 from django_wheel.views.actions import Action
 
-#: Tasks of one request, as in one command of ``celery_wheel.request``.
+#: Tasks of one request, as in one command of ``celery_wheel.requests``.
 MOST = 500
 
 
@@ -58,7 +57,7 @@ def chosen_of(wheel: Wheel, action: Action, rows: Iterable[str]) -> Chosen:
             f"takes any number: celery -A <project> wheel {action.verb.replace('_', '-')}"
         )
     numbers = {int(one) for one in given if one.isascii() and one.isdecimal() and len(one) <= 18}
-    found = browse.tasks(wheel.store, numbers)
+    found = wheel.store.browse.tasks(numbers)
     tasks = [one for one in found if _can_be_named(one)]
     chosen = Chosen(tasks, len(given) - len(found), len(found) - len(tasks))
     if not tasks:
@@ -69,6 +68,6 @@ def chosen_of(wheel: Wheel, action: Action, rows: Iterable[str]) -> Chosen:
 def _can_be_named(task: Task) -> bool:
     try:
         id_of(task.task_id)
-    except TypeError:  # bytes that could not be read have none
+    except ValueError:  # bytes that could not be read have none
         return False
     return True

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
-from celery_wheel.control import END, Wheel, now_ms
-from celery_wheel.store.browse import Detail, Names, Page
+from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, SET_ASIDE
+from celery_wheel.store.ports.pages import END, Detail, Names, Page
 from django_wheel.present import seen
 from django_wheel.views.actions import OF_SET_ASIDE, OF_WAITING, of_state
 from django_wheel.views.request import LINES, Asked

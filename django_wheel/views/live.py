@@ -16,7 +16,6 @@ from typing import Any
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.status import SILENT_MS, ShardStatus, status_of
-from celery_wheel.store import browse
 from django_wheel import picture
 from django_wheel.views.request import Asked
 
@@ -34,7 +33,7 @@ class Lateness:
 
 def live(wheel: Wheel, asked: Asked) -> dict[str, Any]:
     """What ``live.html`` needs: the levels of the shard that is asked for; of the first, if the store has no such."""
-    now, due = now_ms(), browse.due_by_hour(wheel.store)
+    now, due = now_ms(), wheel.store.browse.due_by_hour()
     pending = Counter[int]()  # of the same pass over the tally: every viewer asks every second
     for one in due:
         pending[one.shard] += one.pending
@@ -68,7 +67,7 @@ def _beyond(chosen: ShardStatus) -> int:
 def _standby(wheel: Wheel, shards: list[ShardStatus], now: int) -> list[str]:
     """Schedulers that are at work and hold nothing."""
     holders = {one.holder for one in shards}
-    heard = browse.schedulers(wheel.store)
+    heard = wheel.store.browse.schedulers()
     return [name for name, seen_ms in heard.items() if now - seen_ms < SILENT_MS and name not in holders]
 
 

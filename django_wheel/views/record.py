@@ -17,8 +17,8 @@ from django.db import DatabaseError
 from django.http import HttpRequest
 
 from celery_wheel.present import many, seen
-from celery_wheel.request import Verdict
-from celery_wheel.store.browse import Task
+from celery_wheel.requests.verdicts import Verdict
+from celery_wheel.store.ports.pages import Task
 from django_wheel import models
 from django_wheel.views.actions import Action
 

@@ -10,8 +10,8 @@ from django.http import HttpRequest, QueryDict
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import get_current_timezone
 
-from celery_wheel.store.browse import Criteria
 from celery_wheel.store.model import MAX_SEQ, Position
+from celery_wheel.store.ports.pages import Criteria
 
 LINES = 100
 MAX_MS = 2**62

@@ -7,7 +7,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
 from celery_wheel import WheelUnavailable
-from celery_wheel.store.browse import Task
+from celery_wheel.store.ports.pages import Task
 from flights import orders, wheel
 from flights.models import Execution, Order, Reminder, Replay
 from flights.replay import now_ms

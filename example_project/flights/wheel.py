@@ -4,11 +4,8 @@ It reads the store's own records, which outlive the scheduler; the figures in ``
 start of the present holder.
 """
 
-from sqlalchemy import func, select
-
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.store.browse import Task
-from celery_wheel.store.schema import batch
+from celery_wheel.store.ports.pages import Task
 from django_wheel.project import project_wheel
 
 REMIND = "flights.tasks.remind"
@@ -16,10 +13,8 @@ REMIND = "flights.tasks.remind"
 
 def dispatched_since(since_ms: int) -> int | None:
     """Tasks that left the wheel since that instant; None while there is no store."""
-    total = select(func.coalesce(func.sum(batch.c.count), 0)).where(batch.c.dispatched_ms >= since_ms)
     try:
-        with project_wheel().store.database.reading() as connection:
-            return int(connection.scalar(total) or 0)
+        return project_wheel().store.browse.dispatched_since(since_ms)
     except StoreUnusable:
         return None
 

@@ -198,6 +198,16 @@ def test_verdicts_are_told_apart(operator: Client, holder: Holder, answer: Begin
     ]
 
 
+def test_who_comes_second_is_told_that_it_was_cancelled_already(operator: Client, wheel: VirtualWheel) -> None:
+    first, second = send(2)
+    assert post(operator, "cancel", rows_of([first])) == [("success", "1 is cancelled.")]
+    assert post(operator, "cancel", rows_of([first, second])) == [
+        ("success", "1 is cancelled."),
+        ("info", "1 was cancelled by an earlier request, and will not be dispatched."),
+    ]
+    assert LogEntry.objects.first().change_message.startswith("Cancel: 1 already, 1 done; ")  # type: ignore[union-attr]
+
+
 def test_two_hundred_at_once(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     tasks = [holder.accept(LATER + n, task_id=f"id{n:03}")[0] for n in range(200)]
     rows = [one.id for one in reversed(tasks)]

@@ -105,7 +105,7 @@ def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.Mo
     for verb in ("pause", "resume"):
         ((level, text),) = post(operator, verb, "all")
         assert level == "error"
-        assert f"the request ({verb}) was taken back" in text
+        assert f"the request ({verb}) was withdrawn" in text
     assert holder.store.read_inbox(0, 10) == []
     assert not LogEntry.objects.exists()
 

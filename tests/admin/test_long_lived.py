@@ -63,7 +63,7 @@ def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: P
 
 def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``manage.py flush`` does."""
-    monkeypatch.setattr("celery_wheel.control.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("celery_wheel.requests.process_store.LOOK_EVERY_S", 0)
     assert len(wheel.status()) == 1
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

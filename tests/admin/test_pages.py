@@ -9,9 +9,8 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.store import browse, open_store
+from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
-from celery_wheel.store.reshard import reshard
 from celery_wheel.store.sql import SqlStore
 from tests.admin.conftest import text_of
 from tests.site import celery_app
@@ -28,7 +27,8 @@ def snapshot(**changes: Any) -> dict[str, Any]:
     bucket = {"index": 17, "expiration_ms": NOW + 340, "pending": 3}
     return {
         "at_ms": NOW,
-        "clock_halted": False,
+        "clock_disputed_ms": 0,
+        "clock_skew_ms": 0,
         "window_count": 3,
         "window_bytes": 300,
         "next_due_ms": NOW + 340,
@@ -79,6 +79,20 @@ def test_the_wheel_page_shows_levels_buckets_and_counts(viewer: Client, holder: 
     assert f"from={NOW + 3 * HOUR_MS}&amp;to={NOW + 4 * HOUR_MS}" in text
     assert "later: 1" in text
     assert "1,234" in text
+
+
+@freeze_time(MOMENT)
+@pytest.mark.parametrize(("skew_ms", "remedy"), [(None, "wheel clock accept"), (3, "check the time service")])
+def test_the_wheel_page_says_that_a_clock_is_disputed(
+    viewer: Client, holder: Holder, skew_ms: int | None, remedy: str
+) -> None:
+    said = snapshot(clock_disputed_ms=-3_600_000, clock_skew_ms=skew_ms)
+    holder.store.renew(0, holder.epoch, NOW, LEASE, said)
+    text = text_of(viewer.get(f"{ADMIN}/wheel/"))
+    assert "the wall clock of its host is 1 h behind due time" in text
+    assert remedy in text
+    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    assert "disputed" not in text_of(viewer.get(f"{ADMIN}/wheel/"))
 
 
 @freeze_time(MOMENT)
@@ -287,7 +301,7 @@ def test_a_store_that_has_other_shards_now_is_opened_anew(
 ) -> None:
     monkeypatch.setattr("celery_wheel.control.LOOK_EVERY_S", 0)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("never") == 2
-    reshard(store, 5, lambda key, task_id, shards: 0, NOW)
+    store.maintenance.reshard(5, lambda key, task_id, shards: 0, NOW)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("never") == 5
 
 
@@ -353,9 +367,9 @@ def test_pages_can_be_read_by_a_screen_reader(viewer: Client, holder: Holder, se
 
 def test_a_task_is_found_without_reading_its_bodies(viewer: Client, holder: Holder, store: SqlStore) -> None:
     holder.accept(NOW, task_id="wanted", body=b"b" * 1_000)
-    (found,) = browse.find(store, "wanted", with_bytes=False)
+    (found,) = store.browse.find("wanted", with_bytes=False)
     assert (found.state, found.body) == ("pending", b"")
-    (found,) = browse.find(store, "wanted")
+    (found,) = store.browse.find("wanted")
     assert len(found.body) == 1_000
 
 

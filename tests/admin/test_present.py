@@ -11,8 +11,8 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.store.browse import Due
 from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.ports.pages import Due
 from celery_wheel.timing import TimingWheel
 from django_wheel import picture, present
 from tests.stores.samples import NOW

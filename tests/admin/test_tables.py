@@ -151,7 +151,7 @@ def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: 
     migrated(tmp_path, database)
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert (check.returncode, "was never used" in check.stdout) == (0, True), check.stderr
-    manage(tmp_path, database, "migrate", "django_wheel", "0001")
+    manage(tmp_path, database, "migrate", "django_wheel", "zero")
     check = manage(tmp_path, database, "wheel_migrate_check")
     remedy = "Run: python manage.py migrate django_wheel --database=default\n"
     assert (check.returncode, check.stderr.endswith(remedy)) == (2, True), check.stderr
@@ -164,7 +164,7 @@ def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: 
 def test_tables_of_another_version_are_refused_with_what_to_run(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
     manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://').close()")
-    age = "from django_wheel.models import Meta; Meta.objects.update(schema_version=1)"
+    age = "from django_wheel.models import Meta; Meta.objects.update(schema_version=0)"
     assert manage(tmp_path, database, "shell", "-c", age).returncode == 0
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert check.returncode == 2

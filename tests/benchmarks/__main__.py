@@ -13,21 +13,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
+from celery_wheel.bench.figure import Figure
+from celery_wheel.cli.bench import print_figures
+from tests.benchmarks import analytics, complete, lanes, load, machine, many, purgatory, rabbit, reading, spine, wheel
 
-from tests.benchmarks import analytics, complete, load, machine, many, purgatory, rabbit, reading, spine, wheel
-from tests.benchmarks.figure import Figure, table
-from tests.benchmarks.show import Show
-
-Bench = Callable[[Path, int, Show], Iterator[Figure]]
+Bench = Callable[[Path, int], Iterator[Figure]]
 
 BENCHES: dict[str, Bench] = {
-    "wheel": lambda _, rows, show: wheel.run(rows // 2, show),
-    "purgatory": lambda _, rows, show: purgatory.run(rows // 10, show),
-    "complete": lambda folder, rows, show: complete.run(folder, rows // 20, show),
+    "wheel": lambda _, rows: wheel.run(rows // 2),
+    "purgatory": lambda _, rows: purgatory.run(rows // 10),
+    "complete": lambda folder, rows: complete.run(folder, rows // 20),
     "kombu": spine.run_yardstick,
     "spine": spine.run,
     "rabbit": rabbit.run,
+    "lanes": lanes.run,
     "reading": reading.run,
     "many": many.run,
     "load": load.run,
@@ -41,24 +40,19 @@ MIN_ROWS = 10_000
 BYTES_A_ROW = 3_000
 
 
-#: Of the table where nobody says how wide it may be.
-WIDTH = 150
-
 RUN = Path(__file__).parents[2] / ".run" / "bench"
 
 
 def main() -> int:
     options = _options()
-    console = Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
     figures: list[Figure] = []
     facts, interrupted = {}, False
     folder = _folder(options.names, options.rows)
     try:
         facts = machine.facts(folder)
-        with Show(console) as show:
-            for name in options.names:
-                figures.extend(BENCHES[name](_made(folder / name), options.rows, show))
+        for name in options.names:
+            figures.extend(BENCHES[name](_made(folder / name), options.rows))
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -103,13 +97,9 @@ def _made(folder: Path) -> Path:
 
 
 def _print(figures: list[Figure], facts: dict[str, str], rows: int, interrupted: bool) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    if interrupted:
-        console.print("interrupted; what was measured until then:")
-    console.print(table(figures, f"{rows:,} rows"))
-    console.print("; ".join(f"{name} {fact}" for name, fact in facts.items()), highlight=False)
+    print(f"{rows:,} rows{'; interrupted: what was measured until then' if interrupted else ''}")
+    print_figures(figures)
+    print("; ".join(f"{name} {fact}" for name, fact in facts.items()))
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:

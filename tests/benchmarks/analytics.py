@@ -9,7 +9,7 @@
     tune       16 shapes of a wheel, and how many leave in one tick of each of 4
 
 Each question is first put to both and the answers compared, so that what is timed then is warm. The log is made anew,
-out of hashes (``tests.spark.duck``).
+out of hashes (``tests.duck``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from celery_wheel.bench.figure import Figure
 from celery_wheel.pipeline.geometry import Shape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
 from celery_wheel.pipeline.session import session
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.show import Show
-from tests.spark import agreement, duck
+from tests import agreement, duck
 
 LIMITS = {"queue_1": 300, "*": 1_000}
 TICKS = (1, 10, 100, 1_000)
@@ -38,7 +37,7 @@ HERD = 100
 Question = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]  #: agree, Spark, DuckDB
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     path = duck.generate(folder / "history", rows)
     began = time.perf_counter()
     spark = _session(folder)
@@ -46,7 +45,7 @@ def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
     yield Figure("analytics", "session and first query", time.perf_counter() - began, "s", less_is_better=True)
     try:
         log = spark.read.parquet(path)
-        for name in show.track(QUESTIONS, "analytics"):
+        for name in QUESTIONS:
             agree, ours, theirs = QUESTIONS[name](log, path)
             agree()
             against = _seconds(theirs)

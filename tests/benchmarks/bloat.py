@@ -19,25 +19,27 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
-from celery_wheel.store.postgresql_tables import PARAMETERS
+from celery_wheel.store.model import HOUR_MS, Position
+from celery_wheel.store.postgresql.tables import PARAMETERS
+from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 from tests.postgres import PostgresServer
-from tests.stores.samples import LEASE, NO_LIMIT, NOW, Holder, hour_of
 
 #: Bytes of a message: as the other benchmarks have it, 600 of body and 620 beside it.
-PARTS = {"body": b"b" * 600, "headers": b"h" * 310, "properties": b"p" * 310}
+PARTS: dict[str, Any] = {"body": b"b" * 600, "headers": b"h" * 310, "properties": b"p" * 310}
 
 SIZES = """
     SELECT relname, n_live_tup, n_dead_tup, pg_table_size(relid), pg_indexes_size(relid), autovacuum_count
     FROM pg_stat_user_tables ORDER BY relname
 """
+
+NO_LIMIT = 2**62
 
 #: Those of which each sample shows all.
 SHOWN = ("wheel_timer", "wheel_payload")
@@ -48,47 +50,29 @@ COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what
 class Passing:
     """Tasks on their way through a store; ``group`` of them at each ``step``, an hour of their own time apart."""
 
-    def __init__(self, holder: Holder, group: int, keep: int, cancelled: float) -> None:
+    def __init__(self, holder: Filler, group: int, keep: int, cancelled: float) -> None:
         self._holder = holder
         self._group = group
         self._hours = max(1, keep // 2 // group)
-        self._cancelled = cancelled
+        self._cancelled = int(group * cancelled)
         self._rng = random.Random(1)
         self._settled = deque[int]()
-        self._hand = ORIGIN
         self._number = 0
 
     def step(self) -> None:
-        now_ms = NOW + self._number * HOUR_MS
-        self._accept(now_ms)
-        self._settle(now_ms)
-        self._holder.store.renew(
-            0, self._holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": self._number}
-        )
+        holder, now_ms = self._holder, NOW + self._number * HOUR_MS
+        dues = (now_ms + self._rng.randrange(self._hours * HOUR_MS) for _ in range(self._group))
+        new = [holder.row(due_ms, **PARTS) for due_ms in dues]
+        holder.accept(new)
+        holder.set_aside(new[: self._cancelled], "cancelled", now_ms)
+        holder.settle(Position(now_ms, 0))
+        self._settled.append(now_ms)
+        holder.store.renew(0, holder.epoch, now_ms, LEASE_MS, {"snapshot": "s" * 2_000, "number": self._number})
         if len(self._settled) > self._hours:
             oldest = self._settled.popleft()
-            while self._holder.store.forget(0, self._holder.epoch, oldest + 1, NO_LIMIT, self._group):
+            while holder.store.forget(0, holder.epoch, oldest + 1, NO_LIMIT, self._group):
                 pass
         self._number += 1
-
-    def _accept(self, now_ms: int) -> None:
-        holder, rng = self._holder, self._rng
-        new = [holder.row(now_ms + rng.randrange(self._hours * HOUR_MS), **PARTS) for _ in range(self._group)]
-        holder.apply(rows=new, tally=dict(Counter(hour_of(row) for row in new)))
-        out = new[: int(self._group * self._cancelled)]
-        moves = [holder.rest(row, now_ms) for row in out]
-        outcomes = [holder.outcome(row.id, at_ms=now_ms) for row in out]
-        left = Counter(hour_of(row) for row in out)
-        holder.apply(moves=moves, outcomes=outcomes, tally={key: -n for key, n in left.items()})
-
-    def _settle(self, now_ms: int) -> None:
-        holder, to = self._holder, Position(now_ms, 0)
-        left = holder.store.summary(0, 0, self._hand, to)
-        batch = holder.batch(self._hand, to, at_ms=now_ms, weight=left.bytes)
-        tally = {key: -n for key, n in left.tally.items()}
-        holder.apply(batches=[batch], lanes=[LaneState(0, to, to)], tally=tally)
-        self._hand = to
-        self._settled.append(now_ms)
 
 
 class Samples:
@@ -120,7 +104,7 @@ class Samples:
 def run(server: PostgresServer, url: str, arguments: Any) -> None:
     samples = Samples(server, url.rsplit("/", 1)[1])
     store = open_store(url)
-    passing = Passing(Holder(store), arguments.group, arguments.keep, arguments.cancelled)
+    passing = Passing(Filler(store), arguments.group, arguments.keep, arguments.cancelled)
     began = sampled = time.monotonic()
     for passed in range(arguments.group, arguments.rows + 1, arguments.group):
         passing.step()

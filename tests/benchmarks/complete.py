@@ -16,12 +16,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from celery_wheel import Celery
+from celery_wheel.bench.figure import Figure
+from celery_wheel.cli.output import Bar, progress
 from tests.benchmarks.child import Child
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.show import Bar, Show
-from tests.postgres import PostgresServer, postgres_binaries
+from tests.benchmarks.databases import stores
+from tests.benchmarks.parts import make_app
 from tests.servers import RedisServer
 
 GROUP = 5_000
@@ -31,22 +32,19 @@ TARGET = 5_000
 PATIENCE_S = 120
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
-    with RedisServer(folder / "redis-1") as broker:  # one each: a broker is one store's
-        yield from _measured("SQLite", f"sqlite:///{folder / 'wheel.sqlite3'}", broker, rows, show)
-    if postgres_binaries() is None:
-        return
-    with RedisServer(folder / "redis-2") as broker, PostgresServer(fsync="on", full_page_writes="on") as postgres:
-        yield from _measured("PostgreSQL", postgres.new_database(), broker, rows, show)
+def run(folder: Path, rows: int) -> Iterator[Figure]:
+    with stores("complete", folder) as found:
+        for name, store in found.items():
+            with RedisServer(folder / name) as broker:  # one each: a broker is one store's
+                yield from _measured(name, store(), broker, rows)
 
 
-def _measured(name: str, store: str, broker: RedisServer, rows: int, show: Show) -> Iterator[Figure]:
-    app = Celery("bench", broker=broker.url, set_as_current=False)
-    app.conf.update(wheel_store=store, task_ignore_result=True)
-    with Child({"broker": broker.url, "store": store, "ahead_ms": 0}) as child, show.bar(name, rows + SINGLE) as bar:
+def _measured(name: str, store: str, broker: RedisServer, rows: int) -> Iterator[Figure]:
+    app = make_app(broker.url, store)
+    with Child({"broker": broker.url, "store": store, "ahead_ms": 0}) as child, progress(name, rows + SINGLE) as bar:
         child.until("held", 1)
         _send(app, rows + SINGLE)
-        child.until("accepted", rows + SINGLE, lambda status: bar.reach(status.accepted))
+        child.until("accepted", rows + SINGLE, lambda status: bar(0, done=status.accepted))
         took_s = _complete(app, rows, bar)
         singles_ms = sorted(_single(app, f"order:{rows + n}") for n in range(SINGLE))
         child.stop()
@@ -58,26 +56,26 @@ def _measured(name: str, store: str, broker: RedisServer, rows: int, show: Show)
     yield Figure("complete", f"{name}: one key, 99 of 100", p99, "ms", less_is_better=True)
 
 
-def _send(app: Celery, count: int) -> None:
+def _send(app: Any, count: int) -> None:
     with app.producer_or_acquire() as producer:
         for n in range(count):
             options = {"wheel": {"watch": f"order:{n}"}, "countdown": DAY_S + n % DAY_S}
             app.send_task("shop.orders.tasks.cancel_unless_paid", (n,), producer=producer, **options)
 
 
-def _complete(app: Celery, rows: int, bar: Bar) -> float:
+def _complete(app: Any, rows: int, bar: Bar) -> float:
     """Seconds that it took."""
     began, done = time.perf_counter(), 0
     for start in range(0, rows, GROUP):
         keys = [f"order:{n}" for n in range(start, min(rows, start + GROUP))]
         done += sum(one.done for one in app.wheel.complete(keys, timeout=PATIENCE_S).values())
-        bar.reach(done)
+        bar(0, done=done)
     took_s = time.perf_counter() - began
     assert done == rows, f"{done:,} of {rows:,} were completed"
     return took_s
 
 
-def _single(app: Celery, key: str) -> float:
+def _single(app: Any, key: str) -> float:
     began = time.perf_counter()
     assert app.wheel.complete(key).done == 1, key
     return (time.perf_counter() - began) * 1_000

@@ -11,7 +11,6 @@ Neither makes anything durable, and neither knows when a message is due.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,18 +19,13 @@ from typing import Any
 import redis
 from kombu import Connection, Consumer, Queue
 
-from tests.benchmarks.figure import Figure
+from celery_wheel.bench.figure import Figure
+from celery_wheel.bench.rig import Pace, pace
+from celery_wheel.cli.output import progress
 from tests.benchmarks.letters import Letter
-from tests.benchmarks.show import Show
 
 QUEUE = "bench.kombu"
 BATCH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    per_s: float
-    cpu_us: float  #: of this process, a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +35,19 @@ class Yardstick:
     batch: Pace
 
     def figures(self) -> Iterator[Figure]:
-        for name, pace in (("consume", self.consume), ("publish", self.publish), (f"batch({BATCH})", self.batch)):
-            yield Figure("kombu", name, pace.per_s, "messages/s")
-            yield Figure("kombu", f"{name}, CPU", pace.cpu_us, "µs/message")
+        for name, each in (("consume", self.consume), ("publish", self.publish), (f"batch({BATCH})", self.batch)):
+            yield Figure("kombu", name, each.per_s, "messages/s")
+            yield Figure("kombu", f"{name}, CPU", each.cpu_us, "µs/message")
 
 
-def measure(url: str, client: redis.Redis, letter: Letter, count: int, show: Show) -> Yardstick:
-    with Connection(url) as connection, show.bar("kombu", 3) as bar:
+def measure(url: str, client: redis.Redis, letter: Letter, count: int) -> Yardstick:
+    with Connection(url) as connection, progress("kombu", 3) as bar:
         paces = []
         for what in (_consume, _publish, _batch):
-            bar.tell(what.__name__.strip("_"))
+            bar(0, doing=what.__name__.strip("_"))
             paces.append(what(connection, client, letter, count))
             client.delete(QUEUE)
-            bar.reach(len(paces))
+            bar(0, done=len(paces))
     return Yardstick(*paces)
 
 
@@ -100,9 +94,3 @@ def _produce(connection: Any, letter: Letter, count: int, within: Callable[[Any]
                 )
 
     return pace(work, count)
-
-
-def pace(work: Callable[[], None], count: int) -> Pace:
-    began, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Pace(count / (time.perf_counter() - began), (time.process_time() - cpu) / count * 1e6)

@@ -21,8 +21,8 @@ from typing import Any
 
 import redis
 
-from celery_wheel import Celery
 from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.conf import Conf
 from celery_wheel.ids import uuid7
 
 WHEEL_QUEUE = wheel_queue_name("wheel", 0)
@@ -57,11 +57,9 @@ class _Template:
 
 
 class Letters:
-    def __init__(self, broker_url: str, client: redis.Redis) -> None:
-        app = Celery("bench", broker=broker_url, set_as_current=False)
-        self._letters = [_letter(app, client, task, queue) for task, queue in KINDS]
+    def __init__(self, app: Any, client: redis.Redis, kinds: Iterable[tuple[str, str]] = KINDS) -> None:
+        self._letters = [_letter(app, client, task, queue) for task, queue in kinds]
         self._templates = [_template(letter.raw) for letter in self._letters]
-        app.close()
 
     @property
     def example(self) -> Letter:
@@ -82,12 +80,12 @@ class Letters:
             yield template.text % tuple([values[place] for place in template.places])
 
 
-def _letter(app: Celery, client: redis.Redis, task: str, queue: str) -> Letter:
+def _letter(app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
     """What the app itself leaves in the wheel queue."""
     eta = datetime.now(UTC) + timedelta(days=1)
     filler = "x" * (BODY_BYTES - len(_body("")))
     app.send_task(task, (filler,), eta=eta, queue=queue)
-    raw: Any = client.rpop(WHEEL_QUEUE)
+    raw: Any = client.rpop(wheel_queue_name(Conf(app).namespace, 0))
     message = json.loads(raw)
     return Letter(raw, message["headers"], message["properties"], _body(filler))
 

@@ -12,20 +12,19 @@ Spark is warm: what its first use in a process costs is a figure of its own.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.store import loads, open_store
+from celery_wheel.bench.figure import Figure
+from celery_wheel.bench.rig import Pace
+from celery_wheel.cli.output import Bar, progress
+from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.kombu import Pace
+from tests.benchmarks.databases import stores
 from tests.benchmarks.many import YARDSTICK, _load, _loop
-from tests.benchmarks.show import Bar, Show
-from tests.postgres import PostgresServer, postgres_binaries
 from tests.servers import RedisServer
 
 TURNS = 3
@@ -35,51 +34,48 @@ MANY = "schedule_many"
 WARM = 2_000
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     count = max(100_000, rows // 2)
-    with RedisServer(folder / "redis") as server, show.bar("load", 2 * TURNS + 2) as bar:
-        stores = {"SQLite": f"sqlite:///{folder / 'wheel.sqlite3'}"}
-        others = {"SQLite": f"sqlite:///{folder / 'many.sqlite3'}"}
-        if postgres_binaries() is None:
-            print("load: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
-            yield from _figures(server, stores, others, count, folder, bar)
-        else:
-            with PostgresServer(fsync="on", full_page_writes="on", shared_buffers="256MB") as postgres:
-                stores["PostgreSQL"], others["PostgreSQL"] = postgres.new_database(), postgres.new_database()
-                yield from _figures(server, stores, others, count, folder, bar)
+    with (
+        RedisServer(folder / "redis") as server,
+        progress("load", 2 * TURNS + 2) as bar,
+        stores("load", folder) as found,
+    ):
+        mine, others = ({name: make() for name, make in found.items()} for _ in range(2))
+        yield from _figures(server, mine, others, count, folder, bar)
 
 
 def _figures(
-    server: RedisServer, stores: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
+    server: RedisServer, urls: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
 ) -> Iterator[Figure]:
     """In turns, so that what else this machine does meets all alike; of each its best. ``others``: of the plain way."""
     from celery_wheel.pipeline.session import session
 
-    bar.tell("Spark starts")
+    bar(0, doing="Spark starts")
     began = time.perf_counter()
     settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
     spark = session("local[2]", name="bench", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     frame = _frame(spark, count, folder)
     try:
-        for store in stores.values():
+        for store in urls.values():
             open_store(store).close()
             _save(frame.limit(WARM).drop("trial"), store, "warm", key=None)
         yield Figure("load", "Spark started, and its first loads", time.perf_counter() - began, "s")
-        paces: dict[str, list[float]] = {name: [] for name in stores}
+        paces: dict[str, list[float]] = {name: [] for name in urls}
         loops: list[Pace] = []
-        many: dict[str, list[Pace]] = {name: [] for name in stores}
+        many: dict[str, list[Pace]] = {name: [] for name in urls}
         for turn in range(TURNS):
-            bar.tell("apply_async")
-            loops.append(_loop(server.url, stores["SQLite"]))
-            for name, store in stores.items():
-                bar.tell(f"{MANY}, {name}")
+            bar(0, doing="apply_async")
+            loops.append(_loop(server.url, urls["SQLite"]))
+            for name, store in urls.items():
+                bar(0, doing=f"{MANY}, {name}")
                 many[name].append(_load(server.url, others[name], 20_000))
-                bar.tell(f"Spark, {name}")
+                bar(0, doing=f"Spark, {name}")
                 began = time.perf_counter()
                 _save(frame, store, f"turn {turn}")
                 paces[name].append(count / (time.perf_counter() - began))
-            bar.reach(turn + 1)
+            bar(0, done=turn + 1)
     finally:
         spark.stop()
     loop = max(loops, key=attrgetter("per_s")).per_s
@@ -89,7 +85,7 @@ def _figures(
         target = max(TARGETS[name], TARGET_RATIO * loop) if name == "PostgreSQL" else TARGETS[name]
         yield Figure("load", f"{count:,} rows by Spark into {name}", max(found), "rows/s", YARDSTICK, loop, target)
         yield Figure("load", f"… {name}", max(found), "rows/s", f"{MANY}, one process", best)
-    yield from _intake(server, stores, bar)
+    yield from _intake(server, urls, bar)
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
@@ -114,12 +110,12 @@ def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None
     frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
 
 
-def _intake(server: RedisServer, stores: dict[str, str], bar: Bar) -> Iterator[Figure]:
+def _intake(server: RedisServer, urls: dict[str, str], bar: Bar) -> Iterator[Figure]:
     """Of one load: the others have the same keys, and what is known is not taken in again."""
-    for number, (name, url) in enumerate(stores.items()):
-        bar.tell(f"intake, {name}")
+    for number, (name, url) in enumerate(urls.items()):
+        bar(0, doing=f"intake, {name}")
         store = open_store(url, create=False)
-        oldest = min(one.rows for one in loads.listed(store) if one.rows > WARM)
+        oldest = min(one.rows for one in store.loads.listed() if one.rows > WARM)
         store.close()
         server.client().flushall()  # a broker keeps the offset of one store
         with Child({"broker": server.url, "store": url, "ahead_ms": 0}) as child:
@@ -130,4 +126,4 @@ def _intake(server: RedisServer, stores: dict[str, str], bar: Bar) -> Iterator[F
             took = time.perf_counter() - began
             child.stop()
         yield Figure("load", f"taken in by the scheduler, {name}", (count - before) / took, "rows/s")
-        bar.reach(TURNS + number + 1)
+        bar(0, done=TURNS + number + 1)

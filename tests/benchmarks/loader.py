@@ -16,16 +16,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery_wheel import Celery
+from tests.benchmarks.parts import make_app
 
 #: From the first row to the last; they are a day ahead at least.
 SPREAD = timedelta(days=30)
 
 
-def make_app(broker: str, store: str) -> tuple[Any, Any]:
+def app_and_task(broker: str, store: str) -> tuple[Any, Any]:
     """An app, and a task of the usual kind."""
-    app = Celery("bench", broker=broker, set_as_current=False)
-    app.conf.update(wheel_store=store, task_ignore_result=True)
+    app = make_app(broker, store)
 
     def remind(user: int, address: str, *, template: str) -> None: ...
 
@@ -38,7 +37,7 @@ def rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
 
 
 def main(options: dict[str, Any]) -> None:
-    app, task = make_app(options["broker"], options["store"])
+    app, task = app_and_task(options["broker"], options["store"])
     sys.stdin.readline()
     began = time.perf_counter()
     done = app.wheel.schedule_many(rows(task, options["rows"]))

@@ -21,13 +21,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from celery_wheel.bench.figure import Figure
+from celery_wheel.bench.rig import Pace, pace
+from celery_wheel.cli.output import Bar, progress
 from celery_wheel.store import open_store
 from tests.benchmarks import loader
 from tests.benchmarks.child import Child
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.kombu import Pace, pace
-from tests.benchmarks.show import Bar, Show
-from tests.postgres import PostgresServer, postgres_binaries
+from tests.benchmarks.databases import stores
 from tests.servers import RedisServer
 
 TARGET_RATIO = 20
@@ -40,34 +40,32 @@ PROBE_EVERY_S, PROBE_DUE_MS = 0.05, 200
 CALM_S = 5
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     count = max(20_000, rows // 10)
-    with RedisServer(folder / "redis") as server, show.bar("many", TURNS + 2) as bar:
-        stores = {"SQLite": f"sqlite:///{folder / 'wheel.sqlite3'}"}
-        if postgres_binaries() is None:
-            print("many: no PostgreSQL is installed; it is not measured (make services)", file=sys.stderr)
-            yield from _figures(server.url, stores, count, bar)
-        else:
-            with PostgresServer(fsync="on", full_page_writes="on") as postgres:
-                stores["PostgreSQL"] = postgres.new_database()
-                yield from _figures(server.url, stores, count, bar)
+    with (
+        RedisServer(folder / "redis") as server,
+        progress("many", TURNS + 2) as bar,
+        stores("many", folder) as found,
+    ):
+        urls = {name: make() for name, make in found.items()}
+        yield from _figures(server.url, urls, count, bar)
         server.client().flushall()
-        bar.tell("scheduler")
-        yield from _beside(server, stores["SQLite"], count, lambda done: bar.reach(TURNS + done))
+        bar(0, doing="scheduler")
+        yield from _beside(server, urls["SQLite"], count, lambda done: bar(0, done=TURNS + done))
 
 
-def _figures(broker: str, stores: dict[str, str], count: int, bar: Bar) -> Iterator[Figure]:
+def _figures(broker: str, urls: dict[str, str], count: int, bar: Bar) -> Iterator[Figure]:
     """In turns, so that what else this machine does meets all alike; of each its best."""
     loops: list[Pace] = []
-    loads: dict[str, list[Pace]] = {name: [] for name in [*stores, SIGNATURES]}
+    loads: dict[str, list[Pace]] = {name: [] for name in [*urls, SIGNATURES]}
     for turn in range(TURNS):
-        bar.tell("apply_async")
-        loops.append(_loop(broker, stores["SQLite"]))
-        for name, store in stores.items():
-            bar.tell(name)
+        bar(0, doing="apply_async")
+        loops.append(_loop(broker, urls["SQLite"]))
+        for name, store in urls.items():
+            bar(0, doing=name)
             loads[name].append(_load(broker, store, count // TURNS))
-        loads[SIGNATURES].append(_load(broker, stores["SQLite"], count // TURNS, as_signatures=True))
-        bar.reach(turn + 1)
+        loads[SIGNATURES].append(_load(broker, urls["SQLite"], count // TURNS, as_signatures=True))
+        bar(0, done=turn + 1)
     loop = max(loops, key=attrgetter("per_s"))
     for name, paces in loads.items():
         best = max(paces, key=attrgetter("per_s"))
@@ -77,7 +75,7 @@ def _figures(broker: str, stores: dict[str, str], count: int, bar: Bar) -> Itera
 
 
 def _loop(broker: str, store: str) -> Pace:
-    app, task = loader.make_app(broker, store)
+    app, task = loader.app_and_task(broker, store)
     given = list(loader.rows(task, LOOP))
     try:
         task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # connected
@@ -93,7 +91,7 @@ def _loop(broker: str, store: str) -> Pace:
 
 def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -> Pace:
     open_store(store).close()
-    app, task = loader.make_app(broker, store)
+    app, task = loader.app_and_task(broker, store)
     given: Iterator[Any] = loader.rows(task, count)
     if as_signatures:
         given = (one.signature(args, kwargs, eta=eta) for one, args, kwargs, eta in given)
@@ -161,7 +159,7 @@ def _load_elsewhere(broker: str, store: str, count: int) -> float:
 
 def _probe(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
     """How late, in ms, probes arrive that are sent while ``work`` is done."""
-    app, _ = loader.make_app(server.url, store)
+    app, _ = loader.app_and_task(server.url, store)
     client = server.client()
     over = threading.Event()
     sent = 0

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
+from celery_wheel.bench.figure import Figure
+from celery_wheel.cli.output import progress
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.show import Show
 
 SEED = 7
 SHARED_KEYS = 100
@@ -112,9 +112,9 @@ COMPLETE: dict[str, Callable[[Round], None]] = {
 }
 
 
-def run(count: int, show: Show) -> Iterator[Figure]:
+def run(count: int) -> Iterator[Figure]:
     """All rounds, in one process."""
-    with show.bar("purgatory", 1):
+    with progress("purgatory", 1):
         command = [sys.executable, "-m", "tests.benchmarks.purgatory", str(count)]
         found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     yield Figure("purgatory", "watch", found["watch"], "ops/s")

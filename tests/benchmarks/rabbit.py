@@ -18,13 +18,15 @@ from typing import Any
 
 from kombu.utils import json
 
-from celery_wheel import Celery
+from celery_wheel.bench.figure import Figure
+from celery_wheel.bench.rig import Pace, pace
 from celery_wheel.broker.amqp.edge import AmqpBroker
+from celery_wheel.broker.reader import Reader
+from celery_wheel.cli.output import progress
+from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.store.model import ORIGIN, Message, Row
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.kombu import Pace, pace
 from tests.benchmarks.letters import BODY_BYTES
-from tests.benchmarks.show import Show
+from tests.benchmarks.parts import make_app
 from tests.rabbit import RabbitServer
 from tests.servers import wait_until
 
@@ -33,25 +35,25 @@ CHUNK = 1_000
 MIN_COUNT, SLOWER = 5_000, 10
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     if not (shutil.which("rabbitmq-server") or Path("/usr/lib/rabbitmq/bin/rabbitmq-server").exists()):
         print("rabbit: no RabbitMQ server is installed; nothing is measured (make services)", file=sys.stderr)
         return
     count = max(MIN_COUNT, rows // 40)
-    with RabbitServer(folder) as server, show.bar("rabbit", 4) as bar:
-        app = Celery("bench", broker=server.fresh(), set_as_current=False)
-        edge = AmqpBroker(app.connection_for_write, namespace="wheel", max_message_bytes=2**20)
+    with RabbitServer(folder) as server, progress("rabbit", 4) as bar:
+        app = make_app(server.fresh(), "sqlite:///")
+        edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=2**20))
         try:
             message = _example(app, edge)
             for done, kind in enumerate(("classic", "quorum")):
                 queue = _queue(app, kind)
-                bar.tell(f"{kind}, window")
+                bar(0, doing=f"{kind}, window")
                 mine = _window(edge, message, queue, count)
-                bar.reach(2 * done + 1)
-                bar.tell(f"{kind}, kombu")
+                bar(0, done=2 * done + 1)
+                bar(0, doing=f"{kind}, kombu")
                 other = _one_by_one(app, message, queue, count // SLOWER)
                 edge.close()  # nobody has kept it alive meanwhile; the next use makes another
-                bar.reach(2 * done + 2)
+                bar(0, done=2 * done + 2)
                 yield from _figures(kind, mine, other)
         finally:
             edge.close()
@@ -61,8 +63,8 @@ def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
 def _figures(kind: str, mine: Pace, other: Pace) -> Iterator[Figure]:
     yardstick = "kombu's confirm_publish"
     yield Figure("rabbit", f"dispatch, {kind}", mine.per_s, "messages/s", yardstick, other.per_s)
-    cpu = Figure("rabbit", f"dispatch, {kind}, CPU", mine.cpu_us, "µs/message", yardstick, other.cpu_us)
-    yield Figure(cpu.bench, cpu.name, cpu.value, cpu.unit, cpu.yardstick, cpu.against, less_is_better=True)
+    cpu = mine.cpu_us, "µs/message", yardstick, other.cpu_us
+    yield Figure("rabbit", f"dispatch, {kind}, CPU", *cpu, less_is_better=True)
 
 
 def _example(app: Any, edge: AmqpBroker) -> Message:
@@ -92,13 +94,13 @@ def _window(edge: AmqpBroker, message: Message, queue: str, count: int) -> Pace:
     for row in rows:
         row.exchange, row.routing_key, row.queue = "", queue, queue
 
+    chunk = Chunk(0, 1, 0, 1, ORIGIN, rows[-1].position, rows, message.created_ms)
+
     def work() -> None:
         for _ in range(0, count, CHUNK):
-            published = edge.publish(0, 1, 0, ORIGIN, rows[-1].position, rows, message.created_ms)
-            assert not published.failed, published.failed
-            assert not published.refused, published.refused
+            assert edge.publish(chunk, lambda: True) == Confirmed()
 
-    edge.publish(0, 1, 0, ORIGIN, rows[-1].position, rows, message.created_ms)  # connected, and both sides warm
+    edge.publish(chunk, lambda: True)  # connected, and both sides warm
     return pace(work, count)
 
 

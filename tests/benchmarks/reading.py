@@ -14,19 +14,18 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from celery_wheel.bench.figure import Figure
+from celery_wheel.cli.output import progress
 from celery_wheel.status import status_of
-from celery_wheel.store import browse, open_store
-from celery_wheel.store.browse import Criteria, Page
-from celery_wheel.store.model import HOUR_MS, ORIGIN, Batch, LaneState, NewRow, Position
+from celery_wheel.store import open_store
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
+from celery_wheel.store.ports.pages import END, Criteria, Page
 from celery_wheel.store.sql import SqlStore
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.show import Show
-from tests.stores.samples import NOW, Holder, hour_of, place
+from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 
 SHARDS = int(os.environ.get("BENCH_SHARDS", "1"))
 DAYS = 30
@@ -40,11 +39,11 @@ TARGET_MS = 100
 Question = Callable[[SqlStore], object]
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     url = os.environ.get("BENCH_STORE") or f"sqlite:///{folder}/wheel.sqlite3"
     store = open_store(url, shards=SHARDS, durability="memory")
     try:
-        fill(store, rows, show)
+        fill(store, rows)
         yield from ask(store)
     finally:
         store.close()
@@ -54,19 +53,19 @@ def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
 # -- fill ---------------------------------------------------------------------------------------------
 
 
-def fill(store: SqlStore, rows: int, show: Show) -> None:
+def fill(store: SqlStore, rows: int) -> None:
     rng = random.Random(1)
-    holders = [Holder(store, shard) for shard in range(store.shards)]
-    with show.bar("fill", rows + rows // 2) as bar:
+    holders = [Filler(store, shard) for shard in range(store.shards)]
+    with progress("fill", rows + rows // 2) as bar:
         for number, start in enumerate(range(0, rows // 2, GROUP)):
             _settle(holders[number % len(holders)], start, min(GROUP, rows // 2 - start), rows // 2, rng)
-            bar.reach(start)
+            bar(0, done=start)
         for number, start in enumerate(range(0, rows, GROUP)):
             _wait(holders[number % len(holders)], min(GROUP, rows - start), rng, rare=number < RARE_ROWS)
-            bar.reach(rows // 2 + start)
+            bar(0, done=rows // 2 + start)
     for holder in holders:
         _set_aside(holder, rows // 200 // len(holders))
-        store.renew(holder.shard, holder.epoch, NOW, 3_000, {})
+        store.renew(holder.shard, holder.epoch, NOW, LEASE_MS, {})
 
 
 def _kind(rng: random.Random) -> dict[str, Any]:
@@ -74,37 +73,28 @@ def _kind(rng: random.Random) -> dict[str, Any]:
     return {"task": FREQUENT if number >= 100 else f"bench.task_{number}", "queue": f"queue_{number % 20}"}
 
 
-def _wait(holder: Holder, count: int, rng: random.Random, rare: bool) -> None:
+def _wait(holder: Filler, count: int, rng: random.Random, rare: bool) -> None:
     new = [holder.row(NOW + rng.randrange(DAYS * 24 * HOUR_MS), **_kind(rng)) for _ in range(count)]
     if rare:
         new[0] = holder.row(new[0].due_ms, task=RARE, queue="queue_7")
-    holder.apply(rows=new, tally=Counter(map(hour_of, new)))
+    holder.accept(new)
 
 
-def _settle(holder: Holder, start: int, count: int, of: int, rng: random.Random) -> None:
+def _settle(holder: Filler, start: int, count: int, of: int, rng: random.Random) -> None:
     """Rows of the last seven days, in order, which left a little late in settlements of some each."""
     step_ms = 7 * 24 * HOUR_MS // of + 1
     new = [holder.row(NOW - (of - start - n) * step_ms, **_kind(rng)) for n in range(count)]
     if start == 0:
         new[0] = holder.row(new[0].due_ms, task=RARE, queue="queue_7")
-    before = holder.store.lanes(holder.shard)[0].offset
-    batches: list[Batch] = []
-    for at in range(0, count, SETTLED_AT_ONCE):
-        to = place(new[min(at + SETTLED_AT_ONCE, count) - 1])
-        batches.append(holder.batch(before, to, at_ms=to.due_ms + 20))
-        before = to
-    holder.apply(rows=new, batches=batches, lanes=[LaneState(0, before, before)])
+    holder.accept(new)
+    last = (new[min(at + SETTLED_AT_ONCE, count) - 1] for at in range(0, count, SETTLED_AT_ONCE))
+    holder.settle(*(Position(row.due_ms, row.seq) for row in last), late_ms=20)
 
 
-def _set_aside(holder: Holder, count: int) -> None:
-    new: list[NewRow] = [
-        holder.row(NOW - n * 1_000, task=f"bench.task_{n % 100}", queue="queue_1") for n in range(count)
-    ]
-    holder.apply(rows=new)
-    holder.apply(
-        moves=[holder.rest(row, row.due_ms) for row in new],
-        outcomes=[holder.outcome(row.id, "rejected", row.due_ms) for row in new],
-    )
+def _set_aside(holder: Filler, count: int) -> None:
+    new = [holder.row(NOW - n * 1_000, task=f"bench.task_{n % 100}", queue="queue_1") for n in range(count)]
+    holder.accept(new)
+    holder.set_aside(new, "rejected", NOW)
 
 
 # -- ask ----------------------------------------------------------------------------------------------
@@ -120,29 +110,29 @@ def _nth(turn: Callable[[Position], Page[Any]], start: Position, pages: int) -> 
 def questions(store: SqlStore) -> dict[str, Question]:
     everything, frequent, rare = Criteria(), Criteria(task=FREQUENT), Criteria(task=RARE)
     both = Criteria(task="bench.task_5", queue="queue_5")
-    far = _nth(lambda after: browse.pending(store, everything, after), ORIGIN, 100)
-    deep = _nth(lambda before: browse.dispatched(store, everything, before), browse.END, 100)
-    some = browse.pending(store, everything, far, 1).items[0]
+    far = _nth(lambda after: store.browse.pending(everything, after), ORIGIN, 100)
+    deep = _nth(lambda before: store.browse.dispatched(everything, before), END, 100)
+    some = store.browse.pending(everything, far, 1).items[0]
     day = Criteria(from_ms=NOW + 20 * 24 * HOUR_MS, to_ms=NOW + 21 * 24 * HOUR_MS)
     return {
-        "pending, first page": lambda s: browse.pending(s, everything),
-        "pending, page 101": lambda s: browse.pending(s, everything, far),
-        "pending, a day": lambda s: browse.pending(s, day),
-        "pending, frequent task": lambda s: browse.pending(s, frequent),
-        "pending, rare task": lambda s: browse.pending(s, rare),
-        "pending, task and queue": lambda s: browse.pending(s, both),
-        "pending, unknown task": lambda s: browse.pending(s, Criteria(task="nobody")),
-        "history, first page": lambda s: browse.dispatched(s, everything),
-        "history, page 101": lambda s: browse.dispatched(s, everything, deep),
-        "history, frequent task": lambda s: browse.dispatched(s, frequent),
-        "history, rare task": lambda s: browse.dispatched(s, rare),
-        "set aside": lambda s: browse.outcomes(s, ["rejected"], everything),
-        "set aside, one task": lambda s: browse.outcomes(s, ["rejected"], both),
-        "set aside, unknown task": lambda s: browse.outcomes(s, ["rejected"], rare),
-        "settlements": lambda s: browse.batches(s, everything),
-        "a task by its id": lambda s: browse.find(s, some.task_id),
-        "names for the filters": browse.names,
-        "due by hour": browse.due_by_hour,
+        "pending, first page": lambda s: s.browse.pending(everything),
+        "pending, page 101": lambda s: s.browse.pending(everything, far),
+        "pending, a day": lambda s: s.browse.pending(day),
+        "pending, frequent task": lambda s: s.browse.pending(frequent),
+        "pending, rare task": lambda s: s.browse.pending(rare),
+        "pending, task and queue": lambda s: s.browse.pending(both),
+        "pending, unknown task": lambda s: s.browse.pending(Criteria(task="nobody")),
+        "history, first page": lambda s: s.browse.dispatched(everything),
+        "history, page 101": lambda s: s.browse.dispatched(everything, deep),
+        "history, frequent task": lambda s: s.browse.dispatched(frequent),
+        "history, rare task": lambda s: s.browse.dispatched(rare),
+        "set aside": lambda s: s.browse.outcomes(["rejected"], everything),
+        "set aside, one task": lambda s: s.browse.outcomes(["rejected"], both),
+        "set aside, unknown task": lambda s: s.browse.outcomes(["rejected"], rare),
+        "settlements": lambda s: s.browse.batches(everything),
+        "a task by its id": lambda s: s.browse.find(some.task_id),
+        "names for the filters": lambda s: s.browse.names(),
+        "due by hour": lambda s: s.browse.due_by_hour(),
         "status": lambda s: status_of(s, NOW),
     }
 

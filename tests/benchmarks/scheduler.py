@@ -16,60 +16,41 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import celery_wheel.beat
-from celery_wheel import Celery
-from celery_wheel.broker import broker_for
+from celery_wheel.bench.rig import rig
 from celery_wheel.conf import Conf
-from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.runner import Runner
-from celery_wheel.service import limits_of, open_store_of
-from celery_wheel.timing import SystemClock
+from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its weight
 
 #: Seconds that a dispatched row stays: the floor that the settings allow, so that retention has something to do.
 RETENTION_S = 3_600
-NEVER_MS = 10**15
 
 #: Between two looks at a count, and between two reports of it.
 LOOK_S = 0.01
 SAY_S = 0.5
 
 
-class MovedClock(SystemClock):
-    """This machine's clock, ahead or behind by what it was moved; both kinds of time move together."""
-
-    __slots__ = ("ahead_ms",)
-
-    def __init__(self, ahead_ms: int = 0) -> None:
-        self.ahead_ms = ahead_ms
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.ahead_ms
-
-
-def make(options: dict[str, Any], clock: MovedClock) -> Runner:
+@contextmanager
+def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[Runner]:
     """As ``WheelService.start`` does it."""
-    app = Celery("bench", broker=options["broker"], set_as_current=False)
-    app.conf.update(wheel_store=options["store"], wheel_history_retention=RETENTION_S, **options.get("settings", {}))
+    app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
-    conf.check()
-    store = open_store_of(conf)
-    limits = dataclasses.replace(limits_of(conf), max_clock_skew_ms=NEVER_MS, max_clock_step_ms=NEVER_MS)
-    engine = Engine(0, f"bench/{os.getpid()}", store, broker_for(app, conf, store.uuid), clock, limits)
-    return Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
+    with rig(app, clock, **NO_WATCH) as parts:
+        runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
+        runner.start()
+        yield runner
+        runner.stop()
 
 
 def status(runner: Runner, clock: MovedClock) -> dict[str, Any]:
@@ -105,8 +86,12 @@ def counts(runner: Runner) -> Callable[[str], int]:
 
 def main(options: dict[str, Any]) -> None:
     clock = MovedClock(options["ahead_ms"])
-    runner = make(options, clock)
-    runner.start()
+    with scheduler(options, clock) as runner:
+        serve(runner, clock)
+
+
+def serve(runner: Runner, clock: MovedClock) -> None:
+    """Answer each line of stdin, until it ends."""
     count = counts(runner)
 
     def say() -> None:
@@ -125,7 +110,6 @@ def main(options: dict[str, Any]) -> None:
                     say()
                     said_at = time.monotonic()
         say()
-    runner.stop()
 
 
 if __name__ == "__main__":

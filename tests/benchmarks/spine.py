@@ -21,21 +21,21 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from operator import attrgetter
 from pathlib import Path
 
 import redis
 
-from celery_wheel.store import open_store
+from celery_wheel.bench.figure import Figure
+from celery_wheel.bench.rig import Pace
+from celery_wheel.cli.output import progress
 from tests.benchmarks import kombu
 from tests.benchmarks.child import Child
 from tests.benchmarks.drain import Drain
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.kombu import Pace
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
+from tests.benchmarks.parts import make_app
 from tests.benchmarks.scheduler import RETENTION_S
-from tests.benchmarks.show import Show
 from tests.servers import RedisServer
 
 DAY_MS = 86_400_000
@@ -51,50 +51,36 @@ TARGET_ROWS = 2_000_000
 INGEST_PER_S, DISPATCH_PER_S, RSS_MB, RESTART_S = 10_000, 20_000, 300, 3
 
 
-@dataclass(slots=True)
-class Spent:
+@dataclass(frozen=True, slots=True)
+class Spent(Pace):
     """What a piece of work took: wall time, and CPU time of the scheduler."""
 
-    count: int = 0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
     waited_s: float = 0.0  #: the thread in question or Redis stood ready to run, and others had the cores
     forgotten: int = 0
 
-    def add(self, other: Spent) -> None:
-        self.count += other.count
-        self.wall_s += other.wall_s
-        self.cpu_s += other.cpu_s
-        self.waited_s += other.waited_s
-        self.forgotten += other.forgotten
-
-    @property
-    def per_s(self) -> float:
-        return self.count / self.wall_s
-
-    @property
-    def cpu_us(self) -> float:
-        return self.cpu_s / self.count * 1e6
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 class Spine:
     """One run in a folder of its own, which the caller makes and removes."""
 
-    def __init__(self, folder: Path, rows: int, server: RedisServer, show: Show) -> None:
+    def __init__(self, folder: Path, rows: int, server: RedisServer) -> None:
         self.rows = rows
         self.due = rows // 10
-        self._show = show
         self._server = server
         self._client: redis.Redis = server.client()
-        self._letters = Letters(server.url, self._client)
         self._store_url = f"sqlite:///{folder / 'wheel.sqlite3'}"
+        app = make_app(server.url, self._store_url)
+        self._letters = Letters(app, self._client)
+        app.close()
         self._file = folder / "wheel.sqlite3"
         self._etas = array("q")
         self._rng = random.Random(SEED)
 
     def yardstick(self) -> kombu.Yardstick:
         count = max(1_000, min(20_000, self.rows // 100) // 1_000 * 1_000)
-        return kombu.measure(self._server.url, self._client, self._letters.example, count, self._show)
+        return kombu.measure(self._server.url, self._client, self._letters.example, count)
 
     def start(self, ahead_ms: int = 0) -> Child:
         return Child({"broker": self._server.url, "store": self._store_url, "ahead_ms": ahead_ms})
@@ -103,9 +89,9 @@ class Spine:
 
     def fill(self, child: Child) -> tuple[Spent, Spent]:
         """Until everything is pending; what the whole took, and what the last tenth of it took."""
-        whole, last, total = Spent(), Spent(), self.rows + self.due
+        whole, last, total = Spent(0, 0, 0), Spent(0, 0, 0), self.rows + self.due
         start_ms = child.until("held", 1).now_ms
-        with self._show.bar("ingest", total) as bar:
+        with progress("ingest", total) as bar:
             while whole.count < total:
                 count = min(PORTION, self.due, total - whole.count)
                 etas = [
@@ -114,11 +100,11 @@ class Spine:
                 self._etas.extend(etas)
                 self._stage(etas, start_ms)
                 done = whole.count
-                spent = self._timed(child, count, self._release, "accepted", lambda n, d=done: bar.reach(d + n))
-                whole.add(spent)
+                spent = self._timed(child, count, self._release, "accepted", lambda n, d=done: bar(0, done=d + n))
+                whole += spent
                 if whole.count > total - self.due:
-                    last.add(spent)
-                bar.tell(f"{spent.per_s:,.0f}/s")
+                    last += spent
+                bar(0, doing=f"{spent.per_s:,.0f}/s")
         self._etas = array("q", sorted(self._etas))
         return whole, last
 
@@ -142,9 +128,13 @@ class Spine:
         before = child.status()
         until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
         count = bisect_right(self._etas, until_ms) - before.dispatched
-        with self._show.bar(what, count) as bar, Drain(self._server, QUEUES) as drain:
+        with progress(what, count) as bar, Drain(self._server, QUEUES) as drain:
             spent = self._timed(
-                child, count, lambda: child.move(until_ms - child.status().now_ms), "dispatched", bar.reach
+                child,
+                count,
+                lambda: child.move(until_ms - child.status().now_ms),
+                "dispatched",
+                lambda n: bar(0, done=n),
             )
         # The clock goes on, so a few more may have become due.
         assert drain.removed >= count, f"{drain.removed} of {count} tasks have arrived"
@@ -153,7 +143,7 @@ class Spine:
     def begin_forgetting(self, child: Child) -> None:
         """Let the history pass its retention, and the thread that removes it wake up to that."""
         child.move(RETENTION_S * 1_000 + 60_000)
-        with self._show.bar("until the history is too old", 1), Drain(self._server, QUEUES):
+        with progress("until the history is too old", 1), Drain(self._server, QUEUES):
             child.until("forgotten", 1)
 
     def due_now(self, child: Child) -> Spent:
@@ -161,8 +151,8 @@ class Spine:
         count = min(50_000, self.due)
         now_ms = child.status().now_ms
         self._stage([now_ms + self._rng.randrange(500) for _ in range(count)], now_ms)
-        with self._show.bar("due now", count) as bar, Drain(self._server, QUEUES):
-            return self._timed(child, count, self._release, "dispatched", bar.reach)
+        with progress("due now", count) as bar, Drain(self._server, QUEUES):
+            return self._timed(child, count, self._release, "dispatched", lambda n: bar(0, done=n))
 
     # -- restart -----------------------------------------------------------------------------------
 
@@ -179,13 +169,6 @@ class Spine:
             assert arrived, "nothing was dispatched within 30 s of a restart"
             child.kill()
         return took
-
-    def pending(self) -> int:
-        store = open_store(self._store_url, create=False)
-        try:
-            return sum(store.pending(0).values())
-        finally:
-            store.close()
 
     # -- timing ------------------------------------------------------------------------------------
 
@@ -218,10 +201,10 @@ def _forget_pages(folder: Path) -> None:
         os.close(file)
 
 
-def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run(folder: Path, rows: int) -> Iterator[Figure]:
     with RedisServer(folder / "redis") as server:
         (folder / "store").mkdir()
-        spine = Spine(folder / "store", rows, server, show)
+        spine = Spine(folder / "store", rows, server)
         yardstick = spine.yardstick()
         yield from yardstick.figures()
         with spine.start() as child:
@@ -238,9 +221,9 @@ def run(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
         yield Figure("spine", "store on disk", size / (rows + spine.due), "bytes/row")
 
 
-def run_yardstick(folder: Path, rows: int, show: Show) -> Iterator[Figure]:
+def run_yardstick(folder: Path, rows: int) -> Iterator[Figure]:
     with RedisServer(folder / "redis") as server:
-        yield from Spine(folder, rows, server, show).yardstick().figures()
+        yield from Spine(folder, rows, server).yardstick().figures()
 
 
 def _ingest(spine: Spine, child: Child, yardstick: kombu.Yardstick) -> Iterator[Figure]:

@@ -26,9 +26,8 @@ from typing import Any, Protocol
 import kombu.asynchronous.timer
 import psutil
 
+from celery_wheel.bench.figure import Figure
 from celery_wheel.timing import TimingWheel
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.show import Show
 
 SPAN_MS = 3_600_000
 STEP_MS = 1_000
@@ -126,10 +125,10 @@ CONTESTANTS: dict[str, Callable[[], Contestant]] = {
 }
 
 
-def run(count: int, show: Show) -> Iterator[Figure]:
+def run(count: int) -> Iterator[Figure]:
     """Every contestant in a process of its own, one after the other."""
     found: dict[str, dict[str, float]] = {}
-    for name in show.track(CONTESTANTS, "wheel"):
+    for name in CONTESTANTS:
         command = [sys.executable, "-m", "tests.benchmarks.wheel", name, str(count)]
         found[name] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     ours = found.pop("TimingWheel")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from celery_wheel.store import browse
 from celery_wheel.store.sql import SqlStore
 from tests.browser.conftest import OPERATOR, Site, log_in
 from tests.servers import wait_until
@@ -33,7 +32,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n).id for n in range(4)]
 
     def states() -> list[str]:
-        return [found.state for one in ids for found in browse.find(store, one, with_bytes=False)]
+        return [found.state for one in ids for found in store.browse.find(one, with_bytes=False)]
 
     wait_until(lambda: states() == ["pending"] * 4, "the tasks are taken in")
 
@@ -58,7 +57,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     page.keyboard.press("Enter")
     expect(page.locator(".messagelist")).to_contain_text("2 are cancelled.")
     assert states() == ["cancelled", "cancelled", "pending", "pending"]
-    outcome = browse.find(store, ids[0])[0].outcomes[-1]
+    outcome = store.browse.find(ids[0])[0].outcomes[-1]
     assert (outcome.actor, outcome.reason) == (OPERATOR, "sent <b>twice</b>")
 
     # A task's own page: it is moved, then it leaves.

@@ -4,8 +4,10 @@
 
     ask      cancel or move of one to three tasks: some wait, some left, some were not sent yet, some never will be
     collect  each answer as it comes
-    repent   a question that nobody has answered yet is taken back: if that was in time, nothing came of it
+    repent   a question that nobody has answered yet is withdrawn: if that was in time, nothing came of it
     judge    done       cancelled: rests and was never pushed      moved: waits for the new time (``pushed`` sees it)
+                        of a task one cancel is told that it did it
+             already    cancelled as well, by another
              too_late   was pushed, is about to be, or rests for another reason
              unknown    had not been sent when it was asked; a cancelled one never leaves if it is sent later
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,7 +47,7 @@ class Asking:
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.rng = rng
         self.questions: dict[str, Question] = {}
-        self.taken_back: set[str] = set()  #: actors
+        self.withdrawn: set[str] = set()  #: actors
         self.moved: set[int] = set()  #: rows that somebody gave another time: they are in no order of arrival
         self._store = store
         self._violation = violation
@@ -57,7 +60,7 @@ class Asking:
         pools = [soon, known.waiting, known.left, known.queued, known.unsent[-20:], ["nobody"]]
         chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
         task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
-        number = f"00000000-0000-4000-8000-{len(self.questions) + len(self.taken_back):012d}"
+        number = f"00000000-0000-4000-8000-{len(self.questions) + len(self.withdrawn):012d}"
         asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": f"user {number}"}
         if kind == "move":
             asked["eta_ms"] = rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))
@@ -67,11 +70,11 @@ class Asking:
 
     def repent(self) -> str:
         number, question = self.rng.choice(list(self.questions.items()))
-        in_time = self._store.take_back(question.item)
+        in_time = self._store.withdraw(question.item)
         if in_time:
-            self.taken_back.add(f"user {number}")
+            self.withdrawn.add(f"user {number}")
             del self.questions[number]
-        return f"takes back {question.kind} {', '.join(question.task_ids)}: {in_time}"
+        return f"withdraws {question.kind} {', '.join(question.task_ids)}: {in_time}"
 
     def collect(self, data: ShardData) -> None:
         for number, answer in data.answers.items():
@@ -80,21 +83,35 @@ class Asking:
                 question.verdicts = answer.verdicts
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
 
+    @staticmethod
+    def _replays(data: ShardData, row_id: int) -> int:
+        return sum(one.timer_id == row_id and one.reason == "replay" for one in data.outcomes)
+
     def judge(self, data: ShardData, pushes: dict[int, int], excused: set[str], loses: bool) -> None:
         rows = {
             stored.message.task_id: stored
             for stored in {**data.forgotten, **data.rows}.values()
             if isinstance(stored.message, Message)
         }
-        late = [one for one in data.outcomes if one.actor in self.taken_back]
-        if late or any(one.actor in self.taken_back for one in data.tombstones.values()):
-            raise self._violation(f"{late} came of what had been taken back")
+        late = [one for one in data.outcomes if one.actor in self.withdrawn]
+        if late or any(one.actor in self.withdrawn for one in data.tombstones.values()):
+            raise self._violation(f"{late} came of requests that had been withdrawn")
+        by = Counter(
+            id_
+            for one in self.questions.values()
+            if one.kind == "cancel"
+            for id_, said in one.verdicts.items()
+            if said == "done"
+        )
+        if twice := [task_id for task_id, count in by.items() if count > 1]:
+            raise self._violation(f"several were told that they cancelled {twice}")
         for question in self.questions.values():
             if set(question.verdicts) != set(question.task_ids):
                 raise self._violation(f"{question} was not answered")
             for task_id, verdict in question.verdicts.items():
                 stored = rows.get(task_id)
-                pushed = stored is not None and stored.row.id in pushes
+                # A task that was replayed had left before it was asked for: what counts is its last copy.
+                pushed = stored is not None and pushes.get(stored.row.id, 0) > self._replays(data, stored.row.id)
                 forgotten = stored is not None and stored.row.id in data.forgotten
                 if verdict == "unknown" and task_id in question.sent - excused and not forgotten:
                     raise self._violation(f"{task_id} had been sent, and {question} says that nobody knew it")

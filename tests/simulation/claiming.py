@@ -23,8 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from celery_wheel.engine.revision import handed_over
-from celery_wheel.engine.term import Term
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import REJECT, REPLACE, REST, Message, Row
 from tests.simulation.model_store import ModelStore, ShardData, copy_of
 from tests.simulation.recalling import Recalling
@@ -74,15 +73,14 @@ class Claiming:
 
     # -- oracles -------------------------------------------------------------------------------------
 
-    def step(self, name: str, data: ShardData, term: Term) -> None:
+    def step(self, name: str, data: ShardData, state: ShardState) -> None:
         if name in ("watchers found", "claimants found"):
             recalled = Recalling.recalled(data)  # which claim nothing any more
             there = [one.row for one in data.rows.values() if one.row.lane != REST and one.row.id not in recalled]
-            self._read[term.epoch] = [copy_of(row) for row in there]
-        elif name in ("reserved", "revised"):
-            read = self._read.pop(term.epoch, ())
-            if all(row.lane in term.lanes for row in read):  # else another holder has the shard, and this one is fenced
-                self._waiting[term.epoch] = {row.id for row in read if not handed_over(term, row)}
+            self._read[state.epoch] = [copy_of(row) for row in there]
+        elif name == "reserved":
+            read = self._read.pop(state.epoch, ())
+            self._waiting[state.epoch] = {row.id for row in read if not state.may_have_left(row.lane, row.position)}
 
     def look(self, data: ShardData, pushed: Collection[int]) -> None:
         answered, rows = self._open & data.answers.keys(), len(data.rows) + len(data.forgotten)

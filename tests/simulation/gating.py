@@ -14,7 +14,7 @@ import json
 import random
 from collections.abc import Callable, Iterable
 
-from celery_wheel.engine.lane import Chunk, Lane
+from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.store.model import Row
 from tests.simulation.model_store import ModelStore, ShardData
 
@@ -25,7 +25,7 @@ class Gating:
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.rng = rng
         self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
-        self.taken: dict[int, tuple[Chunk, int]] = {}  #: by row: the chunk, and the step in which it was taken
+        self.taken: dict[int, tuple[InFlight, int]] = {}  #: by row: the chunk, and the step in which it was taken
         self.left: set[int] = set()  #: rows that were pushed since they were taken
         self.step = 0
         self._count = 0
@@ -54,12 +54,12 @@ class Gating:
         self.step += 1
         if name in ("taken", "in doubt"):
             for chunk in [lane.in_flight for lane in lanes if lane.in_flight is not None]:
-                for row in [row for row in chunk.rows if row.id not in chunk.taken]:
+                for row in [row for row in chunk.rows if row.id not in chunk.done]:
                     self._take(row.id, chunk)
-        if name == "command committed":
+        if name == "committed":
             self._collect(data)
 
-    def _take(self, row_id: int, chunk: Chunk) -> None:
+    def _take(self, row_id: int, chunk: InFlight) -> None:
         """What is sent again, by this holder or the next one, since it may have arrived, is on its way since then."""
         sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.redelivered
         if row_id not in self.taken or sent_anew:

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.gates import Rate
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import Message, Position, Row, Unreadable, Withdrawn
+from celery_wheel.store.model import Cancelled, Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
@@ -31,7 +31,7 @@ from tests.simulation.model_store import Disk, ModelStore
 from tests.simulation.recalling import Recalling
 
 START_MS = 1_700_000_000_000
-ACTIVITIES = ("tend", "ingest", "load", "dispatch", "settle", "announce", "forget")
+ACTIVITIES = ("tend", "ingest", "prefetch", "dispatch", "settle", "announce", "keep_house")
 WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
 #: Steps that say nothing to a reader of the log.
 DULL = {
@@ -42,7 +42,7 @@ DULL = {
     "inbox read",
     "loads read",
     "snapshot taken",
-    "offsets compared",
+    "offsets verified",
 }
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
@@ -60,28 +60,39 @@ class Scheduler:
     def __init__(self, world: Happenings, name: str) -> None:
         self.world = world
         self.name = name
-        self.clock = ManualClock(world.clock_ms)
+        self.clock = ManualClock(world.clock_ms + world.wrong_ms())
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
         self.broker.decode = world.loading.decode  # type: ignore[method-assign]
-        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_withdrawn=world.tell)
+        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.frozen_until_ms = 0
+        self.due_offset_ms = self._due_offset_ms()
+
+    def _due_offset_ms(self) -> int:
+        return self.engine.clock.now_ms() - self.clock.monotonic_ms()
+
+    def _count_clock(self) -> None:
+        before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
+        self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
+        self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
 
     def step(self, activity: str) -> None:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
-        term = self.engine.term
+        state = self.engine.state
         step = next(round_, None)
-        self.world.gating.stepped(step, term.lanes.values() if term else (), self.world.disk.shard(0))
+        if step == "clock compared":
+            self._count_clock()
+        self.world.gating.stepped(step, state.lanes if state else (), self.world.disk.shard(0))
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
             self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
-        data, term = self.world.disk.shard(0), self.engine.term
-        if activity == "ingest" and term is not None and isinstance(step, str):
-            self.world.claiming.step(step, data, term)
+        data, state = self.world.disk.shard(0), self.engine.state
+        if activity == "ingest" and state is not None and isinstance(step, str):
+            self.world.claiming.step(step, data, state)
         self.world.claiming.look(data, self.world.pushes)
 
     def finish(self, activity: str) -> None:
@@ -118,6 +129,8 @@ class Happenings(ABC):
             intake_count=rng.choice((1, 4, 1_000)),
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
             rollback_window_ms=10**9,
+            # A lane that is closed cannot be put back: not where Redis loses what it had confirmed.
+            lane_idle_ms=10**10 if self.loses else rng.choice((0, 30, 10**10)),
             rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
             # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
@@ -140,6 +153,7 @@ class Happenings(ABC):
         self.disk.loads = self.loads_class()
         self.loading = Loading(random.Random(~seed), self.disk, self._violation)
         self.load_rng = random.Random(seed + 1_000_003)  # its own: what else happens does not depend on it
+        self.clock_rng = random.Random(seed + 2_000_003)  # likewise
         self.bulk = self.load_rng.random() < 0.3  #: whether somebody loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether somebody lets tasks leave once more
@@ -148,7 +162,7 @@ class Happenings(ABC):
     # -- who judges --------------------------------------------------------------------------------
 
     @abstractmethod
-    def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
+    def tell(self, rows: Sequence[Cancelled]) -> set[int]:
         """A scheduler announces what was cancelled."""
 
     @abstractmethod
@@ -229,7 +243,7 @@ class Happenings(ABC):
 
     def _step(self) -> None:
         awake = [one for one in self.schedulers if one.frozen_until_ms <= self.clock_ms]
-        holding = [one for one in awake if one.engine.term is not None]
+        holding = [one for one in awake if one.engine.state is not None]
         if awake:
             # Mostly the holder, or whoever believes it is: the other has little to do.
             scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
@@ -323,9 +337,15 @@ class Happenings(ABC):
         self.log.append(f"redis: lost writes, {len(gone)} messages with them")
 
     def _step_clock(self, scheduler: Scheduler) -> None:
-        ms = self.rng.choice((-3_000, -300, 300, 3_000, 100_000))
+        """Or set right, by its time service."""
+        right_ms = self.clock_ms - scheduler.clock.now_ms()
+        ms = self.rng.choice((-3_000, -300, -60, 60, 300, 3_000, 100_000, right_ms, right_ms))
         scheduler.clock.step(ms)
         self.log.append(f"{scheduler.name}: clock stepped by {ms}")
+
+    def wrong_ms(self) -> int:
+        """By how much the clock of a scheduler that starts is wrong: behind, for what is ahead is early by that."""
+        return self.clock_rng.choice((0, 0, -60, -3_000, -60_000)) if self.clock_steps else 0
 
     # -- faults --------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from celery_wheel.errors import LoadOver
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, Message
-from celery_wheel.store.packed import WHOLE, line, pack
+from celery_wheel.store.packed import WHOLE, pack
 from tests.simulation.model_store import Disk
 
 PARTS = 2
@@ -137,7 +137,7 @@ class Loading:
         if not unfinished:
             return f"{job.name}: rests"
         one = self._rng.choice(unfinished)
-        payload = pack([WHOLE], [line(0, one.slices[one.put].envelope_id)])
+        payload = pack([(WHOLE, [one.slices[one.put].envelope_id])])
         one.put += 1
         self._disk.loads.put(job.name, job.run, one.part, one.number, one.put - 1, {0: payload})
         return f"{job.name}: slice {one.put - 1} of part {one.part} by attempt {one.number}"

@@ -50,6 +50,7 @@ class ShardData:
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     envelopes: dict[str, int] = field(default_factory=dict)
     lanes: dict[int, LaneState] = field(default_factory=lambda: {0: LaneState(0, ORIGIN, ORIGIN)})
+    closed: set[int] = field(default_factory=set)  #: of the lanes
     batches: list[Batch] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     tally: dict[TallyKey, int] = field(default_factory=dict)
@@ -87,6 +88,10 @@ def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived
     resting = ids_in(data, REST, ORIGIN, Position(before_ms, 0))
     free = _free(data, resting, archived)[: max(0, limit - gone)]
     _remove(data, free)
+    for number in data.closed - {batch.lane for batch in data.batches}:
+        if not data.order.get(number):
+            data.closed.remove(number)
+            del data.lanes[number]
     return gone + len(free)
 
 

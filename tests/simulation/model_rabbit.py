@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
+from celery_wheel.engine.port import Chunk, Confirmed, Peeked
 from celery_wheel.errors import BrokerError, Interrupted
-from celery_wheel.store.model import Message, Position, Row, Unreadable
+from celery_wheel.store.model import Message, Row, Unreadable
+from celery_wheel.testing.memory_queue import is_head, peeked
 from tests.simulation.model_redis import no_fault
 
 
@@ -38,7 +40,6 @@ class RabbitServer:
 
 
 class ModelRabbit:
-    keeps_offset = False
     prefetch = 8
 
     def __init__(
@@ -64,20 +65,20 @@ class ModelRabbit:
         self._channel: int | None = None
         self._epoch: int | None = None
 
+    @property
+    def fences(self) -> Literal[False]:
+        return False
+
     # -- the shard -----------------------------------------------------------------------------------
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
+    def adopt(self, shard: int, epoch: int) -> None:
         self._close()
         self.fault("before")
         self._channel = self.server.open()
         self._epoch = epoch
-        return {}
-
-    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        return
 
     def leave(self, shard: int, epoch: int) -> None:
-        if epoch == self._epoch:
+        if self._epoch is not None and epoch >= self._epoch:
             self._close()
 
     def _close(self) -> None:
@@ -90,37 +91,28 @@ class ModelRabbit:
 
     # -- dispatch ------------------------------------------------------------------------------------
 
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
+    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         self.fault("before")
-        published = Published(Verdict.PUBLISHED)
+        answer = Confirmed()
         written: list[int] = []
-        for row in rows:
+        for row in chunk.rows:
+            if not may_send():
+                raise Interrupted("simulated, the shard was given up", self._confirmed(written))
             if self._dies():
                 if not written:
                     raise BrokerError("simulated, before the first message")
                 raise Interrupted("simulated, in a chunk", self._confirmed(written))
             name = row.target
             if name in self.server.missing:
-                published.failed[row.id] = "NO_ROUTE"
+                answer.failed[row.id] = "NO_ROUTE"
                 self._refused(row.id)
             elif name in self.server.full:
-                published.refused[row.id] = "rejected by its queue"
+                answer.refused[row.id] = "rejected by its queue"
             else:
                 self.server.queues.setdefault(name, []).append(row.id)
                 written.append(row.id)
-                self._pushed(row, now_ms, redelivered)
-        return published
+                self._pushed(row, chunk.now_ms, chunk.redelivered)
+        return answer
 
     # -- the wheel queue -----------------------------------------------------------------------------
 
@@ -135,20 +127,27 @@ class ModelRabbit:
         if room > 0:
             held += self.server.wheel[:room]
             del self.server.wheel[:room]
-        more = len(held) > max_count or len(held) == self.prefetch
-        return Peeked(held[:max_count], (self._channel, held[:max_count]), more)
+        found = peeked(held, max_count, max_bytes)
+        found.more |= len(held) == self.prefetch
+        found.token = self._channel, found.arrivals
+        return found
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         self.fault("before")
         channel, arrivals = token  # type: ignore[misc]
-        if channel != self._channel or channel not in self.server.unacked:
+        held = self.server.unacked.get(channel, [])
+        if channel != self._channel or not is_head(arrivals, held):
             return False
-        held = self.server.unacked[channel]
-        assert all(a is b for a, b in zip(held, arrivals, strict=False))
         del held[: len(arrivals)]
         self._trimmed(arrivals)
         self.fault("after")
         return True
+
+    def depth(self, shard: int) -> int:
+        return len(self.server.wheel)
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        return next(iter(self.server.wheel), None)
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         raise AssertionError("the simulation puts no raw messages into the inbox")

@@ -7,31 +7,28 @@ every call and may raise: before it nothing was done, after it the answer is los
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
-from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
-from celery_wheel.errors import Fenced, OffsetLost
+from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
+from celery_wheel.testing.fence import Fence
+from celery_wheel.testing.memory_queue import is_head, peeked
 
 
 @dataclass
 class Keys:
-    """What is in Redis. Messages are shared between copies, lists and dicts are not."""
+    """The contents of Redis. Messages are shared between copies, lists and dicts are not."""
 
     wheel: list[Message | Unreadable] = field(default_factory=list)  #: oldest first
     queues: dict[str, list[int]] = field(default_factory=dict)  #: queue → row ids, oldest first
-    epoch: int | None = None
-    offsets: dict[int, BrokerOffset] = field(default_factory=dict)
+    fence: Fence = field(default_factory=Fence)
 
     def copy(self) -> Keys:
-        return Keys(
-            self.wheel[:],
-            {name: ids[:] for name, ids in self.queues.items()},
-            self.epoch,
-            {lane: copy.copy(offset) for lane, offset in self.offsets.items()},
-        )
+        return Keys(self.wheel[:], {name: ids[:] for name, ids in self.queues.items()}, self.fence.copy())
 
 
 class RedisServer:
@@ -51,7 +48,7 @@ class RedisServer:
         """Forget the last writes; returns what was there and what is there now."""
         before = self.keys
         # Losing the very first offset as well is a flush, not a rollback; that promise is not made.
-        past = [keys for keys in self._past[-writes:] if keys.offsets]
+        past = [keys for keys in self._past[-writes:] if keys.fence.offsets]
         if past:
             self.keys = past[0]
             del self._past[-len(past) :]
@@ -63,7 +60,6 @@ def no_fault(_point: str) -> None:
 
 
 class ModelRedis:
-    keeps_offset = True
     check_epoch = True
     trim_by_content = True
 
@@ -72,6 +68,7 @@ class ModelRedis:
         server: RedisServer,
         now_ms: Callable[[], int],
         *,
+        store: str = "the store",
         fault: Callable[[str], None] = no_fault,
         pushed: Callable[[Row, int], None] = lambda row, now_ms: None,
         refused: Callable[[int], None] = lambda row_id: None,
@@ -79,107 +76,106 @@ class ModelRedis:
     ) -> None:
         self.server = server
         self._now_ms = now_ms
+        self._store = store
         self.fault = fault
         self._pushed = pushed
         self._refused = refused
         self._trimmed = trimmed
+        self._epoch: int | None = None  #: as adopted through this connection, until it is left
 
-    def _fenced(self, epoch: int) -> bool:
-        known = self.server.keys.epoch
-        return self.check_epoch and known is not None and known > epoch
+    @property
+    def fences(self) -> Literal[True]:
+        return True
+
+    @contextmanager
+    def _call(self) -> Iterator[Fence]:
+        self.fault("before")
+        yield self.server.keys.fence
+        self.fault("after")
+
+    def _shown(self, epoch: int) -> int:
+        """Return the epoch that the server sees; a server that checks none sees its own in each call."""
+        return epoch if self.check_epoch else self.server.keys.fence.epoch or epoch
+
+    # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        self.fault("before")
-        if self._fenced(epoch):
-            raise Fenced(f"epoch {self.server.keys.epoch} adopted after {epoch}")
-        self.server.wrote()
-        self.server.keys.epoch = epoch
-        offsets = {
-            lane: BrokerOffset(offset.offset, dict(offset.failed), offset.since)
-            for lane, offset in self.server.keys.offsets.items()
-        }
-        self.fault("after")
+        with self._call() as fence:
+            shown = max(epoch, self._shown(epoch))
+            fence.copy().adopt(shown, self._store)  # it raises before anything is written
+            self.server.wrote()
+            offsets = fence.adopt(shown, self._store)
+        self._epoch = epoch
         return offsets
 
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        self.fault("before")
-        self._must_hold(epoch)
-        self.server.wrote()
-        self.server.keys.offsets[lane] = BrokerOffset(offset)
-        self.fault("after")
+        with self._call() as fence:
+            fence.check(self._shown(epoch))
+            self.server.wrote()
+            fence.set_offset(self._shown(epoch), lane, offset)
 
-    def _must_hold(self, epoch: int) -> None:
-        if self._fenced(epoch):
-            raise Fenced(f"epoch {self.server.keys.epoch} adopted after {epoch}")
-        if self.check_epoch and self.server.keys.epoch != epoch:
-            raise OffsetLost(f"epoch {epoch} is not known")
+    def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
+        with self._call() as fence:
+            fence.check(self._shown(epoch))
+            self.server.wrote()
+            fence.drop(self._shown(epoch), lanes)
 
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        self.fault("before")
-        result = self._publish(epoch, BrokerOffset(to, since=since), lane, from_, rows, now_ms)
-        self.fault("after")
-        return result
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        with self._call() as fence:
+            fence.verify(self._shown(epoch), confirmed)
 
-    def _publish(
-        self, epoch: int, new: BrokerOffset, lane: int, from_: Position, rows: Sequence[Row], now_ms: int
-    ) -> Published:
-        to = new.offset
-        keys = self.server.keys
-        if self._fenced(epoch):
-            return Published(Verdict.FENCED)
-        found = keys.offsets.get(lane)
-        if found is None or (self.check_epoch and keys.epoch != epoch):
-            return Published(Verdict.MISSING)
-        if found.offset >= to:
-            return Published(Verdict.ALREADY, dict(found.failed) if found.offset == to else {})
-        if found.offset != from_:
-            return Published(Verdict.ROLLED_BACK)
+    def publish(self, chunk: Chunk) -> Published:
+        with self._call() as fence:
+            return self._publish(fence, chunk)
+
+    def _publish(self, fence: Fence, chunk: Chunk) -> Published:
+        refused = fence.judge(chunk)
+        if refused is not None:
+            return refused
         self.server.wrote()
         failed: dict[int, str] = {}
-        for row in rows:
+        for row in chunk.rows:
             name = row.queue or row.routing_key
             if name in self.server.wrong_types:
                 failed[row.id] = "WRONGTYPE"
                 self._refused(row.id)
                 continue
-            keys.queues.setdefault(name, []).append(row.id)
-            self._pushed(row, now_ms)
-        keys.offsets[lane] = BrokerOffset(to, failed, new.since)
-        return Published(Verdict.PUBLISHED, dict(failed))
+            self.server.keys.queues.setdefault(name, []).append(row.id)
+            self._pushed(row, chunk.now_ms)
+        return fence.move(chunk, failed)
+
+    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")
-        arrivals = self.server.keys.wheel[:max_count]
-        return Peeked(arrivals, arrivals, len(self.server.keys.wheel) > max_count)
+        if self._epoch is None:
+            raise BrokerError("simulated, peek after leave")
+        return peeked(self.server.keys.wheel, max_count, max_bytes)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
-        self.fault("before")
-        self._must_hold(epoch)
-        assert isinstance(token, list)
-        wheel = self.server.keys.wheel
-        head = wheel[: len(token)]
-        same = len(head) == len(token) and all(a is b for a, b in zip(head, token, strict=True))
-        if self.trim_by_content and not same:
+        if self._epoch is None:
             return False
-        self.server.wrote()
-        del self.server.keys.wheel[: len(token)]
-        self._trimmed(head)
-        self.fault("after")
-        return True
+        with self._call() as fence:
+            fence.check(self._shown(epoch))
+            assert isinstance(token, list)
+            wheel = self.server.keys.wheel
+            if self.trim_by_content and not is_head(token, wheel):
+                return False
+            self.server.wrote()
+            head = wheel[: len(token)]
+            del self.server.keys.wheel[: len(token)]
+            self._trimmed(head)
+            return True
 
     def leave(self, shard: int, epoch: int) -> None:
-        return
+        if self._epoch is not None and epoch >= self._epoch:
+            self._epoch = None
+
+    def depth(self, shard: int) -> int:
+        return len(self.server.keys.wheel)
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        return next(iter(self.server.keys.wheel), None)
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         raise AssertionError("the simulation puts no raw messages into the inbox")
@@ -189,4 +185,4 @@ class ModelRedis:
         return self._now_ms()
 
     def close(self) -> None:
-        return
+        self._epoch = None

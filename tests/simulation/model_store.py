@@ -11,15 +11,17 @@ import bisect
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import (
+    MAX_SEQ,
     REST,
+    UNANNOUNCED,
     UNIQUE,
     WATCH,
-    WITHDRAWN,
+    Cancelled,
     Change,
     Gate,
     InboxItem,
@@ -29,15 +31,17 @@ from celery_wheel.store.model import (
     Position,
     RangeSummary,
     Row,
-    ShardState,
+    ShardRecord,
     TallyKey,
     Tombstone,
     Unreadable,
-    Withdrawn,
 )
 from tests.simulation import model_history
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
+
+#: Behind every row.
+END = Position(2**62, MAX_SEQ)
 
 
 class Disk:
@@ -146,6 +150,10 @@ class ModelStore:
                 bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
             for lane in change.lanes:
                 data.lanes[lane.lane] = lane
+            data.closed = data.closed - {lane.lane for lane in change.lanes} | set(change.closed)
+            for number in change.closed:
+                assert number > 0
+                assert not ids_in(data, number, data.lanes[number].offset, END), "what is pending is in an open lane"
             data.batches += change.batches
             data.outcomes += change.outcomes
             for key, n in change.tally.items():
@@ -155,7 +163,7 @@ class ModelStore:
             self.disk.loads.take_in(change.loaded)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, WITHDRAWN)}
+            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, UNANNOUNCED)}
             over |= {(WATCH, id_) for id_ in change.completed}
             data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
@@ -184,19 +192,23 @@ class ModelStore:
 
     # -- reading -------------------------------------------------------------------------------------
 
-    def state(self, shard: int) -> ShardState:
+    def state(self, shard: int) -> ShardRecord:
         data = self.disk.shard(shard)
-        return ShardState(
+        return ShardRecord(
             shard, data.epoch, data.holder, data.lease_until_ms, data.seq, data.snapshot, data.snapshot_at_ms
         )
 
     def lanes(self, shard: int) -> list[LaneState]:
-        return sorted(self.disk.shard(shard).lanes.values(), key=lambda lane: lane.lane)
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            return [lane for number, lane in sorted(data.lanes.items()) if number not in data.closed]
 
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+        self.fault("read")
         return self.disk.shard(shard).envelopes.keys() & set(envelope_ids)
 
     def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
+        self.fault("read")
         rows = self.slice(shard, lane, after, upto)
         weight = 0
         for n, row in enumerate(rows):
@@ -206,11 +218,13 @@ class ModelStore:
         return upto
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             return [copy_of(data.rows[row_id].row) for row_id in ids_in(data, lane, after, upto)]
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        self.fault("read")
         with self.disk.lock:
             return len(ids_in(self.disk.shard(shard), lane, after, upto))
 
@@ -222,6 +236,7 @@ class ModelStore:
         return RangeSummary(len(rows), sum(row.size for row in rows), tally)
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+        self.fault("read")
         with self.disk.lock:
             return [(id_, copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane != REST]
 
@@ -269,19 +284,28 @@ class ModelStore:
         with self.disk.lock:
             return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
 
-    def take_back(self, item: int) -> bool:
+    def withdraw(self, item: int) -> bool:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
-        with self.disk.lock:
-            found = [data.answers[command_id] for data in self.disk.shards.values() if command_id in data.answers]
-        return dict(found[0].verdicts) if found else None
+        return self.answers([command_id]).get(command_id)
 
-    def tombstones(self, shard: int) -> list[Tombstone]:
-        return list(self.disk.shard(shard).tombstones.values())
+    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        with self.disk.lock:
+            kept = [data.answers for data in self.disk.shards.values()]
+            return {one: dict(data[one].verdicts) for data in kept for one in command_ids if one in data}
+
+    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+        self.fault("read")
+        found = self.disk.shard(shard).tombstones
+        return {task_id: found[task_id] for task_id in task_ids if task_id in found}
+
+    def tombstone_ids(self, shard: int) -> Iterator[str]:
+        return iter(list(self.disk.shard(shard).tombstones))
 
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+        self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             watches = [one for one in data.watches if one.kind == kind and one.key in keys]
@@ -293,13 +317,13 @@ class ModelStore:
             ]
         return sorted(rows, key=lambda one: one[2].position)
 
-    def withdrawn(self, shard: int, after: int, limit: int) -> list[Withdrawn]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[Cancelled]:
         with self.disk.lock:
             data = self.disk.shard(shard)
-            ids = sorted(one.timer_id for one in data.watches if one.kind == WITHDRAWN and one.timer_id > after)
+            ids = sorted(one.timer_id for one in data.watches if one.kind == UNANNOUNCED and one.timer_id > after)
             rows = [data.rows[row_id] for row_id in ids[:limit]]
             return [
-                Withdrawn(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
+                Cancelled(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
             ]
 
     def gates(self, shard: int) -> list[Gate]:
@@ -328,6 +352,7 @@ class ModelStore:
                     self.disk.shard(shard).inbox[item.id] = item
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        self.fault("read")
         with self.disk.lock:
             items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
         if max_bytes is None:

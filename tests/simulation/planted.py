@@ -5,20 +5,27 @@ Each is a way to build a ``World`` with one line of the protocol broken; nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import adoption, claims, commands, completion, dispatch, ingest, load, revision
+from celery_wheel.engine import housekeeping, ingest, prefetch
+from celery_wheel.engine.commands import cancel_move, complete
 from celery_wheel.engine.context import Context, Steps
-from celery_wheel.engine.dispatch import Dispatcher
-from celery_wheel.engine.inbox import Command, Completion
-from celery_wheel.engine.lane import END, Lane
-from celery_wheel.engine.port import Since
-from celery_wheel.engine.term import Term
-from celery_wheel.engine.window import Window
-from celery_wheel.store.model import Change, Gate, Position, Row
+from celery_wheel.engine.delivery import FencedDelivery
+from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.intake import uniqueness
+from celery_wheel.engine.intake.inbox import Command, Completion
+from celery_wheel.engine.port import Confirmed
+from celery_wheel.engine.state.lane import InFlight, Lane
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.tombstones import TombstoneFilter
+from celery_wheel.engine.state.window import Window
+from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.errors import CommitInDoubt, RequestWithdrawn, StoreError
+from celery_wheel.store.model import ORIGIN, Change, Gate, Position, Row
 from tests.simulation.model_loads import ModelLoads
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
@@ -28,58 +35,50 @@ from tests.simulation.world import World
 @contextmanager
 def position_outside_reservation() -> Iterator[type[World]]:
     """Rows get positions, but nothing keeps dispatch from passing them before they are committed."""
-
-    class Broken(Term):
-        def reserve(self, *args: object) -> object:
-            with mock.patch.object(Lane, "reserve", _reserve_nothing):
-                return super().reserve(*args)  # type: ignore[arg-type]
-
-    with mock.patch.object(adoption, "Term", Broken):
+    with _without_reservations(lambda work: work.change.rows):
         yield World
 
 
 @contextmanager
 def outcome_after_the_chunk() -> Iterator[type[World]]:
     """A cancelled row's position is not kept until its outcome is in the store."""
-
-    def careless(*args: object) -> object:
-        with mock.patch.object(Lane, "reserve", _reserve_nothing):
-            return withdraw(*args)  # type: ignore[arg-type]
-
-    withdraw = commands.withdraw
-    with mock.patch.object(commands, "withdraw", careless):
+    with _without_reservations(lambda work: work.rows and not work._moved):
         yield World
 
 
 @contextmanager
 def moved_without_a_reservation() -> Iterator[type[World]]:
     """A row gets another place, and nothing keeps dispatch from passing it before it is committed."""
-
-    def careless(*args: object) -> object:
-        with mock.patch.object(Lane, "reserve", _reserve_nothing):
-            return relocate(*args)  # type: ignore[arg-type]
-
-    relocate = commands.relocate
-    with mock.patch.object(commands, "relocate", careless):
+    with _without_reservations(lambda work: work.rows and work._moved):
         yield World
+
+
+@contextmanager
+def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> Iterator[None]:
+    def careless(self: UnitOfWork) -> None:
+        if concerns(self):
+            self._lowest.clear()
+        reserve(self)
+
+    reserve = UnitOfWork.reserve
+    with mock.patch.object(UnitOfWork, "reserve", careless):
+        yield
 
 
 @contextmanager
 def unknown_without_a_look() -> Iterator[type[World]]:
     """Nobody looks into the wheel queue before a task is said to be unknown."""
 
-    def careless(
-        ctx: Context, term: Term, command: Command, queue_is_empty: bool, anew: Collection[str] = ()
-    ) -> Generator[str, None, bool]:
-        return carry_out(ctx, term, command, True, anew)
+    def careless(ctx: Context, state: ShardState, command: Command, _empty_at_ms: object, *rest: Any) -> object:
+        return carry_out(ctx, state, command, 2**62, *rest)
 
-    carry_out = commands.carry_out
+    carry_out = cancel_move.carry_out
     with mock.patch.object(ingest, "carry_out", careless):
         yield World
 
 
 @contextmanager
-def carried_out_though_taken_back() -> Iterator[type[World]]:
+def carried_out_though_withdrawn() -> Iterator[type[World]]:
     """Nobody looks whether a command is still in the inbox when it is carried out."""
 
     class Careless(ModelStore):
@@ -96,34 +95,32 @@ def carried_out_though_taken_back() -> Iterator[type[World]]:
 
 @contextmanager
 def done_though_handed_over() -> Iterator[type[World]]:
-    """What stands before the watermark is cancelled as well."""
+    """Rows before the watermark are cancelled as well."""
 
-    def careless(term: Term, *args: object) -> object:
-        watermarks = {number: lane.watermark for number, lane in term.lanes.items()}
-        for lane in term.lanes.values():
-            lane.watermark = lane.offset
-        try:
-            return withdraw(term, *args)  # type: ignore[arg-type]
-        finally:
-            for number, watermark in watermarks.items():
-                term.lanes[number].watermark = watermark
+    def careless(self: Lane, position: Position) -> bool:
+        return position <= self.offset
 
-    withdraw = commands.withdraw
-    with mock.patch.object(commands, "withdraw", careless):
+    with mock.patch.object(Lane, "may_have_left", careless):
         yield World
 
 
 @contextmanager
 def no_tombstone() -> Iterator[type[World]]:
     """A task that was cancelled before it came leaves all the same."""
-    with mock.patch.object(Term, "tombstone", return_value=None):
+    with mock.patch.object(TombstoneFilter, "candidates", return_value=[]):
         yield World
 
 
 @contextmanager
 def completed_though_handed_over() -> Iterator[type[World]]:
-    """What is on its way is completed as well."""
-    with mock.patch.object(revision, "handed_over", return_value=False):
+    """Rows on their way to the broker are completed as well."""
+
+    def careless(work: UnitOfWork, *args: object) -> None:
+        with mock.patch.object(ShardState, "may_have_left", return_value=False):
+            revise(work, *args)  # type: ignore[arg-type]
+
+    revise = complete._revise
+    with mock.patch.object(complete, "_revise", careless):
         yield World
 
 
@@ -131,10 +128,10 @@ def completed_though_handed_over() -> Iterator[type[World]]:
 def key_without_a_look() -> Iterator[type[World]]:
     """A key is completed, and what was sent before is still in the wheel queue."""
 
-    def careless(ctx: Context, term: Term, command: Completion, queue_is_empty: bool) -> Generator[str, None, bool]:
-        return complete(ctx, term, command, queue_is_empty=True)
+    def careless(ctx: Context, state: ShardState, command: Completion, _empty_at_ms: object) -> object:
+        return carry_out(ctx, state, command, 2**62)
 
-    complete = completion.complete
+    carry_out = complete.complete
     with mock.patch.object(ingest, "complete", careless):
         yield World
 
@@ -148,15 +145,21 @@ def each_alone_is_unique() -> Iterator[type[World]]:
             self._came.clear()
             each(self, [arrival])
 
-    each = claims._Contest.judge
-    with mock.patch.object(claims._Contest, "judge", judge):
+    each = uniqueness._Contest.judge
+    with mock.patch.object(uniqueness._Contest, "judge", judge):
         yield World
 
 
 @contextmanager
 def what_left_is_unique() -> Iterator[type[World]]:
-    """What was handed over keeps others of its key from waiting."""
-    with mock.patch.object(claims, "handed_over", return_value=False):
+    """A task that was published keeps others of its key from waiting."""
+
+    def careless(self: Any, work: UnitOfWork, *args: Any) -> None:
+        with mock.patch.object(ShardState, "may_have_left", return_value=False):
+            begin(self, work, *args)
+
+    begin = uniqueness._Contest.__init__
+    with mock.patch.object(uniqueness._Contest, "__init__", careless):
         yield World
 
 
@@ -203,51 +206,42 @@ def chunks_gone_before_their_rows() -> Iterator[type[World]]:
     yield Broken
 
 
-def _reserve_nothing(lane: Lane, _lowest: Position) -> int:
-    return _reserve(lane, END)
-
-
-_reserve = Lane.reserve
-
-
 @contextmanager
-def slice_before_the_edge_moves() -> Iterator[type[World]]:
-    """What is committed between the read and the edge is in neither the slice nor the window."""
+def slice_before_the_horizon_moves() -> Iterator[type[World]]:
+    """A row that is committed between the read and the move is in neither the slice nor the window."""
 
-    def read_slice(ctx: Context, term: Term, lane: Lane, after: Position, upto: Position) -> Steps:
+    def read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, upto: Position) -> Steps:
         rows = ctx.store.slice(ctx.shard, lane.number, after, upto)
         yield "sliced"
-        with term.active():
-            slice_ = term.window.begin_load(lane, after, upto)
-        yield "edge moved"
+        with state.active():
+            slice_ = state.window.begin_prefetch(lane, after, upto)
+        yield "horizon moved"
         if slice_ is not None:
-            with term.active():
-                term.window.finish_load(lane, slice_, rows)
-                term.window.evict(term.lanes)
-            yield "loaded"
+            with state.active():
+                state.window.finish_prefetch(lane, slice_, rows)
+                state.window.evict(state.lanes)
+            yield "prefetched"
 
-    with mock.patch.object(load, "_read_slice", read_slice):
+    with mock.patch.object(prefetch, "_read_slice", read_slice):
         yield World
 
 
 @contextmanager
-def hand_before_the_publish() -> Iterator[type[World]]:
-    """The chunk counts as sent, and is settled, before the broker has answered."""
+def offset_before_the_publish() -> Iterator[type[World]]:
+    """The chunk counts as published, and is settled, before the broker has answered."""
+    publish = FencedDelivery.publish
 
-    publish = Dispatcher._publish
+    def hasty(self: FencedDelivery, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+        lane.confirm(flight, now_ms)
+        return publish(self, state, lane, flight, now_ms)
 
-    def hasty(self: Dispatcher, term: Term, chunk: dispatch.Chunk, now_ms: int, since: Since | None) -> dict[int, str]:
-        lane = term.lanes[chunk.lane]
-        lane.confirm(chunk, now_ms)
-        return publish(self, term, chunk, now_ms, since)
-
-    def confirmed(self: Lane, chunk: dispatch.Chunk, now_ms: int, refused: Collection[int] = ()) -> None:
+    def confirmed(self: Lane, flight: InFlight, now_ms: int, refused: Collection[int] = ()) -> None:
         if self.in_flight is not None:
-            confirm(self, chunk, now_ms, refused)
+            confirm(self, flight, now_ms, refused)
 
     confirm = Lane.confirm
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(Dispatcher, "_publish", hasty))
+        stack.enter_context(mock.patch.object(FencedDelivery, "publish", hasty))
         stack.enter_context(mock.patch.object(Lane, "confirm", confirmed))
         yield World
 
@@ -287,10 +281,10 @@ def five_ms_early() -> Iterator[type[World]]:
     """What is nearly due leaves as well."""
     take = Lane.take
 
-    def eager(self: Lane, rows: dict[int, Row], now_ms: int, *rest: Any) -> dispatch.Chunk | None:
+    def eager(self: Lane, rows: dict[int, Row], now_ms: int, *rest: Any) -> InFlight | None:
         return take(self, rows, now_ms + 5, *rest)
 
-    def reap(self: Window, lanes: dict[int, Lane], now_ms: int) -> None:
+    def reap(self: Window, lanes: Any, now_ms: int) -> None:
         advance(self, lanes, now_ms + 5)
 
     advance = Window.reap
@@ -298,15 +292,62 @@ def five_ms_early() -> Iterator[type[World]]:
         yield World
 
 
+@contextmanager
+def closed_with_rows_in_it() -> Iterator[type[World]]:
+    """A lane is put to sleep, and closed, while a part of it is in the store alone or on its way to the broker."""
+
+    class Broken(World):
+        def __init__(self, seed: int) -> None:
+            super().__init__(seed)
+            self.limits = replace(self.limits, lane_idle_ms=0)
+            for scheduler in self.schedulers:
+                scheduler.engine._ctx.limits = self.limits
+
+    with (
+        mock.patch.object(Lane, "is_idle", lambda self: self.number % 512 > 0),
+        mock.patch.object(housekeeping, "END", ORIGIN),
+    ):
+        yield Broken
+
+
+@contextmanager
+def memory_kept_after_a_slice_that_failed() -> Iterator[type[World]]:
+    """The horizon has moved over rows that could not be read, and the holder goes on as if they were in memory."""
+    with mock.patch.object(prefetch, "CommitInDoubt", StoreError):
+        yield World
+
+
+@contextmanager
+def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
+    """It is unknown whether a change is in the store, and the holder goes on as if it were not."""
+
+    def careless(self: UnitOfWork, ctx: Context) -> None:
+        try:
+            write(self, ctx)
+        except CommitInDoubt as error:
+            raise RequestWithdrawn from error
+
+    write = UnitOfWork._write
+    with mock.patch.object(UnitOfWork, "_write", careless):
+        yield World
+
+
+@contextmanager
+def wall_clock_followed_without_asking() -> Iterator[type[World]]:
+    """Due time is whatever the wall clock shows."""
+    with mock.patch.object(DueClock, "now_ms", DueClock.wall_ms):
+        yield World
+
+
 PLANTED: list[Callable[[], object]] = [
     position_outside_reservation,
-    slice_before_the_edge_moves,
-    hand_before_the_publish,
+    slice_before_the_horizon_moves,
+    offset_before_the_publish,
     trim_by_count,
     outcome_after_the_chunk,
     moved_without_a_reservation,
     unknown_without_a_look,
-    carried_out_though_taken_back,
+    carried_out_though_withdrawn,
     done_though_handed_over,
     no_tombstone,
     closed_too_late,
@@ -318,4 +359,8 @@ PLANTED: list[Callable[[], object]] = [
     chunks_gone_before_their_rows,
     no_epoch_check,
     five_ms_early,
+    wall_clock_followed_without_asking,
+    closed_with_rows_in_it,
+    memory_kept_after_a_slice_that_failed,
+    memory_kept_after_a_commit_without_an_answer,
 ]

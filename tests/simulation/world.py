@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 
-from celery_wheel.store.model import REST, WITHDRAWN, Message, Position, Row, Unreadable, Withdrawn
+from celery_wheel.engine.due_clock import TOLERANCE_MS
+from celery_wheel.store.model import REST, UNANNOUNCED, Cancelled, Message, Position, Row, Unreadable
 from tests.simulation.gating import GATES
 from tests.simulation.happenings import ACTIVITIES, START_MS, Happenings, Violation
 
@@ -43,7 +44,7 @@ class World(Happenings):
         found["lost by redis"] = len(self.excused)
         found["told"] = len(self.told)
         found["told twice"] = sum(n > 1 for n in self.told.values())
-        found["taken back"] = len(self.asking.taken_back)
+        found["withdrawn"] = len(self.asking.withdrawn)
         found.update(self.claiming.counts)
         found.update(self.recalling.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
@@ -82,7 +83,7 @@ class World(Happenings):
             not self.disk.shard(0).order.get(lane.lane, []) or data.order[lane.lane][-1][:2] <= lane.offset
             for lane in data.lanes.values()
         )
-        untold = any(one.kind == WITHDRAWN for one in data.watches)
+        untold = any(one.kind == UNANNOUNCED for one in data.watches)
         return settled and not self.wheel() and not data.inbox and not untold and self.loading.is_done()
 
     def _missing(self) -> list[str]:
@@ -93,7 +94,7 @@ class World(Happenings):
             if stored.row.lane != REST and stored.row.position > data.lanes[stored.row.lane].offset
         ] + [arrival.envelope_id for arrival in self.wheel()]
 
-    def tell(self, rows: Sequence[Withdrawn]) -> set[int]:
+    def tell(self, rows: Sequence[Cancelled]) -> set[int]:
         """Whoever keeps the books of tasks; it does not always answer."""
         data = self.disk.shard(0)
         for one in rows:
@@ -109,10 +110,9 @@ class World(Happenings):
         self.gating.pushed(row)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
         self.log.append(f"redis: push of row {row.id} at {row.due_ms - START_MS}, lane {row.lane}")
-        if now_ms < row.eta_ms and not self.clock_steps:  # it may be stepped back between take and publish
+        if now_ms < row.eta_ms and not self.clock_steps:  # it may be set back between take and publish
             raise self._violation(f"row {row.id} was pushed {row.eta_ms - now_ms} ms early")
-        slack_ms = self.limits.max_clock_step_ms + self.limits.max_clock_skew_ms if self.clock_steps else 0
-        if self.clock_ms + slack_ms < row.eta_ms:
+        if self.clock_ms + (TOLERANCE_MS if self.clock_steps else 0) < row.eta_ms:
             raise self._violation(f"row {row.id} was pushed early by the true time")
         if not self.quiet:
             waited = self.disk.shard(0).rows[row.id].accepted_ms < row.eta_ms

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.geometry import Shape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
-from tests.spark import agreement, duck
+from tests import agreement, duck
 
 ROWS = 60_000
 LIMITS = {"queue_1": 300, "app.task_2": 100, "*": 1_000}

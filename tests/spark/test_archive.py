@@ -29,11 +29,11 @@ from celery_wheel.pipeline.archive.state import States
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.store import archive_marks, open_store, schema
+from celery_wheel.store import open_store, schema
+from celery_wheel.store.maintenance import SqlMaintenance
 from celery_wheel.store.model import ORIGIN
-from celery_wheel.store.reshard import reshard
+from tests import duck
 from tests.servers import wait_until
-from tests.spark import duck
 from tests.spark.stores import MakeUrl, Site, fill, replay, site
 from tests.stores.samples import NO_LIMIT, NOW, Holder, place
 
@@ -177,7 +177,7 @@ def break_off(at: str, patch: pytest.MonkeyPatch) -> None:
     if at == "a day is gone":
         patch.setattr(Folder, "replace", in_the_middle)
     if at == "in place":
-        patch.setattr(archive_marks, "note", broken)
+        patch.setattr(SqlMaintenance, "note_archived", broken)
 
 
 @pytest.mark.parametrize("at", ["written to staging", "a day is gone", "in place"])
@@ -312,7 +312,7 @@ def test_what_a_new_shard_forgot_before_it_was_archived_is_told(spark: SparkSess
     archive(one, folder)
     for holder in (one.holder, one.second):
         one.store.release(holder.shard, holder.epoch)
-    reshard(one.store, 3, lambda _key, _task_id, _shards: 2, NOW + 60_000)
+    one.store.maintenance.reshard(3, lambda _key, _task_id, _shards: 2, NOW + 60_000)
     with closing(open_store(one.url, shards=3)) as store:
         third = Holder(store, 2)
         rows = third.slice()

@@ -17,13 +17,16 @@ from celery_wheel.pipeline.archive.standing import look
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import as_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.store import archive_marks, open_store, schema
+from celery_wheel.store import open_store, schema
 from celery_wheel.store.model import ORIGIN, REST, LaneState, Position, Row
-from celery_wheel.store.reshard import reshard
 from tests.stores.samples import NO_LIMIT, NOW, Holder, place
 
 KEY = ("lane", "due_ms", "seq", "batch", "outcome", "id", "shard")
 Event = tuple[object, ...]
+
+
+def _shard_of(_key: str | None, task_id: str, shards: int) -> int:
+    return task_id.encode()[-1] % shards
 
 
 class Walk:
@@ -117,7 +120,7 @@ class Walk:
         assert found.lost == []
         assert self.events() <= self.archived
         if mark or self.random.random() < 0.8:
-            archive_marks.note(self.store.database, self.marks)
+            self.store.maintenance.note_archived(self.marks)
             self.noted = self.marks
 
     def reshard(self, _holder: Holder) -> None:
@@ -125,7 +128,7 @@ class Walk:
             self.store.release(holder.shard, holder.epoch)
         before, shards = self.events(), self.random.randint(1, 4)
         try:
-            reshard(self.store, shards, lambda _key, id_, n: id_.encode()[-1] % n, self.now_ms, archived_only=True)
+            self.store.maintenance.reshard(shards, _shard_of, self.now_ms, archived_only=True)
             self.shards = shards
         except StoreUnusable as error:
             if "is not archived" not in str(error):

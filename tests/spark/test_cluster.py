@@ -19,7 +19,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.tables import read, tail
-from celery_wheel.store import loads
 from tests.postgres import PostgresServer
 from tests.servers import free_port, wait_until
 from tests.spark.stores import fill, site
@@ -161,7 +160,7 @@ def test_jobs_read_and_write_a_store_over_spark_connect(connect: str, tmp_path: 
         command = [sys.executable, "-m", "tests.spark.programs", "remote", connect, one.url, str(rows), str(target)]
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3_000:]
-        [load] = loads.listed(one.store)
+        [load] = one.store.loads.listed()
     scheduled, tailed, archived, late, counted = (json.loads(line) for line in done.stdout.splitlines())
     assert (scheduled["loaded"], scheduled["rejects"]) == (2, {"eta cannot be read: never": 1})
     assert (load.load.rows, load.rows) == (2, 2)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
-from celery_wheel.store import loads, open_store
+from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED
 from tests.spark.stores import fill, site
 from tests.stores.samples import NOW
@@ -55,7 +55,7 @@ def test_the_load_of_the_page_is_loaded(spark: SparkSession, tmp_path: Path) -> 
     [example] = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL)
     exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), {})  # noqa: S102 - ours
     with closing(open_store(url)) as store:
-        [one] = loads.listed(store)
+        [one] = store.loads.listed()
     assert (one.load.name, one.load.state, one.load.rows) == ("trials-2026-11-21", COMMITTED, 3)
 
 

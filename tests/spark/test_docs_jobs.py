@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from celery_wheel.pipeline.cli import command, main
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.jobs.reconcile import KINDS
-from tests.spark import duck
+from tests import duck
 from tests.spark.stores import fill, site
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()

@@ -18,8 +18,8 @@ from flights.instants import elsewhere
 from flights.jobs import LAST, Jobs
 from pyspark.sql import SparkSession
 
-from celery_wheel.broker.envelope import decode
-from celery_wheel.engine.bulk import unpacked
+from celery_wheel.broker.reader import Reader
+from celery_wheel.engine.intake.load_chunks import unpacked
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Message
 from celery_wheel.store.sql import SqlStore
@@ -57,7 +57,7 @@ def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> Jobs:
 
 def loaded(store: SqlStore) -> list[Message]:
     chunks = store.read_loads(0, 10**9)
-    found = [one for chunk in chunks for one in unpacked(chunk, lambda raw: decode(raw, 2**23))]
+    found = [one for chunk in chunks for one in unpacked(chunk, lambda raw: Reader("wheel", 2**23).decode(raw))]
     assert all(isinstance(one, Message) for one in found)
     return found
 

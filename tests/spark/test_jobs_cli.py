@@ -18,7 +18,7 @@ from celery_wheel.pipeline.figures import forecast as figures_of_forecast
 from celery_wheel.pipeline.figures import lateness as figures_of_lateness
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.results import Results
-from tests.spark import duck
+from tests import duck
 from tests.spark.stores import fill, site
 from tests.stores.samples import NOW
 

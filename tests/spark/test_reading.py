@@ -15,9 +15,8 @@ from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PEND
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import PushingReader, WheelReader
 from celery_wheel.pipeline.tables import read
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Criteria
 from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.ports.pages import Criteria
 from tests.spark.stores import MakeUrl, Site, fill, site
 from tests.stores.samples import NOW, place
 
@@ -43,7 +42,7 @@ def test_pending_is_what_waits(spark: SparkSession, make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "pending", one.url, partitions=3)
-        page = browse.pending(one.store, Criteria())
+        page = one.store.browse.pending(Criteria())
         assert positions(frame) == [task.position for task in page.items]
         [beside] = frame.where("queue = 'by.key'").collect()
     assert (beside.lane, beside.due_ms, beside.key, beside.priority) == (3, NOW + 1_500, None, None)
@@ -54,9 +53,9 @@ def test_history_is_what_left_and_what_became_of_the_rest(spark: SparkSession, m
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "history", one.url)
-        left = {task.position: task for task in browse.dispatched(one.store, Criteria()).items}
-        batches = {found.id for found in browse.batches(one.store, Criteria()).items}
-        stopped = browse.outcomes(one.store, ["rejected", "moved"], Criteria()).items
+        left = {task.position: task for task in one.store.browse.dispatched(Criteria()).items}
+        batches = {found.id for found in one.store.browse.batches(Criteria()).items}
+        stopped = one.store.browse.outcomes(["rejected", "moved"], Criteria()).items
         rows = frame.collect()
     gone = [row for row in rows if row.outcome == "dispatched"]
     assert {Position(row.due_ms, row.seq): (row.task_id, row.queue, row.lateness_ms) for row in gone} == {

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import rows
 from celery_wheel.pipeline.rows import Rules
+from celery_wheel.store.text import END_OF_TIME_MS
 
 NOW_MS = 1_900_000_000_000
 NOW = datetime.fromtimestamp(NOW_MS // 1_000, UTC)
@@ -66,7 +66,7 @@ def test_each_row_that_is_none_says_why_and_keeps_what_it_had(spark: SparkSessio
     for text, start in zip(
         said[1:],
         [
-            "task must be a text of 1 to 512 characters",
+            "task must be a text, got None",
             "args must be a list as JSON, got '{}'",
             "args must be a list as JSON, got '['",
             "eta cannot be read: soon",

@@ -20,12 +20,13 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 from sqlalchemy import select
 
-from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.names import shard_of
-from celery_wheel.engine.bulk import unpacked
+from celery_wheel.broker.reader import Reader
+from celery_wheel.engine.intake.load_chunks import unpacked
 from celery_wheel.errors import StoreError
 from celery_wheel.pipeline.source.write import writer
-from celery_wheel.store import loads, open_store
+from celery_wheel.store import open_store
+from celery_wheel.store.loads import SqlLoads
 from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
 from celery_wheel.store.schema import load_chunk
 from celery_wheel.store.sql import SqlStore
@@ -86,14 +87,14 @@ def waiting(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(store.shards):
         for chunk in store.read_loads(shard, 10**9):
-            for one in unpacked(chunk, lambda raw: decode(raw, 2**23)):
+            for one in unpacked(chunk, lambda raw: Reader("wheel", 2**23).decode(raw)):
                 assert isinstance(one, Message)
                 found.append(one)
     return found
 
 
 def listed(site: Site) -> list[tuple[str, str, int]]:
-    return [(one.load.name, one.load.state, one.rows) for one in loads.listed(site.store)]
+    return [(one.load.name, one.load.state, one.rows) for one in site.store.loads.listed()]
 
 
 def fail_once(marker: Path, after: int) -> Any:
@@ -217,7 +218,7 @@ def test_a_store_that_ends_the_session_is_said_in_words_of_a_load(site: Site, mo
     rows = pa.RecordBatch.from_pylist([{"task": "app.remind", "eta_ms": START_MS, "queue": "mail"}])
     schema = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
     begun = writer({"url": site.url, "batch": "monday"}, schema)
-    monkeypatch.setattr(loads, "put", ended)
+    monkeypatch.setattr(SqlLoads, "put", ended)
     with pytest.raises(StoreError, match="the batch 'monday' was broken off, and nothing of it is scheduled; load it"):
         begun.write(iter([rows]))
 

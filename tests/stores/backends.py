@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from celery_wheel.store import open_store
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from celery_wheel.store.sql import SqlStore
 from tests.simulation.model_store import Disk, ModelStore
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
 from tests.stores.backends import ALL, SQL, SqlBackend

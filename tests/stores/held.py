@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from celery_wheel.store import changes, open_store
-from celery_wheel.store.copying import Copied
+from celery_wheel.store.postgresql.copying import Copied
 from tests.stores.samples import NOW, Holder
 
 LEASE = 2_000

@@ -25,7 +25,7 @@ from celery_wheel.store.model import (
     TallyKey,
     Unreadable,
 )
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.servers import wait_until
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS

@@ -11,7 +11,7 @@ import pytest
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import ORIGIN, REST, Change, LaneState, Row, TallyKey
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import EVERYTHING, NOW, Holder, hour_of, ids, message
 
 UNICODE = "Größe-漢字-🎡-\u200f-'\"%s;--"

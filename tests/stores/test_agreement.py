@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pytest
 
 from celery_wheel.store.model import ORIGIN, REST, Batch, Change, LaneState, Move, NewRow, Outcome, Position, TallyKey
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from celery_wheel.store.sql import SqlStore
 from tests.stores.backends import model
 from tests.stores.samples import END, EVERYTHING, NOW, Holder

@@ -9,11 +9,10 @@ from sqlalchemy import select
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.store import archive_marks, schema
-from celery_wheel.store.archive_marks import Waiting
+from celery_wheel.store import schema
 from celery_wheel.store.model import ORIGIN, REST, Position
-from celery_wheel.store.port import Store
-from celery_wheel.store.reshard import reshard
+from celery_wheel.store.ports import Store
+from celery_wheel.store.ports.maintenance import Unarchived
 from celery_wheel.store.sql import SqlStore
 from tests.simulation.model_store import ModelStore
 from tests.stores.samples import NO_LIMIT, NOW, Holder, place
@@ -27,7 +26,7 @@ def note(store: Store, marks: Mapping[int, int]) -> None:
         store.disk.archived.update({shard: max(n, store.disk.archived.get(shard, 0)) for shard, n in marks.items()})
     else:
         assert isinstance(store, SqlStore)
-        archive_marks.note(store.database, marks)
+        store.maintenance.note_archived(marks)
 
 
 def forget(holder: Holder, before_ms: int = LATER, max_bytes: int = NO_LIMIT, limit: int = 1_000) -> int:
@@ -116,8 +115,8 @@ def test_an_outcome_that_is_not_archived_keeps_a_row_that_left(holder: Holder) -
 
 
 def test_each_shard_has_a_mark_of_its_own_that_is_only_raised(sql_store: SqlStore) -> None:
-    archive_marks.note(sql_store.database, {0: 700, 1: 513})
-    archive_marks.note(sql_store.database, {0: 256, 1: 1_025})
+    sql_store.maintenance.note_archived({0: 700, 1: 513})
+    sql_store.maintenance.note_archived({0: 256, 1: 1_025})
     assert (marks(sql_store), marks(sql_store, 1)) == ((700, 0), (1_025, 0))
 
 
@@ -137,19 +136,19 @@ def test_the_highest_number_of_what_went_is_kept(sql_store: SqlStore, sql_holder
 
 
 def test_what_waits_for_the_archive_is_told_with_its_age(sql_store: SqlStore, sql_holder: Holder) -> None:
-    assert archive_marks.waiting(sql_store.database) == []
+    assert sql_store.maintenance.unarchived() == []
     rows = sql_holder.accept(NOW, NOW + 1, NOW + 2)
     sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 10)
     first = sql_holder.highest_seq
     sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 20)
     sql_holder.apply(outcomes=[sql_holder.outcome(rows[2].id, at_ms=NOW + 30)])
-    assert archive_marks.waiting(sql_store.database) == [Waiting(0, 0, NOW + 10)]
-    archive_marks.note(sql_store.database, {0: first})
-    assert archive_marks.waiting(sql_store.database) == [Waiting(0, first, NOW + 20)]
-    archive_marks.note(sql_store.database, {0: sql_holder.highest_seq - 1})
-    assert [one.at_ms for one in archive_marks.waiting(sql_store.database)] == [NOW + 30]
-    archive_marks.note(sql_store.database, {0: sql_holder.highest_seq})
-    assert archive_marks.waiting(sql_store.database) == []
+    assert sql_store.maintenance.unarchived() == [Unarchived(0, 0, NOW + 10)]
+    sql_store.maintenance.note_archived({0: first})
+    assert sql_store.maintenance.unarchived() == [Unarchived(0, first, NOW + 20)]
+    sql_store.maintenance.note_archived({0: sql_holder.highest_seq - 1})
+    assert [one.at_ms for one in sql_store.maintenance.unarchived()] == [NOW + 30]
+    sql_store.maintenance.note_archived({0: sql_holder.highest_seq})
+    assert sql_store.maintenance.unarchived() == []
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -163,8 +162,8 @@ def test_a_shard_goes_only_with_its_history_archived(make_sql_store: Callable[[]
     note(store, {1: holder.highest_seq - (0 if archived else 1)})
     if not archived:
         with pytest.raises(StoreUnusable, match=r"shard 1 has history that is not archived.* nothing was changed; run"):
-            reshard(store, 1, shard_of, LATER, archived_only=True)
-    assert reshard(store, 1, shard_of, LATER, archived_only=archived).forgotten == 2
+            store.maintenance.reshard(1, shard_of, LATER, archived_only=True)
+    assert store.maintenance.reshard(1, shard_of, LATER, archived_only=archived).forgotten == 2
     assert [row.id for row in store.slice(0, 0, ORIGIN, Position(2**62, 0))] == [waiting.id]
 
 
@@ -177,7 +176,7 @@ def test_marks_stay_with_the_history_of_their_shard(make_sql_store: Callable[[],
     outcome = first.highest_seq
     note(store, {0: outcome - 1})
     store.release(0, first.epoch)
-    reshard(store, 3, lambda key, task_id, shards: 2, NOW)
+    store.maintenance.reshard(3, lambda key, task_id, shards: 2, NOW)
     assert [marks(store, shard)[0] for shard in range(2)] == [outcome - 1, 0]
     third = Holder(store, 2)
     [moved] = third.slice()
@@ -199,9 +198,9 @@ def test_what_left_and_waits_again_moves_only_when_it_is_archived_that_it_left(
     holder.put_offset(ORIGIN)
     store.release(0, holder.epoch)
     with pytest.raises(StoreUnusable, match=r"shard 0 left and wait again.* is not archived; nothing was changed; run"):
-        reshard(store, 3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True)
+        store.maintenance.reshard(3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True)
     note(store, {0: holder.highest_seq})
-    assert reshard(store, 3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True).moved == 1
+    assert store.maintenance.reshard(3, lambda key, task_id, shards: 2, NOW + 60_000, archived_only=True).moved == 1
 
 
 def test_numbers_and_marks_of_a_shard_that_is_no_more_do_not_come_again(make_sql_store: Callable[[], SqlStore]) -> None:
@@ -212,6 +211,6 @@ def test_numbers_and_marks_of_a_shard_that_is_no_more_do_not_come_again(make_sql
     store.release(1, holder.epoch)
     note(store, {1: holder.highest_seq})
     for shards in (1, 2):
-        reshard(store, shards, shard_of, NOW + 60_000, archived_only=True)
+        store.maintenance.reshard(shards, shard_of, NOW + 60_000, archived_only=True)
     assert store.state(1).seq > holder.highest_seq
     assert marks(store, 1) == (store.state(1).seq, 0)

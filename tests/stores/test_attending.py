@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import LEASE, NOW
 
 

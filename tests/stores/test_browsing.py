@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Criteria, Page, Task
+from celery_wheel.store.browse import overview
 from celery_wheel.store.browse import pages as pages_module
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
+from celery_wheel.store.ports.pages import Criteria, Page, Task
 from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import NOW, Holder, hour_of, ids, place
 
@@ -46,7 +46,7 @@ def test_pending_tasks_come_in_the_order_in_which_they_leave_whatever_their_shar
     sql_holder.apply(rows=aside)
     wanted = ids(sorted([*rows, *aside], key=place))
     for limit in (1, 3, 7, 1000):
-        assert walk(lambda after, n=limit: browse.pending(sql_store, EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
+        assert walk(lambda after, n=limit: sql_store.browse.pending(EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
 
 
 def test_rows_are_found_by_their_ids_whatever_became_of_them(
@@ -55,8 +55,8 @@ def test_rows_are_found_by_their_ids_whatever_became_of_them(
     rows = sorted([*sql_holder.accept(*range(NOW, NOW + 600)), *second.accept(NOW + 5)], key=place)
     sql_holder.apply(moves=[sql_holder.rest(rows[-1], NOW + 1_000)])
     sql_holder.settle(ORIGIN, place(rows[0]))
-    assert [one.id for one in browse.tasks(sql_store, [*reversed(ids(rows)), 2**60, -1])] == ids(rows)
-    assert browse.tasks(sql_store, []) == []
+    assert [one.id for one in sql_store.browse.tasks([*reversed(ids(rows)), 2**60, -1])] == ids(rows)
+    assert sql_store.browse.tasks([]) == []
 
 
 def test_what_left_is_no_longer_pending_and_has_the_time_at_which_it_left(
@@ -65,18 +65,18 @@ def test_what_left_is_no_longer_pending_and_has_the_time_at_which_it_left(
     rows = sql_holder.accept(*range(NOW, NOW + 10))
     sql_holder.settle(ORIGIN, place(rows[3]), at_ms=NOW + 100)
     sql_holder.settle(place(rows[3]), place(rows[6]), at_ms=NOW + 200)
-    assert walk(lambda after: browse.pending(sql_store, EVERYTHING, after, 2), ORIGIN) == ids(rows[7:])
-    page = browse.dispatched(sql_store, EVERYTHING, limit=5)
+    assert walk(lambda after: sql_store.browse.pending(EVERYTHING, after, 2), ORIGIN) == ids(rows[7:])
+    page = sql_store.browse.dispatched(EVERYTHING, limit=5)
     assert [one.id for one in page.items] == ids(rows[6:1:-1])
     assert [one.late_ms for one in page.items] == [194, 195, 196, 97, 98]
-    rest = browse.dispatched(sql_store, EVERYTHING, page.next or ORIGIN, 5)
+    rest = sql_store.browse.dispatched(EVERYTHING, page.next or ORIGIN, 5)
     assert ([one.id for one in rest.items], rest.next) == (ids(rows[1::-1]), None)
 
 
 def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW)
     sql_holder.put_offset(place(rows[0]))
-    (only,) = browse.dispatched(sql_store, EVERYTHING).items
+    (only,) = sql_store.browse.dispatched(EVERYTHING).items
     assert (only.dispatched_ms, only.late_ms) == (None, None)
 
 
@@ -93,7 +93,7 @@ def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
         holder.apply(tally=tally)
 
     def found(**criteria: object) -> list[int]:
-        return [one.id for one in browse.pending(sql_store, Criteria(**criteria)).items]  # type: ignore[arg-type]
+        return [one.id for one in sql_store.browse.pending(Criteria(**criteria)).items]  # type: ignore[arg-type]
 
     assert found(task="app.b") == ids([b[0], *other, b[1]])
     assert found(queue="y") == ids([b[0], *other, b[1]])
@@ -102,7 +102,7 @@ def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
     assert found(from_ms=NOW + 5, to_ms=NOW + HOUR_MS) == ids([b[0], *other])
     assert found(task="app.b", from_ms=NOW + 6) == ids([*other, b[1]])
     assert found(shard=2) == []
-    everything = browse.dispatched(sql_store, Criteria(task="app.b"))
+    everything = sql_store.browse.dispatched(Criteria(task="app.b"))
     assert everything.items == []
 
 
@@ -114,11 +114,11 @@ def test_a_filter_looks_at_so_many_rows_and_says_where_to_go_on(
     rows = [sql_holder.row(NOW + n, task="app.rare" if n in (3, 25, 47) else "app.often") for n in range(50)]
     sql_holder.apply(rows=rows, tally={hour_of(rows[3]): 3})
     rare = Criteria(task="app.rare")
-    first = browse.pending(sql_store, rare, limit=5)
+    first = sql_store.browse.pending(rare, limit=5)
     assert ([one.id for one in first.items], first.next) == ([rows[3].id], place(rows[9]))
-    assert walk(lambda after: browse.pending(sql_store, rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
+    assert walk(lambda after: sql_store.browse.pending(rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
     sql_holder.put_offset(place(rows[-1]))
-    found = walk(lambda before: browse.dispatched(sql_store, rare, before, 2), pages_module.END)
+    found = walk(lambda before: sql_store.browse.dispatched(rare, before, 2), pages_module.END)
     assert found == ids([rows[n] for n in (47, 25, 3)])
 
 
@@ -130,32 +130,32 @@ def test_what_was_set_aside_comes_latest_first_with_its_reason(sql_holder: Holde
         outcomes=[sql_holder.outcome(one.id, "rejected", NOW + n) for n, one in enumerate(bad)],
     )
     sql_holder.apply(moves=[sql_holder.rest(rows[0])], outcomes=[sql_holder.outcome(rows[0].id, "cancelled", NOW + 1)])
-    page = browse.outcomes(sql_store, ["rejected"], EVERYTHING, limit=2)
+    page = sql_store.browse.outcomes(["rejected"], EVERYTHING, limit=2)
     assert [one.timer_id for one in page.items] == [bad[2].id, bad[1].id]
     assert page.items[0].reason == "asked for"
-    both = browse.outcomes(sql_store, ["rejected", "cancelled"], EVERYTHING)
+    both = sql_store.browse.outcomes(["rejected", "cancelled"], EVERYTHING)
     assert [one.at_ms - NOW for one in both.items] == [2, 1, 1, 0]
-    assert browse.outcomes(sql_store, ["rejected"], EVERYTHING, page.next or ORIGIN).items[0].timer_id == bad[0].id
+    assert sql_store.browse.outcomes(["rejected"], EVERYTHING, page.next or ORIGIN).items[0].timer_id == bad[0].id
 
 
 def test_one_message_with_its_bytes_and_what_became_of_it(sql_holder: Holder, sql_store: SqlStore) -> None:
     early, late, gone = sql_holder.accept(NOW, NOW + 10, NOW + 20, task_id="same", body=b"\x00\xff")
     sql_holder.settle(ORIGIN, place(early), at_ms=NOW + 3)
     sql_holder.apply(moves=[sql_holder.rest(gone)], outcomes=[sql_holder.outcome(gone.id)])
-    found = browse.find(sql_store, "same")
+    found = sql_store.browse.find("same")
     assert {one.task.id: one.state for one in found} == {
         early.id: "dispatched",
         late.id: "pending",
         gone.id: "cancelled",
     }
-    left = browse.detail(sql_store, early.id)
+    left = sql_store.browse.detail(early.id)
     assert left is not None
     assert (left.task.late_ms, left.body, left.queue, left.outcomes) == (3, b"\x00\xff", "celery", [])
     assert left.envelope_id == early.message.envelope_id
     sql_holder.apply(lanes=[LaneState(0, Position(*place(early)), Position(*place(late)))])
-    assert [one.state for one in browse.find(sql_store, "same") if one.task.id == late.id] == ["leaving"]
-    assert browse.detail(sql_store, 12345) is None
-    assert browse.find(sql_store, "nobody") == []
+    assert [one.state for one in sql_store.browse.find("same") if one.task.id == late.id] == ["leaving"]
+    assert sql_store.browse.detail(12345) is None
+    assert sql_store.browse.find("nobody") == []
 
 
 def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
@@ -163,15 +163,15 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     sql_holder.apply(tally={hour_of(rows[0]): 5, hour_of(rows[1]): 2})
     other = second.accept(NOW, queue="mail", task="app.mail")
     second.apply(tally={hour_of(other[0]): 1})
-    due = browse.due_by_hour(sql_store)
+    due = sql_store.browse.due_by_hour()
     assert [(one.shard, one.from_ms, one.pending) for one in due] == [(0, NOW, 5), (0, NOW + HOUR_MS, 2), (1, NOW, 1)]
-    names = browse.names(sql_store)
+    names = sql_store.browse.names()
     assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
     with sql_store.database.snapshot() as connection:
-        assert browse.next_due(connection, 0, sql_store.lanes_seen_by(connection, 0)) == {0: NOW}
-        assert browse.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) == {}
+        assert overview.next_due(connection, 0, sql_store.lanes_seen_by(connection, 0)) == {0: NOW}
+        assert overview.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) == {}
     sql_store.attend("a", NOW, 1)
-    assert browse.schedulers(sql_store) == {"a": NOW}
+    assert sql_store.browse.schedulers() == {"a": NOW}
 
 
 def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
@@ -179,8 +179,8 @@ def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_s
     sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)
     sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 2)
     second.settle(ORIGIN, place(second.accept(NOW)[0]), at_ms=NOW + 3)
-    page = browse.batches(sql_store, EVERYTHING, limit=2)
-    last = browse.batches(sql_store, EVERYTHING, page.next or ORIGIN, 2)
+    page = sql_store.browse.batches(EVERYTHING, limit=2)
+    last = sql_store.browse.batches(EVERYTHING, page.next or ORIGIN, 2)
     found = [one.dispatched_ms - NOW for one in [*page.items, *last.items]]
     assert (found, last.next) == ([3, 2, 1], None)
     assert page.items[1].to == place(rows[1])
@@ -193,7 +193,7 @@ def test_the_tasks_of_a_rare_name_have_their_times_however_many_settlements_are_
     places = [ORIGIN, *map(place, rows)]
     batches = [sql_holder.batch(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
     sql_holder.apply(rows=rows, batches=batches, lanes=[LaneState(0, places[-1], places[-1])])
-    page = browse.dispatched(sql_store, Criteria(task="app.rare"))
+    page = sql_store.browse.dispatched(Criteria(task="app.rare"))
     assert [(one.due_ms - NOW, one.late_ms) for one in page.items] == [(598, 7), (299, 7), (0, 7)]
 
 
@@ -202,7 +202,7 @@ def test_after_a_replay_a_task_has_the_time_at_which_it_left_first(sql_holder: H
     sql_holder.settle(ORIGIN, place(rows[2]), at_ms=NOW + 10)
     sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # again, and less far
     sql_holder.put_offset(place(rows[2]))
-    assert [one.late_ms for one in browse.dispatched(sql_store, EVERYTHING).items] == [10, 10, 10]
+    assert [one.late_ms for one in sql_store.browse.dispatched(EVERYTHING).items] == [10, 10, 10]
 
 
 def test_what_was_set_aside_is_looked_at_so_far_and_of_a_time(
@@ -217,7 +217,7 @@ def test_what_was_set_aside_is_looked_at_so_far_and_of_a_time(
         outcomes=[sql_holder.outcome(row.id, "rejected", NOW + n) for n, row in enumerate(rows)],
     )
     rare = Criteria(task="app.rare")
-    first = browse.outcomes(sql_store, ["rejected"], rare, limit=5)
+    first = sql_store.browse.outcomes(["rejected"], rare, limit=5)
     assert [one.at_ms - NOW for one in first.items] == [25]
     assert first.next is not None
     assert first.next.due_ms == NOW + 20
@@ -227,9 +227,9 @@ def test_what_was_set_aside_is_looked_at_so_far_and_of_a_time(
         seen += [one.at_ms - NOW for one in page.items]
         if page.next is None:
             break
-        page = browse.outcomes(sql_store, ["rejected"], rare, page.next, limit=5)
+        page = sql_store.browse.outcomes(["rejected"], rare, page.next, limit=5)
     assert seen == [25, 3]
-    of_a_time = browse.outcomes(sql_store, ["rejected"], Criteria(from_ms=NOW + 5, to_ms=NOW + 8))
+    of_a_time = sql_store.browse.outcomes(["rejected"], Criteria(from_ms=NOW + 5, to_ms=NOW + 8))
     assert [one.at_ms - NOW for one in of_a_time.items] == [7, 6, 5]
 
 
@@ -237,7 +237,7 @@ def test_messages_of_an_id_come_latest_due_first_whatever_their_shard(
     sql_holder: Holder, second: Holder, sql_store: SqlStore
 ) -> None:
     rows = [*sql_holder.accept(NOW, NOW + 20, task_id="same"), *second.accept(NOW + 10, task_id="same")]
-    assert [one.task.id for one in browse.find(sql_store, "same")] == ids([rows[1], rows[2], rows[0]])
+    assert [one.task.id for one in sql_store.browse.find("same")] == ids([rows[1], rows[2], rows[0]])
 
 
 def test_a_page_is_of_one_moment(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -266,10 +266,10 @@ def test_pages_go_by_an_index(sql_store: SqlStore, sql_holder: Holder) -> None:
 
     event.listen(engine, "before_cursor_execute", note)
     for criteria in (EVERYTHING, Criteria(task="app.remind", queue="celery", from_ms=NOW - 5, to_ms=NOW + 5)):
-        browse.pending(sql_store, criteria)
-        browse.dispatched(sql_store, criteria)
-        browse.outcomes(sql_store, ["rejected"], criteria)
-        browse.batches(sql_store, criteria)
+        sql_store.browse.pending(criteria)
+        sql_store.browse.dispatched(criteria)
+        sql_store.browse.outcomes(["rejected"], criteria)
+        sql_store.browse.batches(criteria)
     event.remove(engine, "before_cursor_execute", note)
     assert len(said) > 8
     sqlite = engine.dialect.name == "sqlite"

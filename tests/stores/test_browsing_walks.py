@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.store import browse
-from celery_wheel.store.browse import Criteria, Page, pages, when
+from celery_wheel.store.browse import pages, when
 from celery_wheel.store.model import HOUR_MS, ORIGIN, REST, LaneState, NewRow, Position, TallyKey
+from celery_wheel.store.ports.pages import Criteria, Page
 from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import NOW, Holder, hour_of, place
 
@@ -132,7 +132,7 @@ class World:
         holder = self.rng.choice(self.holders)
         self.forgot |= self.store.forget(holder.shard, holder.epoch, self.now - 100_000, 2**60, 3) > 0
         for row_id in [i for i in self.place if self.shard[i] == holder.shard]:
-            if browse.detail(self.store, row_id) is None:
+            if self.store.browse.detail(row_id) is None:
                 assert self.settled(row_id) or row_id in self.kind, "something pending was forgotten"
                 del self.place[row_id]
 
@@ -185,7 +185,7 @@ def test_whatever_happens_between_two_pages_what_stays_comes_once(sql_store: Sql
                 del throughout[row_id]
 
         def turn(after: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return browse.pending(sql_store, wanted, after, limit)
+            return sql_store.browse.pending(wanted, after, limit)
 
         found = walk(turn, ORIGIN, between, 1)
         lines = [one.position for one in found]
@@ -204,10 +204,10 @@ def test_at_rest_every_page_is_the_models(sql_store: SqlStore, seed: int, monkey
         wanted, limit = criteria_of(world.rng), world.rng.randrange(1, 9)
 
         def forward(after: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return browse.pending(sql_store, wanted, after, limit)
+            return sql_store.browse.pending(wanted, after, limit)
 
         def backward(before: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return browse.dispatched(sql_store, wanted, before, limit)
+            return sql_store.browse.dispatched(wanted, before, limit)
 
         found = walk(forward, ORIGIN, lambda: None, 1)
         assert {one.id: one.position for one in found} == world.pending(wanted)
@@ -216,7 +216,7 @@ def test_at_rest_every_page_is_the_models(sql_store: SqlStore, seed: int, monkey
         if not world.forgot:  # else nobody may know when one left, or only of a replay
             assert {one.id: one.dispatched_ms for one in left} == {one.id: world.left_ms[one.id] for one in left}
     for row_id in world.place:
-        one = browse.detail(sql_store, row_id)
+        one = sql_store.browse.detail(row_id)
         assert one is not None
         waits = "dispatched" if world.settled(row_id) else "pending"
         assert one.state == world.kind.get(row_id, waits)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import REST, WITHDRAWN, Answer, Gate, Tombstone, Watch
-from celery_wheel.store.port import Store
+from celery_wheel.store import desk
+from celery_wheel.store.model import REST, UNANNOUNCED, Answer, Gate, Tombstone, Watch
+from celery_wheel.store.ports import Store
 from tests.stores.samples import NOW, Holder
 
 MINUTE = 60_000
@@ -39,18 +40,26 @@ def test_an_answer_is_there_together_with_the_commands_leaving(holder: Holder) -
     assert store.answer(command_id()) is None
 
 
+def test_the_answers_to_many_commands_are_read_at_once(holder: Holder) -> None:
+    store, ids = holder.store, [command_id() for _ in range(120)]
+    holder.apply(answers=[Answer(one, {str(n): "done"}, NOW) for n, one in enumerate(ids)])
+    asked = [*ids, command_id(), ids[0]]
+    assert store.answers(asked) == {one: {str(n): "done"} for n, one in enumerate(ids)}
+    assert store.answers([]) == {}
+
+
 def test_who_takes_a_command_back_knows_whether_it_was_in_time(holder: Holder) -> None:
     store = holder.store
     item = store.ask(0, "cancel", b"{}")
     assert store.asked(item) == b"{}"
-    assert store.take_back(item)
-    assert not store.take_back(item)
+    assert store.withdraw(item)
+    assert not store.withdraw(item)
     assert store.asked(item) is None
     assert store.read_inbox(0, 10) == []
     taken = store.ask(0, "cancel", b"{}")
     assert taken != item
     holder.apply(inbox=[taken])
-    assert not store.take_back(taken)
+    assert not store.withdraw(taken)
 
 
 def test_old_answers_and_tombstones_go(holder: Holder) -> None:
@@ -61,7 +70,7 @@ def test_old_answers_and_tombstones_go(holder: Holder) -> None:
     )
     store.expire(0, holder.epoch, NOW + MINUTE + 1, NOW + MINUTE)
     assert (store.answer(old), store.answer(young)) == (None, {"b": "done"})
-    assert [one.task_id for one in store.tombstones(0)] == ["b"]
+    assert [*store.tombstone_ids(0)] == ["b"]
 
 
 def test_who_was_fenced_expires_nothing(holder: Holder) -> None:
@@ -70,7 +79,7 @@ def test_who_was_fenced_expires_nothing(holder: Holder) -> None:
     holder.acquire()
     with pytest.raises(Fenced):
         holder.store.expire(0, epoch, NOW + 1, NOW)
-    assert len(holder.store.tombstones(0)) == 1
+    assert [*holder.store.tombstone_ids(0)] == ["a"]
 
 
 # -- what is kept ---------------------------------------------------------------------------------------
@@ -79,8 +88,28 @@ def test_who_was_fenced_expires_nothing(holder: Holder) -> None:
 def test_a_later_tombstone_takes_the_place(holder: Holder) -> None:
     holder.apply(tombstones=[Tombstone("a", NOW, "first", "anna")])
     holder.apply(tombstones=[Tombstone("a", NOW + 1, "second", "ben")])
-    assert holder.store.tombstones(0) == [Tombstone("a", NOW + 1, "second", "ben")]
-    assert holder.store.tombstones(1) == []
+    assert holder.store.tombstones(0, ["a"]) == {"a": Tombstone("a", NOW + 1, "second", "ben")}
+    assert holder.store.tombstones(1, ["a"]) == {}
+
+
+def test_tombstones_are_found_by_their_task_ids(holder: Holder) -> None:
+    wanted = [Tombstone(f"task-{number}", NOW + number, "paid", "anna") for number in range(120)]
+    holder.apply(tombstones=wanted)
+    store = holder.store
+    assert store.tombstones(0, []) == {}
+    assert store.tombstones(0, ["task-7", "unknown", "task-0", "task-7"]) == {
+        "task-0": wanted[0],
+        "task-7": wanted[7],
+    }
+    assert store.tombstones(0, [one.task_id for one in wanted]) == {one.task_id: one for one in wanted}
+    assert store.tombstones(1, ["task-7"]) == {}
+
+
+def test_the_ids_of_all_tombstones_are_read_in_pages(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "IDS_AT_ONCE", 7)
+    holder.apply(tombstones=[Tombstone(f"Task-{number}", NOW, "", "") for number in range(21)])
+    assert sorted(holder.store.tombstone_ids(0)) == sorted(f"Task-{number}" for number in range(21))
+    assert list(holder.store.tombstone_ids(1)) == []
 
 
 def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
@@ -152,7 +181,7 @@ def test_all_of_it_is_there_when_the_store_is_opened_again(make_store: Callable[
         answers=[Answer(id_ := command_id(), {}, NOW)],
     )
     again = make_store()
-    assert (len(again.tombstones(0)), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
+    assert (len(again.tombstones(0, ["a"])), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
     assert again.answer(id_) == {}
 
 
@@ -183,30 +212,30 @@ def test_rows_are_found_by_number_wherever_they_are(holder: Holder) -> None:
     assert holder.store.rows(0, []) == []
 
 
-def test_what_was_withdrawn_is_found_until_it_was_told_of(holder: Holder) -> None:
+def test_a_cancelled_row_is_found_until_it_was_announced(holder: Holder) -> None:
     rows = holder.accept(NOW + 2, NOW + 1, NOW)
     for row in rows:
-        holder.apply(moves=[holder.rest(row)], watches=[Watch(WITHDRAWN, "", row.id)])
+        holder.apply(moves=[holder.rest(row)], watches=[Watch(UNANNOUNCED, "", row.id)])
     store = holder.store
-    assert [one.row.id for one in store.withdrawn(0, -1, 2)] == [rows[0].id, rows[1].id]
-    [last] = store.withdrawn(0, rows[1].id, 2)
+    assert [one.row.id for one in store.unannounced(0, -1, 2)] == [rows[0].id, rows[1].id]
+    [last] = store.unannounced(0, rows[1].id, 2)
     assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
     holder.apply(unwatched=[rows[1].id])
-    assert [one.row.id for one in store.withdrawn(0, -1, 9)] == [rows[0].id, rows[2].id]
-    assert store.withdrawn(1, -1, 9) == []
+    assert [one.row.id for one in store.unannounced(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert store.unannounced(1, -1, 9) == []
 
 
-def test_of_taking_back_and_carrying_out_one_counts(holder: Holder) -> None:
-    """Who took a command back was told that nothing will happen."""
+def test_of_withdrawing_and_carrying_out_one_counts(holder: Holder) -> None:
+    """Whoever withdrew a request was told that nothing will happen."""
     store, id_ = holder.store, command_id()
     kept, gone, other = (store.ask(0, "cancel", b"{}") for _ in range(3))
-    assert store.take_back(gone)
+    assert store.withdraw(gone)
     with pytest.raises(RequestWithdrawn):
         holder.apply(inbox=[gone], answers=[Answer(id_, {"a": "done"}, NOW)], tombstones=[Tombstone("a", NOW, "", "")])
     with pytest.raises(RequestWithdrawn):
         holder.apply(inbox=[kept, gone, other])
     assert store.answer(id_) is None
-    assert store.tombstones(0) == []
+    assert [*store.tombstone_ids(0)] == []
     assert [item.id for item in store.read_inbox(0, 10)] == [kept, other]
     holder.apply(inbox=[kept, other])
     assert store.read_inbox(0, 10) == []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.store.model import ORIGIN, REST, NewRow, Position
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import EVERYTHING, NO_LIMIT, NOW, Holder, place
 
 LATER = NOW + 1_000

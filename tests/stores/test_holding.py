@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
+from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
 
 AFTER_THE_LEASE = NOW + LEASE + 1
@@ -182,3 +184,30 @@ def test_all_stores_of_one_database_have_one_uuid(make_store: Callable[[], Store
     uuids = {make_store().uuid, make_store().uuid}
     assert len(uuids) == 1
     assert len(uuids.pop()) == 36
+
+
+def test_a_shard_that_cannot_be_taken_for_now_holds_up_no_other(
+    make_sql_store: Callable[[], SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a stopped holder has its row locked: the other shards are taken over meanwhile."""
+    store, waits, may_end = make_sql_store(), threading.Event(), threading.Event()
+    hold = store.database.hold
+
+    def slow(shard: int, holder: str) -> bool:
+        if shard == 0:
+            waits.set()
+            may_end.wait(20)
+        return hold(shard, holder)
+
+    monkeypatch.setattr(store.database, "hold", slow)
+    taken: list[int | None] = []
+    first = threading.Thread(target=lambda: taken.append(store.acquire(0, "a", NOW, LEASE)))
+    first.start()
+    assert waits.wait(10)
+    other = threading.Thread(target=lambda: taken.append(store.acquire(1, "a", NOW, LEASE)))
+    other.start()
+    other.join(10)
+    assert taken == [1]
+    may_end.set()
+    first.join()
+    assert taken == [1, 1]

@@ -9,7 +9,7 @@ import pytest
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import Change
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import NOW, Holder
 
 

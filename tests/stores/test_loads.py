@@ -9,13 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from celery_wheel.errors import Fenced, LoadOver, StoreUnusable
-from celery_wheel.store import loads
-from celery_wheel.store.loading import KEPT_MS
-from celery_wheel.store.loads import Chunk, Load, Slice, Written
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
-from celery_wheel.store.reshard import reshard
+from celery_wheel.store.ports.loads import Chunk, Load, Slice, Written
 from celery_wheel.store.schema import load_chunk
 from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.statements.loading import KEPT_MS
 from tests.stores.conftest import MakeSqlStore
 from tests.stores.samples import NOW, Holder
 
@@ -25,23 +23,23 @@ def slice_of(number: int, *shards: int, digest: str = "d", rows: int = 3) -> lis
 
 
 def begun(store: SqlStore, name: str = "monday") -> Load:
-    return loads.begin(store, name, NOW)
+    return store.loads.begin(name, NOW)
 
 
 def written(store: SqlStore, load: Load, part: int, *chunks: Chunk) -> Written:
     """A part from its beginning to its end."""
-    claim, _ = loads.claim(store, load.id, load.run, part)
-    loads.put(store, claim, chunks)
-    loads.finish(store, claim, max((one.number for one in chunks), default=-1) + 1)
+    claim, _ = store.loads.claim(load.id, load.run, part)
+    store.loads.put(claim, chunks)
+    store.loads.finish(claim, max((one.number for one in chunks), default=-1) + 1)
     return Written(claim.attempt, sum(one.rows for one in chunks))
 
 
 def commit(store: SqlStore, load: Load, parts: dict[int, Written]) -> Load:
-    return loads.commit(store, load.id, load.run, parts, NOW + 1)
+    return store.loads.commit(load.id, load.run, parts, NOW + 1)
 
 
 def state(store: SqlStore, name: str = "monday") -> str | None:
-    found = loads.of_name(store, name)
+    found = store.loads.of_name(name)
     return None if found is None else found.state
 
 
@@ -77,8 +75,8 @@ def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> Non
     assert again.is_loaded
     assert (again.id, again.run, again.rows) == (load.id, load.run, 3)
     with pytest.raises(LoadOver, match="the load 'monday' is committed; nothing more of it was written"):
-        loads.claim(sql_store, again.id, again.run, 0)
-    assert not loads.abort(sql_store, load.id, NOW)
+        sql_store.loads.claim(again.id, again.run, 0)
+    assert not sql_store.loads.abort(load.id, NOW)
     assert payloads(sql_store) == [b"0/0 d"]
 
 
@@ -130,14 +128,14 @@ def test_what_is_all_taken_in_is_done_and_its_name_is_kept_for_a_year(sql_holder
 def test_an_aborted_load_leaves_nothing_and_takes_nothing_more(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
-    claim, _ = loads.claim(sql_store, load.id, load.run, 1)
-    loads.put(sql_store, claim, slice_of(0, 0))
-    assert loads.abort(sql_store, load.id, NOW)
+    claim, _ = sql_store.loads.claim(load.id, load.run, 1)
+    sql_store.loads.put(claim, slice_of(0, 0))
+    assert sql_store.loads.abort(load.id, NOW)
     assert (left(sql_store), state(sql_store)) == ([], ABORTED)
     for write in (
-        lambda: loads.put(sql_store, claim, slice_of(1, 0)),
-        lambda: loads.finish(sql_store, claim, 2),
-        lambda: loads.claim(sql_store, load.id, load.run, 2),
+        lambda: sql_store.loads.put(claim, slice_of(1, 0)),
+        lambda: sql_store.loads.finish(claim, 2),
+        lambda: sql_store.loads.claim(load.id, load.run, 2),
         lambda: commit(sql_store, load, {}),
     ):
         with pytest.raises(LoadOver, match="the load 'monday' is aborted; nothing more of it was written"):
@@ -149,17 +147,17 @@ def test_a_load_is_aborted_by_its_own_run_only_unless_somebody_asks_for_it(sql_s
     first = begun(sql_store)
     second = begun(sql_store)
     assert (second.id, second.run) == (first.id, first.run + 1)
-    assert not loads.abort(sql_store, first.id, NOW, run=first.run)
+    assert not sql_store.loads.abort(first.id, NOW, run=first.run)
     assert state(sql_store) == OPEN
-    assert loads.abort(sql_store, first.id, NOW)
+    assert sql_store.loads.abort(first.id, NOW)
 
 
 def write_until_over(store: SqlStore, load: Load, part: int, start: threading.Barrier, over: list[LoadOver]) -> None:
     start.wait()
     try:
-        claim, _ = loads.claim(store, load.id, load.run, part)
+        claim, _ = store.loads.claim(load.id, load.run, part)
         for number in itertools.count():
-            loads.put(store, claim, slice_of(number, 0, 1))
+            store.loads.put(claim, slice_of(number, 0, 1))
     except LoadOver as error:
         over.append(error)
 
@@ -178,8 +176,8 @@ def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
             thread.start()
         start.wait()
         for _ in range(turn):  # a little later each time
-            loads.of_name(stores[0], load.name)
-        assert loads.abort(stores[0], load.id, NOW)
+            stores[0].loads.of_name(load.name)
+        assert stores[0].loads.abort(load.id, NOW)
         for thread in threads:
             thread.join()
         assert len(over) == 2
@@ -191,17 +189,17 @@ def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
 
 def test_a_second_attempt_replaces_what_the_first_left(sql_store: SqlStore) -> None:
     load = begun(sql_store)
-    first, there = loads.claim(sql_store, load.id, load.run, 0)
+    first, there = sql_store.loads.claim(load.id, load.run, 0)
     assert there == {}
-    loads.put(sql_store, first, [*slice_of(0, 0, 1, digest="a"), *slice_of(1, 0, digest="a"), *slice_of(2, 0)])
-    second, there = loads.claim(sql_store, load.id, load.run, 0)
+    sql_store.loads.put(first, [*slice_of(0, 0, 1, digest="a"), *slice_of(1, 0, digest="a"), *slice_of(2, 0)])
+    second, there = sql_store.loads.claim(load.id, load.run, 0)
     assert there == {0: Slice("a", 6), 1: Slice("a", 3), 2: Slice("d", 3)}
     with pytest.raises(LoadOver, match="part 0 was taken over by a later attempt; nothing more was written"):
-        loads.put(sql_store, first, slice_of(3, 0))
+        sql_store.loads.put(first, slice_of(3, 0))
     with pytest.raises(LoadOver, match="taken over"):
-        loads.finish(sql_store, first, 1)
-    loads.put(sql_store, second, slice_of(1, 1, digest="b"))
-    loads.finish(sql_store, second, 2)
+        sql_store.loads.finish(first, 1)
+    sql_store.loads.put(second, slice_of(1, 1, digest="b"))
+    sql_store.loads.finish(second, 2)
     assert left(sql_store) == [(0, 0, 0), (0, 0, 1), (0, 1, 1)]
     with pytest.raises(LoadOver, match="part 0 was taken over by a later attempt than the one that is to be committed"):
         commit(sql_store, load, {0: Written(first.attempt, 9)})
@@ -217,10 +215,10 @@ def write_all(store: SqlStore, load: Load, digest: str, start: threading.Barrier
     count = 11 if digest == "b" else 10
     start.wait()
     try:
-        claim, _ = loads.claim(store, load.id, load.run, 0)
+        claim, _ = store.loads.claim(load.id, load.run, 0)
         for number in range(count):
-            loads.put(store, claim, slice_of(number, 0, digest=digest))
-        loads.finish(store, claim, count)
+            store.loads.put(claim, slice_of(number, 0, digest=digest))
+        store.loads.finish(claim, count)
     except LoadOver:
         return
     won.append((digest, claim.attempt))
@@ -250,15 +248,15 @@ def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
 def test_a_load_that_was_left_behind_is_resumed(sql_store: SqlStore) -> None:
     """By a run that has other parts: what is of none of them goes."""
     old = begun(sql_store)
-    late, _ = loads.claim(sql_store, old.id, old.run, 0)
-    loads.put(sql_store, late, slice_of(0, 0, digest="same"))
+    late, _ = sql_store.loads.claim(old.id, old.run, 0)
+    sql_store.loads.put(late, slice_of(0, 0, digest="same"))
     written(sql_store, old, 7, *slice_of(0, 0, 1))
     new = begun(sql_store)
     with pytest.raises(LoadOver, match=r"was begun again by another process \(run 2, this one is 1\)"):
-        loads.put(sql_store, late, slice_of(1, 0))
-    claim, there = loads.claim(sql_store, new.id, new.run, 0)
+        sql_store.loads.put(late, slice_of(1, 0))
+    claim, there = sql_store.loads.claim(new.id, new.run, 0)
     assert there == {0: Slice("same", 3)}
-    loads.finish(sql_store, claim, 1)
+    sql_store.loads.finish(claim, 1)
     commit(sql_store, new, {0: Written(claim.attempt, 3)})
     assert left(sql_store) == [(0, 0, 0)]
     assert payloads(sql_store) == [b"0/0 same"]
@@ -266,7 +264,7 @@ def test_a_load_that_was_left_behind_is_resumed(sql_store: SqlStore) -> None:
 
 def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
     load = begun(sql_store)
-    loads.abort(sql_store, load.id, NOW)
+    sql_store.loads.abort(load.id, NOW)
     again = begun(sql_store)
     assert (again.id, again.run, again.state, again.created_ms) == (load.id, 2, OPEN, load.created_ms)
     commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
@@ -275,8 +273,8 @@ def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
 def come_late(store: SqlStore, load: Load, start: threading.Barrier, ended: list[str]) -> None:
     start.wait()
     try:
-        claim, _ = loads.claim(store, load.id, load.run, 0)
-        loads.put(store, claim, slice_of(0, 0, 1, digest="late"))
+        claim, _ = store.loads.claim(load.id, load.run, 0)
+        store.loads.put(claim, slice_of(0, 0, 1, digest="late"))
         ended.append("written")
     except LoadOver:
         ended.append("refused")
@@ -294,13 +292,13 @@ def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> 
         thread.start()
         start.wait()
         for _ in range(turn % 4):
-            loads.of_name(stores[0], load.name)
+            stores[0].loads.of_name(load.name)
         try:
             commit(stores[0], load, parts)
             outcomes.add((COMMITTED, *thread_ended(thread, ended)))
         except LoadOver:
             outcomes.add((OPEN, *thread_ended(thread, ended)))
-        loads.abort(stores[0], load.id, NOW)
+        stores[0].loads.abort(load.id, NOW)
     assert outcomes <= {(COMMITTED, "refused"), (OPEN, "written")}
     assert not [one for one in left(stores[0]) if one[2] == 1], "something of a late part is there"
 
@@ -317,11 +315,11 @@ def test_loads_are_listed_with_what_is_left_of_them(sql_store: SqlStore) -> None
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
     begun(sql_store, "tuesday")
-    assert [(one.load.name, one.load.state, one.chunks, one.rows) for one in loads.listed(sql_store)] == [
+    assert [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.listed()] == [
         ("tuesday", OPEN, 0, 0),
         ("monday", OPEN, 2, 6),
     ]
-    assert len(loads.listed(sql_store, limit=1)) == 1
+    assert len(sql_store.loads.listed(limit=1)) == 1
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -331,4 +329,4 @@ def test_a_store_with_a_load_under_way_is_not_resharded(sql_store: SqlStore, com
     if committed:
         commit(sql_store, load, parts)
     with pytest.raises(StoreUnusable, match=r"the load 'monday' is (open|committed); nothing was changed; "):
-        reshard(sql_store, 3, lambda *_: 0, NOW)
+        sql_store.maintenance.reshard(3, lambda *_: 0, NOW)

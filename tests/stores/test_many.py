@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from celery_wheel import Celery
-from celery_wheel.broker.envelope import decode
 from celery_wheel.broker.names import shard_of
+from celery_wheel.broker.reader import Reader
 from celery_wheel.bulk import schedule_many
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Message, Row
@@ -46,7 +46,7 @@ def waiting(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(SHARDS):
         for item in store.read_inbox(shard, 10_000):
-            message = decode(item.payload, 2**20)
+            message = Reader().decode(item.payload)
             assert isinstance(message, Message), message
             assert (item.kind, shard_of(message.key, message.task_id, SHARDS)) == ("message", shard)
             found.append(message)

@@ -1,35 +1,44 @@
-"""A store of version 2 becomes one of this version, on SQLite and PostgreSQL, and keeps what is in it."""
+"""A store of an older version becomes one of this version, on SQLite and PostgreSQL, and keeps what is in it.
+
+The first version that is released has no step to it, so the step of these tests is made up: version 0 had no gates.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, update
+from sqlalchemy import Connection, inspect, update
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.store import migrate_store
-from celery_wheel.store.schema import SCHEMA_VERSION, meta, metadata
+from celery_wheel.store import migrate, migrate_store
+from celery_wheel.store.schema import SCHEMA_VERSION, gate, meta
 from celery_wheel.store.sql import SqlStore
 from tests.stores.backends import SqlBackend
 from tests.stores.samples import NOW, Holder
 
+KILLED_HALFWAY = """
+import os, signal, sys
+from celery_wheel.store import migrate, migrate_store
+from celery_wheel.store.schema import gate
 
-def age(store: SqlStore, version: int = 2) -> None:
-    """Make the tables what they were."""
-    with store.database.writing() as connection:
-        for table in ("wheel_load", "wheel_load_part", "wheel_load_chunk"):
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-        for column in ("archived", "forgotten"):
-            connection.exec_driver_sql(f"ALTER TABLE wheel_shard DROP COLUMN {column}")
-        if version == 3:
-            connection.execute(update(meta).values(schema_version=3))
-            return
-        for table in ("wheel_answer", "wheel_tombstone", "wheel_watch", "wheel_gate"):
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-        connection.exec_driver_sql("ALTER TABLE wheel_timer DROP COLUMN misfire_ms")
-        connection.exec_driver_sql("ALTER TABLE wheel_lane DROP COLUMN scope")
-    set_version(store, 2)
+def step(connection):
+    gate.create(connection)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+migrate.STEPS[0] = step
+migrate_store(sys.argv[1])
+"""
+
+
+@pytest.fixture(autouse=True)
+def step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_gates(connection: Connection) -> None:
+        gate.create(connection)
+
+    monkeypatch.setitem(migrate.STEPS, 0, make_gates)
 
 
 def set_version(store: SqlStore, version: int) -> None:
@@ -37,47 +46,49 @@ def set_version(store: SqlStore, version: int) -> None:
         connection.execute(update(meta).values(schema_version=version))
 
 
-def described(store: SqlStore) -> dict[str, Any]:
-    with store.database.reading() as connection:
-        found = inspect(connection)
-        return {
-            table: (
-                [(one["name"], str(one["type"]), one["nullable"]) for one in found.get_columns(table)],
-                sorted(str(one["name"]) for one in found.get_indexes(table)),
-                sorted(str(one["name"]) for one in found.get_unique_constraints(table)),
-            )
-            for table in metadata.tables
-        }
+def age(store: SqlStore) -> None:
+    """Make the tables what they were in version 0."""
+    with store.database.writing() as connection:
+        gate.drop(connection)
+    set_version(store, 0)
 
 
-def aged(backend: SqlBackend, version: int) -> list[str]:
-    """A store of that version with two tasks; returns their ids."""
+def aged(backend: SqlBackend) -> list[str]:
+    """A store of version 0 with two tasks; returns their ids."""
     store = backend()
     holder = Holder(store)
     rows = holder.accept(NOW, NOW + 1)
     store.release(0, holder.epoch)
-    age(store, version)
+    age(store)
     store.close()
     return [row.message.task_id for row in rows]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_an_older_store_says_what_to_run_and_is_what_a_new_one_is_then(sql_backend: SqlBackend, version: int) -> None:
-    fresh = sql_backend()
-    wanted = described(fresh)
-    fresh.close()
-    task_ids = aged(sql_backend, version)
-    said = rf"version {version}, this one needs {SCHEMA_VERSION}.*nothing was touched; stop every .* migrate"
+def assert_migrates(backend: SqlBackend, task_ids: list[str]) -> None:
+    assert migrate_store(backend.url) == [1]
+    assert migrate_store(backend.url) == []
+    store = backend()
+    assert store.gates(0) == []
+    assert [task_id for task_id, _ in store.find(0, task_ids)] == task_ids
+    Holder(store).accept(NOW)
+    store.close()
+
+
+def test_an_older_store_says_what_to_run_and_keeps_its_tasks(sql_backend: SqlBackend) -> None:
+    task_ids = aged(sql_backend)
+    said = rf"version 0, this one needs {SCHEMA_VERSION}.*nothing was touched; stop every .* migrate"
     with pytest.raises(StoreUnusable, match=said):
         sql_backend()
-    assert migrate_store(sql_backend.url) == [*range(version + 1, SCHEMA_VERSION + 1)]
-    assert migrate_store(sql_backend.url) == []
-    store = sql_backend()
-    assert described(store) == wanted
-    holder = Holder(store)
-    assert [task_id for task_id, _ in store.find(0, task_ids)] == task_ids
-    holder.accept(NOW, misfire_ms=7)
-    store.close()
+    assert_migrates(sql_backend, task_ids)
+
+
+def test_a_migration_that_is_killed_changed_nothing(sql_backend: SqlBackend) -> None:
+    task_ids = aged(sql_backend)
+    done = subprocess.run([sys.executable, "-c", KILLED_HALFWAY, sql_backend.url], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    with pytest.raises(StoreUnusable, match="version 0, this one needs"):
+        sql_backend()
+    assert_migrates(sql_backend, task_ids)
 
 
 def test_a_store_that_is_held_is_not_migrated(sql_backend: SqlBackend) -> None:
@@ -86,20 +97,23 @@ def test_a_store_that_is_held_is_not_migrated(sql_backend: SqlBackend) -> None:
     age(store)
     with pytest.raises(StoreUnusable, match=r"shard 1 of the store .* is held by host-a; nothing was changed; stop"):
         migrate_store(sql_backend.url)
+    with store.database.reading() as connection:
+        assert not inspect(connection).has_table(gate.name)
     store.close()
 
 
-def test_what_cannot_be_migrated_is_left_alone(sql_backend: SqlBackend) -> None:
+def test_a_newer_store_is_left_alone(sql_backend: SqlBackend) -> None:
     store = sql_backend()
-    set_version(store, 1)
-    with pytest.raises(StoreUnusable, match="tables of version 1, and 2 is the first that can be migrated"):
-        migrate_store(sql_backend.url)
     set_version(store, 99)
     with pytest.raises(StoreUnusable, match="made by a newer celery-wheel"):
         migrate_store(sql_backend.url)
     store.close()
 
 
-def test_there_has_to_be_a_store(sql_backend: SqlBackend, tmp_path: Any) -> None:
+def test_there_has_to_be_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=f"there is no store at {tmp_path}"):
         migrate_store(f"sqlite:///{tmp_path}/nothing.sqlite3")
+
+
+def test_every_version_has_a_step() -> None:
+    assert sorted(migrate.STEPS) == list(range(SCHEMA_VERSION))

@@ -14,14 +14,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from celery_wheel.broker.envelope import MAX_TEXT_BYTES
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Position
-from celery_wheel.store.postgresql_tables import PARAMETERS
-from celery_wheel.store.postgresql_words import in_words
+from celery_wheel.store.postgresql.tables import PARAMETERS
+from celery_wheel.store.postgresql.words import in_words
 from celery_wheel.store.sql import SqlStore
-from celery_wheel.store.statements import span
+from celery_wheel.store.statements.parts import span
+from celery_wheel.store.text import MAX_TEXT_BYTES
 from tests.postgres import PostgresServer
 from tests.stores.samples import NOW, Holder, hour_of
 
@@ -224,7 +224,12 @@ PLANS = {
     "inbox_sizes": "wheel_inbox_shard",
     "pending": "wheel_tally_place",
     "forget_outcome": "wheel_outcome_timer",
-    "move": "wheel_timer_pkey",
+    "move.statement": "wheel_timer_pkey",
+    "lanes": "wheel_lane_place",
+    "close_lane": "wheel_lane_place",
+    "forget_lanes": "wheel_batch_range",
+    "commanding.tombstones": "wheel_tombstone_place",
+    "commanding.tombstone_ids": "wheel_tombstone_place",
     "archived.last_outcome": "wheel_outcome_timer",
     "archived.ids_in_range": "wheel_outcome_timer",
     "loading.committed": "wheel_load_state",
@@ -250,6 +255,7 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
         **{n: "t" for n in statement.names if n[:5] == "task_"},
         "nullif_1": "",
         "shard": 0,
+        "after": "t",
         **{n: n[9:].zfill(32) for n in statement.names if n[:9] == "envelope_"},
     }
     with pg_store.database.reading() as connection:
@@ -258,6 +264,7 @@ def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
     assert PLANS[name] in plan
     assert "Seq Scan" not in plan
     assert "Filter: (envelope_id" not in plan
+    assert "Filter: (task_id" not in plan
 
 
 def test_rows_that_go_are_looked_up_one_by_one_among_outcomes_that_are_not_archived(pg_store: SqlStore) -> None:

@@ -13,7 +13,7 @@ from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.place import read_url
-from celery_wheel.store.postgresql_sessions import connect_args, settings
+from celery_wheel.store.postgresql.sessions import connect_args, settings
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
 from tests.servers import wait_until

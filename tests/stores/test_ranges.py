@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, RangeSummary, TallyKey
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import END, EVERYTHING, NO_LIMIT, NOW, Holder, ids, place
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from celery_wheel.store.model import Batch, Change, LaneState, NewRow, Position, TallyKey
-from celery_wheel.store.port import Store
+from celery_wheel.store.ports import Store
 from tests.stores.samples import EVERYTHING, LEASE, NOW, Holder
 
 GROUP = 20

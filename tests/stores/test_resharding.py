@@ -10,7 +10,6 @@ import pytest
 from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, TallyKey, Tombstone, Watch
-from celery_wheel.store.reshard import reshard
 from celery_wheel.store.sql import SqlStore
 from tests.stores.samples import EVERYTHING, NOW, Holder
 
@@ -58,7 +57,7 @@ def test_what_waits_moves_to_its_shard_in_the_order_of_its_key(make_sql_store: M
     store = make_sql_store()
     expected = fill(store)
     before = pending(store, store.shards)
-    done = reshard(store, shards, shard_of, LATER)
+    done = store.maintenance.reshard(shards, shard_of, LATER)
     assert (done.before, done.after) == (2, shards)
     assert waiting(store, shards) == expected
     assert pending(store, shards) == before == 60
@@ -74,7 +73,7 @@ def test_what_has_left_stays_where_it_is_and_is_not_sent_again(make_sql_store: M
     rows = holder.accept(NOW, NOW + 1, NOW + 2, key="key-1")
     holder.settle(ORIGIN, Position(rows[1].due_ms, rows[1].seq), at_ms=NOW)
     store.release(0, holder.epoch)
-    done = reshard(store, 4, lambda key, task_id, shards: 3, LATER)
+    done = store.maintenance.reshard(4, lambda key, task_id, shards: 3, LATER)
     assert done.moved == 1
     assert [row.id for row in store.slice(3, 0, *EVERYTHING)] == [rows[2].id]
     assert [row.id for row in store.slice(0, 0, *EVERYTHING)] == [rows[0].id, rows[1].id]
@@ -96,14 +95,14 @@ def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, sha
         tombstones = [Tombstone("both", NOW + number, "", ""), Tombstone(f"of-{number}", NOW, "paid", "ben")]
         holder.apply(gates=gates, tombstones=tombstones, answers=[Answer(str(uuid.uuid4()), {}, NOW)])
         store.release(number, holder.epoch)
-    reshard(store, shards, shard_of, LATER)
+    store.maintenance.reshard(shards, shard_of, LATER)
     for number in range(shards):
         keys = [key for key in expected if shard_of(key, "", shards) == number]
         found = store.watchers(number, "watch", [f"order:{key}" for key in expected])
         assert {(key, row.id) for key, _, row in found} == {(f"order:{key}", expected[key]) for key in keys}
         assert {key for key, _, _ in store.watchers(number, "unique", list(expected))} == set(keys)
         assert {one.name for one in store.gates(number)} == {"mail", "one"}
-        assert {one.task_id for one in store.tombstones(number)} == {"both", "of-0", "of-1"}
+        assert {*store.tombstone_ids(number)} == {"both", "of-0", "of-1"}
     with store.database.reading() as connection:
         for table in ("watch", "answer", "tombstone", "gate"):
             found_in = connection.exec_driver_sql(f"SELECT DISTINCT shard FROM wheel_{table}").scalars()
@@ -113,20 +112,20 @@ def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, sha
 @pytest.mark.parametrize("shards", [0, 257])
 def test_a_number_that_makes_no_sense_is_refused(make_sql_store: MakeSqlStore, shards: int) -> None:
     with pytest.raises(SettingError, match="from 1 to 256"):
-        reshard(make_sql_store(), shards, shard_of, LATER)
+        make_sql_store().maintenance.reshard(shards, shard_of, LATER)
 
 
 def test_a_shard_that_is_held_or_a_scheduler_at_work_refuse_it(make_sql_store: MakeSqlStore) -> None:
     store = make_sql_store()
     holder = Holder(store)
     with pytest.raises(StoreUnusable, match="was not given up"):
-        reshard(store, 4, shard_of, LATER)
+        store.maintenance.reshard(4, shard_of, LATER)
     store.release(0, holder.epoch)
     store.attend("host/1", LATER - 100, 1_500)
     with pytest.raises(StoreUnusable, match="stop all schedulers"):
-        reshard(store, 4, shard_of, LATER)
+        store.maintenance.reshard(4, shard_of, LATER)
     store.depart("host/1")
     store.put_inbox(0, [("message", b"x")])
     with pytest.raises(StoreUnusable, match="inbox"):
-        reshard(store, 4, shard_of, LATER)
+        store.maintenance.reshard(4, shard_of, LATER)
     assert set(store.holders()) == {0, 1}

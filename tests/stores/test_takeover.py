@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store import changes, open_store
 from celery_wheel.store.model import Change
-from celery_wheel.store.postgresql_holding import Stopped
+from celery_wheel.store.postgresql.holding import Stopped
 from celery_wheel.store.sql import SqlStore
 from tests.postgres import PostgresServer
 from tests.servers import wait_until

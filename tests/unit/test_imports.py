@@ -33,9 +33,10 @@ NEVER = {
         "celery_wheel.engine",
         "celery_wheel.broker",
     ],
+    "celery_wheel.store.ports": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.engine"],
     "celery_wheel.store.sql": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.store.opening": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
-    "celery_wheel.store.sqlite_place": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
+    "celery_wheel.store.sqlite.place": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.store.browse": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.status": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.control": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine", "django_wheel"],
@@ -47,6 +48,7 @@ NEVER = {
     "celery_wheel.node.looking": ["celery", "kombu", "django", "redis", "celery_wheel.engine.engine"],
     "celery_wheel.node.revoking": ["celery", "django", "redis", "celery_wheel.engine.engine", "celery_wheel.beat"],
     "celery_wheel.node.node": ["celery_wheel.engine.engine", "celery_wheel.service", "celery_wheel.beat"],
+    "celery_wheel.bulk": ["sqlalchemy", "celery_wheel.app", "celery_wheel.control", "celery_wheel.pipeline"],
     "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine"],
     "celery_wheel.pipeline": ["pyspark", "pyarrow", "pandas", "celery", "django"],
     "celery_wheel.pipeline.cli": ["pyspark", "pyarrow", "pandas", "matplotlib", "django"],
@@ -77,3 +79,28 @@ def test_no_arrow_runs_back(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     found = [name for name in NEVER[module] if any(one == name or one.startswith(name + ".") for one in loaded)]
     assert not found, f"importing {module} loads {found}"
+
+
+#: Rooms that know the tables: the store, the models (they are the tables), and the pipeline's source, which reads parts
+#: of them in parallel.
+KNOW_TABLES = ("celery_wheel/store/", "django_wheel/models/", "celery_wheel/pipeline/source/")
+TABLES = re.compile(
+    r"^\s*(from|import) celery_wheel\.store\.(schema|statements|fields|prepared|sql|database|changes|browse|loads"
+    r"|handover|resharding|maintenance|sqlite|postgresql)\b"
+    r"|^\s*from celery_wheel\.store import [^\n]*\b(schema|statements|browse|loads|handover|maintenance)\b"
+    r"|^\s*from sqlalchemy import [^\n]*\b(Table|Column|Connection|select|insert|update|delete|func)\b"
+    r"|\bstore\.database\b",
+    re.MULTILINE,
+)
+
+
+def test_only_the_store_knows_its_tables() -> None:
+    """Everything else asks through ``celery_wheel.store.ports``."""
+    paths = [
+        path.relative_to(ROOT).as_posix()
+        for package in ("celery_wheel", "django_wheel", "example_project")
+        for path in (ROOT / package).rglob("*.py")
+        if TABLES.search(path.read_text())
+    ]
+    assert any(name.startswith("celery_wheel/store/") for name in paths), "the pattern finds what it is for"
+    assert [name for name in sorted(paths) if not name.startswith(KNOW_TABLES)] == []

@@ -2,9 +2,9 @@
 
 ::
 
-    link       one connection: made as kombu makes it, kept alive, its troubles as BrokerError
-    message    an AMQP message as the store keeps it, and back
+    link       a connection: made as kombu makes it, kept alive, its errors raised as BrokerError
+    message    conversion between AMQP messages and rows
     ingress    the wheel queue: deliveries that are acknowledged after the commit
-    window     publishing with hundreds of confirms outstanding
-    edge       all of it as ``engine.port.Broker``
+    publisher  publishing with hundreds of confirms outstanding
+    edge       ``engine.port.ConfirmingBroker`` made of these
 """

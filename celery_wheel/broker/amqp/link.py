@@ -1,11 +1,11 @@
-"""One connection to RabbitMQ, for one purpose: made when it is needed, kept alive, thrown away when it is in doubt.
+"""A connection to RabbitMQ for one purpose: made when it is needed, kept alive, dropped after an error.
 
-py-amqp is for one thread at a time, so every use is under ``lock``. Nothing here waits longer than ``TIMEOUT_S`` for a
-server that does not answer: sockets time out, what is waited for by hand has a deadline, and of several servers in the
-broker URL each gets its share of the time.
+py-amqp is for one thread at a time, so every use is under ``lock``. No call waits longer than ``TIMEOUT_S`` for a
+server that does not answer: sockets time out, loops have a deadline, and each of several servers in the broker URL gets
+its share of the time.
 
-A connection that died is made anew by the next use; what was unacknowledged or unconfirmed on it is then in doubt, and
-``generation`` tells.
+The next use after a drop makes a new connection. Deliveries and confirms of the former connection are void then;
+``generation``, which counts connections, tells.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S = 5
 HEARTBEAT_S = 4
 
 LOST = (amqp.exceptions.ConnectionError, OSError, OperationalError, AttributeError)
-#: Part of a frame has come: the rest is waited for so long, and then again when there is more.
+#: How long one call waits for the rest of a frame of which a part has arrived.
 FRAME_S = 0.2
 
 _HEADER_FRAME = 2
@@ -41,7 +41,7 @@ _UNREADABLE = (ValueError, OverflowError, OSError, struct.error, amqp.exceptions
 #: The header under which their bytes are found then.
 UNREADABLE = "unreadable"
 
-_REMEDY = "nothing is lost, and it is tried again; check that the server runs, and the broker URL"
+_REMEDY = "nothing is lost, and the call is tried again; check that the server runs, and the broker URL"
 
 
 class Link:
@@ -56,7 +56,7 @@ class Link:
 
     @property
     def connection(self) -> Any:
-        """The amqp connection, made if there is none. The caller holds the lock."""
+        """The amqp connection, which is made if there is none. The caller holds the lock."""
         if self._connection is None:
             kombu = self._connect()
             kombu.heartbeat = HEARTBEAT_S
@@ -64,7 +64,7 @@ class Link:
             kombu.connect_timeout = TIMEOUT_S / servers
             options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": _lenient}
             kombu.transport_options = {**(kombu.transport_options or {}), **options}
-            kombu.transport_options.pop("confirm_publish", None)  # for one message a time; see ``window``
+            kombu.transport_options.pop("confirm_publish", None)  # for one message a time; see ``publisher``
             kombu.ensure_connection(max_retries=servers, interval_start=0, timeout=TIMEOUT_S)
             made = kombu.connection
             made.drain_events = _bounded(made)
@@ -86,7 +86,7 @@ class Link:
 
     @contextmanager
     def using(self, doing: str) -> Iterator[None]:
-        """The lock; what goes wrong with the connection ends it, and is a BrokerError that says so."""
+        """Hold the lock; an error of the connection drops it and is raised as a BrokerError."""
         with self.lock:
             try:
                 yield
@@ -103,12 +103,12 @@ class Link:
         return f"RabbitMQ {maybe_sanitize_url(self._connect().as_uri())}"
 
     def drain(self, seconds: float) -> bool:
-        """Handle one event, if one comes within the time; returns whether one did."""
+        """Handle the next event if it arrives within the time; returns whether it did."""
         connection = self.connection
         sock = connection.sock
         if sock is None:
             raise amqp.exceptions.RecoverableConnectionError("the connection has ended")
-        if not (hasattr(sock, "pending") and sock.pending()):  # TLS: what was decrypted is not in the socket any more
+        if not (hasattr(sock, "pending") and sock.pending()):  # TLS: decrypted bytes are no longer in the socket
             poll = select.poll()
             poll.register(sock, select.POLLIN)
             if not poll.poll(seconds * 1_000):
@@ -121,9 +121,10 @@ class Link:
         return True
 
     def keep_alive(self, reads: bool) -> None:
-        """Heartbeats, if the connection is up and nobody is using it: who uses it keeps it alive.
+        """Send a heartbeat if the connection is up and not in use; a use keeps it alive by itself.
 
-        ``reads``: whatever has come is handled, too. Not where that would fill the memory with deliveries.
+        Args:
+            reads: also handle arrived events; False where that would fill the memory with deliveries.
         """
         if not self.lock.acquire(blocking=False):
             return
@@ -137,12 +138,12 @@ class Link:
                 pass
             self._connection.heartbeat_tick()
         except (*LOST, amqp.exceptions.ChannelError):
-            self.drop()  # the next use says so
+            self.drop()  # the next use raises the error
         finally:
             self.lock.release()
 
     def drop(self) -> None:
-        """End the connection without asking the server; it gives back what was not acknowledged."""
+        """End the connection without a call to the server, which returns unacknowledged messages to their queue."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*LOST):
@@ -150,9 +151,9 @@ class Link:
 
 
 def _bounded(connection: Any) -> Callable[..., None]:
-    """py-amqp's drain_events, on which all its calls wait for their answers, for which heartbeats are no answer.
+    """Return a drain_events for py-amqp, on which all its calls wait, that does not count heartbeats as an answer.
 
-    A server under an alarm reads nothing more from who has published, and sends heartbeats as ever.
+    A server under an alarm reads nothing more from a connection that has published, but still sends heartbeats.
     """
 
     def drain_events(timeout: float | None = None) -> None:
@@ -165,9 +166,9 @@ def _bounded(connection: Any) -> Callable[..., None]:
 
 
 def _lenient(connection: Any, callback: Any) -> Callable[[Any], Any]:
-    """py-amqp's frame handler, for which a message whose properties it cannot read is a message as well.
+    """Return a frame handler for py-amqp that delivers a message also when it cannot read the message's properties.
 
-    Else one such message, sent by whoever may, would end every connection that it is delivered to.
+    Otherwise one such message would end every connection to which it is delivered.
     """
     handle = frame_handler(connection, callback)
 

@@ -1,12 +1,12 @@
-"""An AMQP message as the store keeps it, and back: what a worker gets is what Celery would have sent without a delay.
+"""Conversion between AMQP messages and rows: a worker gets the message that Celery would have sent without a delay.
 
 ::
 
     headers, properties ──kombu's JSON──► bytes ──► the same values: datetimes, Decimals, UUIDs and bytes as well
-    priority, expiration                            the row's own: the wheel queue had neither
-    again                                           one header more: wheel_redelivered = true
+    priority, expiration                            taken from the row: messages in the wheel queue have neither
+    redelivered                                     one header more: wheel_redelivered = true
 
-What kombu's JSON cannot say (a value of a type that AMQP tables do not have either) is no message, and is rejected.
+A message with a value that kombu's JSON cannot represent (AMQP tables have no such type either) is rejected.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ import amqp
 from kombu.utils import json
 
 from celery_wheel.broker.amqp.link import UNREADABLE
-from celery_wheel.broker.envelope import REDELIVERED, message_of, readable
+from celery_wheel.broker.envelope import REDELIVERED
+from celery_wheel.broker.reader import Reader, readable
 from celery_wheel.store.model import Message, Row, Unreadable
 
 dumps: Any = json.dumps
 loads: Any = json.loads
 
-#: The row has its own, or they belong to one delivery.
+#: Properties that are not kept: the row has them in fields of its own, or they belong to one delivery.
 _NOT_KEPT = ("application_headers", "priority", "expiration", "content_type", "content_encoding")
 
 _PERSISTENT = 2
 
-#: Bytes of a name.
+#: Bytes of an exchange's name or a routing key at most.
 _MAX_SHORT = 255
 
-#: As JSON writes numbers that are none.
+#: Numbers in kombu's JSON that AMQP does not allow.
 _NOT_FINITE = (b"NaN", b"Infinity")
 
 
@@ -41,13 +42,12 @@ class Unwritable(ValueError):
     """No message can be made of this row; the text says why."""
 
 
-def decode(raw: amqp.Message, max_bytes: int, keep_eta: bool) -> Message | Unreadable:
+def decode(raw: amqp.Message, reader: Reader) -> Message | Unreadable:
     body = bytes(raw.body)
     given: dict[str, Any] = raw.properties
 
     def read() -> Message:
-        if len(body) > max_bytes:
-            raise ValueError(f"message must be at most {max_bytes:,} bytes, got {len(body):,}")
+        reader.check_size(body)
         headers = given.get("application_headers")
         if type(headers) is dict and headers.keys() == {UNREADABLE}:
             raise ValueError("its properties cannot be read: they are no AMQP")
@@ -55,7 +55,7 @@ def decode(raw: amqp.Message, max_bytes: int, keep_eta: bool) -> Message | Unrea
             raise ValueError(f"headers must be an object, got {type(headers).__name__}")
         kept = {"content_type": given.get("content_type"), "content_encoding": given.get("content_encoding")}
         kept |= {name: value for name, value in given.items() if name not in _NOT_KEPT}
-        return message_of(dict(headers), dumps(kept).encode(), body, keep_eta, dumps)
+        return reader.message(dict(headers), dumps(kept).encode(), body, dumps)
 
     return readable(read, lambda: _as_virtual(given, body))
 
@@ -82,7 +82,7 @@ def _named(value: Any) -> Any:
 
 
 class Ready(amqp.Message):  # type: ignore[misc]
-    """A message whose properties are encoded already: what AMQP cannot carry fails here, and not within a frame."""
+    """A message whose properties are encoded at once: a value that AMQP cannot carry fails here, not within a frame."""
 
     def __init__(self, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
         super().__init__(body, application_headers=headers, **properties)
@@ -114,7 +114,7 @@ def write(row: Row, now_ms: int, redelivered: bool) -> Ready:
 
 
 def _check_finite(value: Any) -> None:
-    """RabbitMQ ends the connection over a number that is none."""
+    """Raise ValueError for NaN and infinity, over which RabbitMQ ends the connection."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"numbers must be finite, got {value}")
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -1,4 +1,4 @@
-"""The Redis edge: messages and the offset that says which of them were sent move in one script."""
+"""The Redis edge: a script pushes messages and moves the offset of their lane together."""
 
 from celery_wheel.broker.redis.edge import RedisBroker
 

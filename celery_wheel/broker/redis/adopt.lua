@@ -1,33 +1,36 @@
--- Makes this epoch the only one that may publish, trim or move an offset; returns what the hash holds.
+-- Makes this epoch the only one that may publish, trim or move an offset; returns the hash.
 --
 --   KEYS  1 the offset hash
---   ARGV  1 uuid  2 epoch  3 milliseconds for which another store's hash is left alone after its last `seen`
+--   ARGV  1 uuid  2 epoch  3 the store's place
+--         4 a claim: milliseconds for which another store's holder must have been silent; '' for no claim
 --
--- A holder adopts again twice a second, and `seen` says when it last did. Another store's hash that was seen lately
--- is in use: two stores on one namespace would each send what it has. One that was not is emptied: its positions
--- mean nothing here.
+-- Positions mean nothing in another store, so a store never adopts another's hash, however long that is silent: the
+-- tasks pending in the other store would be left there unseen. A claim, which a person makes, empties the hash.
 
-local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'seen')
-local uuid, epoch, seen = held[1], held[2], held[3]
+local ZERO = string.rep('0', 19)
+local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'place', 'seen')
+local uuid, epoch, place, seen = held[1], held[2], held[3], held[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_text = string.format('%.0f', now)
 
-if uuid ~= ARGV[1] or not epoch then
-  if uuid and seen and now - seen < tonumber(ARGV[3]) then return {'occupied', uuid} end
+if uuid and uuid ~= ARGV[1] then
+  local silent = now - (tonumber(seen) or 0)
+  if ARGV[4] == '' or silent < tonumber(ARGV[4]) then
+    return {'conflict', {uuid, place or '', string.format('%.0f', silent)}}
+  end
   redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[1], 'uuid', ARGV[1], 'epoch', ARGV[2], 'seen', string.format('%.0f', now))
-  return {'new', uuid or ''}
+  uuid = false
+end
+if not uuid then
+  if redis.call('EXISTS', KEYS[1]) == 1 then return redis.error_reply('WRONGTYPE a hash that the wheel has not made') end
+  redis.call('HSET', KEYS[1], 'uuid', ARGV[1], 'epoch', ARGV[2], 'place', ARGV[3], 'seen', now_text, 'last', ZERO)
+  return {'adopted', {}}
 end
 if epoch > ARGV[2] then return {'fenced', epoch} end
 
-local fields = redis.call('HGETALL', KEYS[1])
--- A full server refuses this, and may: the holder that only asks how things stand is answered all the same.
-redis.pcall('HSET', KEYS[1], 'seen', string.format('%.0f', now))
-if epoch < ARGV[2] then
-  redis.call('HSET', KEYS[1], 'epoch', ARGV[2])
-  -- A serial counts within an epoch only: the next holder's host has a counter of its own.
-  for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 4) == 'set:' then redis.call('HDEL', KEYS[1], fields[i]) end
-  end
-end
-return {'adopted', fields}
+-- The number of the last chunk and the serial count within an epoch only: the next holder has counters of its own.
+if epoch < ARGV[2] then redis.call('HSET', KEYS[1], 'epoch', ARGV[2], 'last', ZERO, 'serial', ZERO) end
+-- A full server may refuse this write: the holder gets its answer all the same.
+redis.pcall('HSET', KEYS[1], 'place', ARGV[3], 'seen', now_text)
+return {'adopted', redis.call('HGETALL', KEYS[1])}

@@ -5,11 +5,11 @@
     redis://:secret@host:6380/2      rediss://host/0?ssl_cert_reqs=required      redis+socket:///run/redis.sock
     sentinel://a:26379;sentinel://b:26379/0      with transport option master_name
 
-What differs from kombu's client: it **repeats nothing by itself**, since only the caller knows what a repeated call
-means; and it always has a timeout. It speaks RESP2, in which servers push nothing unasked.
+Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
+always has a timeout. It speaks RESP2, in which servers push nothing unasked.
 
 Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; the parsing of URLs is
-kombu's own. Several servers in one ``redis://`` URL are refused: an offset kept on one says nothing about the other.
+kombu's own. Several servers in one ``redis://`` URL are refused: the offsets of one server mean nothing on another.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _sentinel: Any = Sentinel
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
 
-#: Seconds: a shard that waits longer for an answer is better off trying again.
+#: Seconds: waiting longer for an answer gains nothing over trying again.
 SOCKET_TIMEOUT_S = 5.0
 
-#: kombu's default: a connection idle for so many seconds is tried out before it is used.
+#: kombu's default: a connection that was idle for this many seconds is checked before it is used.
 HEALTH_CHECK_INTERVAL_S = 25
 
 # Not max_connections: each of the few threads that call has its own, and a limit would fail one of them.

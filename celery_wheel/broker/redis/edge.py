@@ -1,91 +1,79 @@
-"""The broker edge for Redis: what ``engine.port.Broker`` asks, in one round trip each.
+"""The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip a call.
 
 ::
 
     producers ──LPUSH──► wheel.3 ──peek──► engine ──commit──► store
                             └───────trim──────┘
-                                                       ┌─ push into mail, mail\\x06\\x166, news, …
-    engine ──publish(from, to, rows)──► publish.lua ───┤                                            one script
-                                                       └─ wheel.offset.3: lane:0 = to, failed:0 = …
+                                                ┌─ push into mail, mail\\x06\\x166, news, …
+    engine ──publish(chunk)──► publish.lua ─────┤                                            one script
+                                                └─ wheel.offset.3: lane:0 = upto, failed:0 = …, last = number
 
-Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; what it lost is
-noticed (ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing. A row that its queue would not take is
-reported, never dropped. A row with several queues of which one is no list goes to none of them.
+Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; a loss is noticed
+(ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing, and another store adopts nothing. A row that its
+queue does not take is reported, never dropped. A row with several queues of which one is no list goes to none of them.
+No key that is not a list is pushed to or made to expire.
 
-Non-promises: fanout is PUBLISH, so who does not listen gets nothing, and a repeated chunk may reach listeners twice
-after a rollback. ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
+Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
+``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
 
-All methods may be called from several threads. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` what runs
-in Redis, ``routing`` and ``bindings`` where a row goes, ``wire`` its bytes, ``chunk`` all of that as arguments,
-``faults`` what errors mean.
+All methods are thread-safe. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` the scripts, ``routing`` and
+``bindings`` the lists of a row, ``wire`` its bytes, ``publish_call`` a chunk as arguments, ``head`` the old end of a
+wheel queue, ``faults`` the errors, ``layout`` kombu's key names.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, cast
 
-from celery_wheel.broker.envelope import decode
+from redis.exceptions import ResponseError
+
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.broker.redis import offsets, scripts
+from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.redis import head, offsets, scripts
 from celery_wheel.broker.redis.bindings import Bindings
-from celery_wheel.broker.redis.chunk import make_chunk
 from celery_wheel.broker.redis.connect import connect
 from celery_wheel.broker.redis.faults import answering
 from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.broker.redis.offsets import Owner
+from celery_wheel.broker.redis.publish_call import publish_call
 from celery_wheel.broker.redis.routing import Router
-from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since, Verdict
-from celery_wheel.errors import BrokerError, Fenced, OffsetLost
-from celery_wheel.store.model import Message, Position, Row, Unreadable
+from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published, Verdict
+from celery_wheel.errors import BrokerError, Fenced, OffsetLost, StoreConflict
+from celery_wheel.store.model import Message, Position, Unreadable
 
 logger = logging.getLogger(__name__)
 
-#: Larger than any sane task; what is larger is kept as rejected instead of being parsed.
-MAX_MESSAGE_BYTES = 64 * 2**20
-
-#: A holder is heard of twice a second; another store's that was silent for so long is gone.
+#: A holder notes itself twice a second; after this time without a note of another store's holder, a claim is allowed.
 OCCUPIED_MS = 5_000
+
+CLAIM = "celery -A proj wheel claim-broker"
 
 _VERDICTS = {
     "published": Verdict.PUBLISHED,
     "already": Verdict.ALREADY,
     "rolled back": Verdict.ROLLED_BACK,
-    # No holder ever leaves an offset inside a chunk. Whatever did, it needs what a rollback needs: adopt, and look.
+    # No holder leaves an offset inside a chunk. Whatever did, the remedy is that of a rollback: adopt and compare.
     "inside": Verdict.ROLLED_BACK,
     "fenced": Verdict.FENCED,
     "missing": Verdict.MISSING,
 }
 
 
-#: The end of a message as kombu writes it, and where in it what makes it one of a kind begins.
-TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
-
-#: Messages of one LRANGE at most.
-SLICE = 512
-
-
-class Proof(NamedTuple):
-    """The token of a peek: what ``trim.lua`` compares. A message that was published twice is twice the same."""
-
-    length: int
-    digest: str
-    tail: int
-
-
 class RedisBroker:
-    """Implements ``Broker`` for a Redis server that kombu's Redis transport uses as well.
+    """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
     Args:
         url: the broker URL, as kombu takes it.
-        global_keyprefix: comes before every key; the transport option of that name if empty.
-        store_uuid: whose positions the offsets are.
+        store_uuid: the store whose positions the offsets are.
+        store_place: where that store is, without user and password; noted in Redis for people.
+        reader: reads the wheel queue; its namespace is that of the keys.
+        global_keyprefix: prefix of every key; empty: the transport option of that name.
         transport_options: Celery's ``broker_transport_options``.
         ssl: Celery's ``broker_use_ssl``.
-        max_message_bytes, keep_eta: as ``envelope.decode`` takes them.
         monotonic: seconds, for the age of binding sets.
     """
 
@@ -94,12 +82,11 @@ class RedisBroker:
         url: str,
         *,
         store_uuid: str,
-        namespace: str = "wheel",
+        store_place: str,
+        reader: Reader,
         global_keyprefix: str = "",
         transport_options: Mapping[str, Any] | None = None,
         ssl: Mapping[str, Any] | bool | None = None,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        keep_eta: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         options = transport_options or {}
@@ -107,119 +94,131 @@ class RedisBroker:
         self._client = link.client
         self._server = link.server
         self._uuid = store_uuid
-        self._namespace = namespace
-        self._max_message_bytes = max_message_bytes
-        self._keep_eta = keep_eta
+        self._place = store_place
+        self._reader = reader
         self._layout = Layout.from_options(options, link.db, global_keyprefix)
-        self._router = Router(self._layout, Bindings(self._read_bindings, self._layout.sep, monotonic))
+        bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
+        self._router = Router(self._layout, bindings, reader.namespace)
+        self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
         self._serial = 0
         self._serial_lock = threading.Lock()
 
-    # -- the offset ----------------------------------------------------------------------------------
+    @property
+    def fences(self) -> Literal[True]:
+        return True
 
-    keeps_offset = True
+    # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        with answering(self._server, f"adopting shard {shard}"):
-            arguments = [*self._holder(epoch), str(OCCUPIED_MS)]
-            word, rest = scripts.ADOPT(self._client, [self._offset_key(shard)], arguments)
+        found = self._adopt(shard, epoch, "adopting")
+        self._adopted[shard] = epoch
+        return offsets.read_lanes(found)
+
+    def claim(self, shard: int) -> None:
+        """Make this store the owner of the shard's offsets. Raises StoreConflict while another store's holder lives.
+
+        Then any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
+        """
+        self._adopt(shard, 0, "claiming", str(OCCUPIED_MS))
+
+    def _adopt(self, shard: int, epoch: int, doing: str, claim: str = "") -> Sequence[bytes]:
+        with answering(self._server, f"{doing} shard {shard}"):
+            word, rest = scripts.ADOPT(
+                self._client, [self._offset_key(shard)], [*self._holder(epoch), self._place, claim]
+            )
+        if word == "conflict":
+            uuid, place, silent_ms = (part.decode("utf-8", "replace") for part in rest)
+            raise self._conflict(shard, Owner(uuid, place, int(silent_ms)))
+        if word == "fenced" and claim:
+            return ()  # this store owns the offsets already
         if word == "fenced":
             raise self._fenced(shard, epoch, f"epoch {int(rest)} holds it")
-        if word == "occupied":
-            raise BrokerError(
-                f"shard {shard} in {self._server} is in use by another store ({rest.decode('utf-8', 'replace')}); "
-                "nothing was changed, and nothing leaves from here; schedulers on one broker must share one store "
-                "(is wheel_store a relative path, and this another folder?), or each have its own wheel_namespace"
+        return cast(Sequence[bytes], rest)
+
+    def owner(self, shard: int) -> Owner | None:
+        """Return the store to which the shard's offsets belong; None where nothing was ever adopted."""
+        with answering(self._server, f"asking for the owner of shard {shard}"):
+            uuid, place, seen = cast(
+                list[bytes | None], self._client.hmget(self._offset_key(shard), ["uuid", "place", "seen"])
             )
-        if word == "adopted":
-            return offsets.read_lanes(rest)
-        if rest:
-            logger.warning(
-                "the offset of shard %d in %s belonged to store %s, which is silent, and now belongs to %s",
-                shard,
-                self._server,
-                rest.decode("utf-8", "replace"),
-                self._uuid,
-                extra={"action": "adopt", "shard": shard, "epoch": epoch},
-            )
-        return {}
+            if uuid is None:
+                return None
+            silent_ms = self.now_ms() - int(seen or 0)
+        return Owner(uuid.decode("utf-8", "replace"), (place or b"").decode("utf-8", "replace"), silent_ms)
 
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        fields = [offsets.lane_field(lane), offsets.failed_field(lane), offsets.serial_field(lane)]
-        arguments = [*self._holder(epoch), *fields, offsets.encode_position(offset), self._next_serial()]
-        with answering(self._server, f"setting the offset of lane {lane} of shard {shard}"):
-            word, rest = scripts.SET_OFFSET(self._client, [self._offset_key(shard)], arguments)
-        if word != "set":
+        values = offsets.encode_position(offset), "{}", ""
+        fields = [one for pair in zip(offsets.lane_fields(lane), values, strict=True) for one in pair]
+        self._change(shard, epoch, f"setting the offset of lane {lane} of shard {shard}", [], fields)
+
+    def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
+        dropped = [field for lane in lanes for field in offsets.lane_fields(lane)]
+        self._change(shard, epoch, f"forgetting {len(lanes)} lanes of shard {shard}", dropped, [])
+
+    def _change(self, shard: int, epoch: int, doing: str, dropped: Sequence[str], fields: Sequence[str]) -> None:
+        # The lock is held until the answer: of two threads, the one with the lower serial must not be second.
+        with self._serial_lock, answering(self._server, doing):
+            self._serial = max(self._serial + 1, time.monotonic_ns())  # also above those of an earlier RedisBroker
+            serial = offsets.encode_number("serial", self._serial)
+            arguments = [*self._holder(epoch), serial, str(len(dropped)), *dropped, *fields]
+            word, rest = scripts.CHANGE(self._client, [self._offset_key(shard)], arguments)
+        if word != "changed":
             raise self._refused(shard, epoch, word, rest)
 
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        if not from_ < to:
-            raise ValueError(f"to must be after from_ {tuple(from_)}, got {tuple(to)}")
-        with answering(self._server, f"publishing {len(rows)} messages of shard {shard}"):
-            chunk = make_chunk(rows, self._router, now_ms)
-            fields = [offsets.lane_field(lane), offsets.failed_field(lane)]
-            move = [*self._holder(epoch), *fields, offsets.encode_position(from_), offsets.encode_position(to)]
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        number = offsets.encode_number("confirmed", confirmed)
+        with answering(self._server, f"verifying the last chunk of shard {shard}"):
+            word, rest = scripts.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
+        if word != "verified":
+            raise self._refused(shard, epoch, word, rest)
+
+    def publish(self, chunk: Chunk) -> Published:
+        if not chunk.after < chunk.upto:
+            raise ValueError(f"upto must be after {tuple(chunk.after)}, got {tuple(chunk.upto)}")
+        move = [
+            offsets.encode_number("number", chunk.number),
+            *offsets.lane_fields(chunk.lane),
+            offsets.encode_position(chunk.after),
+            offsets.encode_position(chunk.upto),
+            offsets.encode_since(chunk.since),
+        ]
+        with answering(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
+            call = publish_call(chunk.rows, self._router, chunk.now_ms)
             word, rest = scripts.PUBLISH(
                 self._client,
-                [self._offset_key(shard), *chunk.keys()],
-                [*move, *chunk.arguments(), offsets.encode_since(since)],
+                [self._offset_key(chunk.shard), *call.keys()],
+                [*self._holder(chunk.epoch), *move, *call.arguments()],
             )
         if word == "inside":
             logger.error(
                 "the offset of lane %d of shard %d stands at %s, inside the chunk from %s to %s: adopt and compare",
-                lane,
-                shard,
+                chunk.lane,
+                chunk.shard,
                 tuple(offsets.decode_position(rest)),
-                tuple(from_),
-                tuple(to),
-                extra={"action": "publish", "shard": shard, "lane": lane, "epoch": epoch},
+                tuple(chunk.after),
+                tuple(chunk.upto),
+                extra={"action": "publish", "shard": chunk.shard, "lane": chunk.lane, "epoch": chunk.epoch},
             )
         failed = offsets.decode_failed(rest) if word in ("published", "already") else {}
         return Published(_VERDICTS[word], failed)
 
-    # -- the wheel queue ---------------------------------------------------------------------------
+    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        if shard not in self._adopted:
+            raise BrokerError(
+                f"the wheel queue of shard {shard} is not read: the shard was given up; no message was taken"
+            )
         with answering(self._server, f"reading the wheel queue of shard {shard}"):
-            found, more = self._oldest(self._queue_key(shard), max_count, max_bytes)
-        return Peeked([self.decode(raw) for raw in found], _proof(found), more)
-
-    def _oldest(self, key: str, max_count: int, max_bytes: int) -> tuple[list[bytes], bool]:
-        """Slices from the old end, each twice the one before: many megabytes cost no more reading than they must.
-
-        Not atomic, nor need it be: only a holder takes from this end, and ``trim`` proves what was there. A script
-        would be slower: it copies every message twice more.
-        """
-        found: list[bytes] = []
-        weight, size = 0, 1
-        while len(found) < max_count:
-            slice_ = cast(list[bytes], self._client.lrange(key, -(len(found) + size), -(len(found) + 1)))
-            for raw in reversed(slice_):
-                if found and weight + len(raw) > max_bytes:
-                    return found, True
-                found.append(raw)
-                weight += len(raw)
-            if len(slice_) < size:
-                return found, False
-            fitting = (max_bytes - weight) * len(found) // max(1, weight)
-            size = max(1, min(2 * size, SLICE, max_count - len(found), fitting))
-        return found, self._client.llen(key) > len(found)
+            found, more = head.oldest(self._client, self._queue_key(shard), max_count, max_bytes)
+        return Peeked([self.decode(raw) for raw in found], head.proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
-        proof = cast(Proof, token)
+        proof = cast(head.Proof, token)
         if not proof.length:
             return True
+        if shard not in self._adopted:
+            return False
         keys = [self._queue_key(shard), self._offset_key(shard)]
         with answering(self._server, f"trimming the wheel queue of shard {shard}"):
             word, rest = scripts.TRIM(self._client, keys, [*self._holder(epoch), *proof])
@@ -228,17 +227,43 @@ class RedisBroker:
         return word == "trimmed"
 
     def leave(self, shard: int, epoch: int) -> None:
-        """Nothing: what was peeked is in the queue still."""
+        if self._adopted.get(shard, epoch + 1) <= epoch:
+            self._adopted.pop(shard, None)
+
+    def depth(self, shard: int) -> int:
+        with answering(self._server, f"counting the wheel queue of shard {shard}"):
+            return self._client.llen(self._queue_key(shard))
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        with answering(self._server, f"looking into the wheel queue of shard {shard}"):
+            raw = cast(bytes | None, self._client.lindex(self._queue_key(shard), -1))
+        return None if raw is None else self.decode(raw)
 
     def decode(self, raw: bytes) -> Message | Unreadable:
-        return decode(raw, self._max_message_bytes, self._keep_eta)
+        return self._reader.decode(raw)
 
-    # -- the server --------------------------------------------------------------------------------
+    # -- the server ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         with answering(self._server, "asking for its time"):
             seconds, microseconds = self._client.time()
         return seconds * 1000 + microseconds // 1000
+
+    def info(self) -> dict[str, str | None]:
+        """Return the settings that decide whether the server keeps its data; None for a setting that it hides."""
+        return {
+            "maxmemory_policy": self._told(self._client.info, "memory", "maxmemory_policy"),
+            "aof_enabled": self._told(self._client.info, "persistence", "aof_enabled"),
+            "appendfsync": self._told(self._client.config_get, "appendfsync", "appendfsync"),
+        }
+
+    def _told(self, ask: Callable[[str], Any], about: str, field: str) -> str | None:
+        with answering(self._server, f"asking for its {about}"):
+            try:
+                found = ask(about).get(field)
+            except ResponseError:  # hosted servers mostly allow neither INFO nor CONFIG
+                return None
+        return None if found is None else str(found)
 
     def close(self) -> None:
         self._client.connection_pool.disconnect()
@@ -251,7 +276,7 @@ class RedisBroker:
             pipeline.smembers(self._layout.binding_key(exchange))
         answers = pipeline.execute(raise_on_error=False)
         for answer in answers:
-            # A key that is no set is that exchange's own fault; everything else is the server's, and is waited for.
+            # A key that is no set is a fault of that exchange; any other error is the server's, and ends the call.
             if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
                 raise answer
         return cast(list[Iterable[bytes] | Exception], answers)
@@ -260,16 +285,10 @@ class RedisBroker:
         return [self._uuid, offsets.encode_number("epoch", epoch)]
 
     def _offset_key(self, shard: int) -> str:
-        return offsets.offset_key(self._layout.prefix, self._namespace, shard)
+        return offsets.offset_key(self._layout.prefix, self._reader.namespace, shard)
 
     def _queue_key(self, shard: int) -> str:
-        return self._layout.prefix + wheel_queue_name(self._namespace, shard)
-
-    def _next_serial(self) -> str:
-        """Greater than every serial before it, also those of an earlier RedisBroker of this process."""
-        with self._serial_lock:
-            self._serial = max(self._serial + 1, time.monotonic_ns())
-            return offsets.encode_number("serial", self._serial)
+        return self._layout.prefix + wheel_queue_name(self._reader.namespace, shard)
 
     def _refused(self, shard: int, epoch: int, word: str, rest: bytes | None) -> Fenced | OffsetLost:
         if word == "missing":
@@ -283,15 +302,14 @@ class RedisBroker:
 
     def _fenced(self, shard: int, epoch: int, why: str) -> Fenced:
         return Fenced(
-            f"shard {shard} is not epoch {epoch}'s in {self._server}: {why}; nothing was changed, and nothing more "
-            f"leaves from this term; see `celery wheel status` for who holds it"
+            f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "
+            f"more is published under that epoch; `celery wheel status` shows the holder"
         )
 
-
-def _proof(found: Sequence[bytes]) -> Proof:
-    tail = TAIL_BYTES
-    marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
-    if not all(TAG in mark for mark in marks):
-        tail = max(map(len, found))
-        marks = [b"%d:%b" % (len(raw), raw) for raw in found]
-    return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
+    def _conflict(self, shard: int, owner: Owner) -> StoreConflict:
+        return StoreConflict(
+            f"shard {shard} in {self._server} belongs to another store, {owner}, and not to {self._uuid} "
+            f"({self._place}); nothing was changed, and nothing is dispatched from here; schedulers on one broker must "
+            "share one wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace "
+            f"of their own; if the other store is given up, stop its schedulers and run: {CLAIM}"
+        )

@@ -1,4 +1,4 @@
-"""Where kombu's Redis transport keeps things: queue and priority to list, exchange to binding set and topic.
+"""The key names of kombu's Redis transport: queue and priority to list, exchange to binding set and topic.
 
 ::
 
@@ -23,6 +23,9 @@ from typing import Any
 PRIORITY_STEPS = (0, 3, 6, 9)
 SEP = "\x06\x16"
 FANOUT_PREFIX = "/{db}."
+#: Options that name the keys in which kombu keeps unacknowledged messages.
+UNACKED = ("unacked", "unacked_index", "unacked_mutex")
+BINDINGS = "_kombu.binding."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,11 @@ class Layout:
     fanout_prefix: str = "/0."
     fanout_patterns: bool = True
     deadletter_queue: str | None = None
+    unacked: frozenset[str] = frozenset(UNACKED)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], db: int, prefix: str) -> Layout:
-        """As a kombu channel reads its transport options; ``prefix`` wins over the option of that meaning."""
+        """Read transport options as a kombu channel does; ``prefix`` takes precedence over ``global_keyprefix``."""
         fanout_prefix = options.get("fanout_prefix", True)
         template = fanout_prefix if isinstance(fanout_prefix, str) else FANOUT_PREFIX
         return cls(
@@ -46,23 +50,28 @@ class Layout:
             fanout_prefix=template.format(db=db) if fanout_prefix else "",
             fanout_patterns=bool(options.get("fanout_patterns", True)),
             deadletter_queue=options.get("deadletter_queue"),
+            unacked=frozenset(str(options.get(f"{name}_key", name)) for name in UNACKED),
         )
 
     def list_key(self, queue: str, priority: int | None) -> str:
-        """The list that takes a message of this priority; kombu clamps to 0 … 9 and rounds down to a step."""
+        """Return the list for a message of this priority; kombu clamps to 0 … 9 and rounds down to a step."""
         steps = self.priority_steps
         step = steps[bisect(steps, max(0, min(priority or 0, 9))) - 1]
         return self._step_key(queue, step)
 
     def list_keys(self, queue: str) -> list[str]:
-        """The lists of all priorities: a queue that expires does so in all of them together."""
+        """Return the lists of all priorities: a queue that expires does so in all of them together."""
         return [self._step_key(queue, step) for step in self.priority_steps]
 
     def binding_key(self, exchange: str) -> str:
-        return f"{self.prefix}_kombu.binding.{exchange}"
+        return f"{self.prefix}{BINDINGS}{exchange}"
+
+    def is_kombus_own(self, queue: str) -> bool:
+        """Whether kombu keeps something else under this name, so that a list there would stop its workers."""
+        return queue in self.unacked or queue.startswith(BINDINGS)
 
     def topic(self, exchange: str, routing_key: str) -> str:
-        """The PUB/SUB channel of a fanout exchange."""
+        """Return the PUB/SUB channel of a fanout exchange."""
         suffix = f"/{routing_key}" if routing_key and self.fanout_patterns else ""
         return f"{self.prefix}{self.fanout_prefix}{exchange}{suffix}"
 

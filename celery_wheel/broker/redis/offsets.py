@@ -1,27 +1,30 @@
-"""The offset hash: where each lane of a shard stands in Redis, and who may move it.
+"""The offset hash: the offset of each lane of a shard in Redis, and the epoch that may move it.
 
 ::
 
     wheel.offset.3                          one hash a namespace and shard, behind the global key prefix
       uuid      0192f…                    the store these positions belong to
-      epoch     0000000000000000012       the holder; only it publishes, trims and sets
-      seen      1700000000000             when it last adopted, by Redis's clock: twice a second
+      epoch     0000000000000000012       the holder's epoch: only it publishes, trims and sets
+      place     /srv/wheel.sqlite3 on a   the place of that store, for people
+      seen      1700000000000             when the holder last noted itself, by Redis's clock: twice a second
+      last      0000000000000000031       the number of this epoch's last chunk
+      serial    0000000004213374422       the number of the last change without a chunk, see ``change.lua``
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
-      set:0     0000000004213374422       serial of the last set_offset, see ``set_offset.lua``
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers:
 Lua would make doubles of them, and a seq has 63 bits.
 
-``failed`` travels with the offset: after a crash between the script and the settlement the next holder
-still learns from ``adopt`` which rows their queues refused.
+``failed`` moves with the offset: after a crash between the script and the settlement the next holder still learns from
+``adopt`` which rows their queues did not take.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from celery_wheel.engine.port import BrokerOffset, Since
 from celery_wheel.store.model import Position
@@ -30,23 +33,26 @@ from celery_wheel.store.model import Position
 WIDTH = 19
 
 _LANE = "lane:"
-_FAILED = "failed:"
+
+
+class Owner(NamedTuple):
+    """The store to which a shard's offsets belong."""
+
+    uuid: str
+    place: str  #: where the store is, for people
+    silent_ms: int  #: time since its holder last noted itself
+
+    def __str__(self) -> str:
+        return f"{self.uuid} ({self.place or 'at a place it did not note'})"
 
 
 def offset_key(prefix: str, namespace: str, shard: int) -> str:
     return f"{prefix}{namespace}.offset.{shard}"
 
 
-def lane_field(lane: int) -> str:
-    return f"{_LANE}{lane}"
-
-
-def failed_field(lane: int) -> str:
-    return f"{_FAILED}{lane}"
-
-
-def serial_field(lane: int) -> str:
-    return f"set:{lane}"
+def lane_fields(lane: int) -> tuple[str, str, str]:
+    """Return the fields of a lane: its offset, the failed rows of its last chunk, its ``Since``."""
+    return f"{_LANE}{lane}", f"failed:{lane}", f"since:{lane}"
 
 
 def encode_number(name: str, value: int) -> str:
@@ -82,14 +88,12 @@ def decode_failed(raw: bytes) -> dict[int, str]:
 
 
 def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerOffset]:
-    """The hash as HGETALL answers a script (name, value, name, value …), as offsets by lane."""
+    """Return lane → offset of the hash, given as HGETALL answers a script: name, value, name, value …"""
     values = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
-    lanes = {int(name.removeprefix(_LANE)): value for name, value in values.items() if name.startswith(_LANE)}
-    return {
-        lane: BrokerOffset(
-            decode_position(value),
-            decode_failed(values.get(failed_field(lane), b"{}")),
-            decode_since(values.get(f"since:{lane}", b"")),
-        )
-        for lane, value in lanes.items()
-    }
+    found: dict[int, BrokerOffset] = {}
+    for name, value in values.items():
+        if name.startswith(_LANE):
+            lane = int(name.removeprefix(_LANE))
+            _, failed, since = (values.get(field, b"") for field in lane_fields(lane))
+            found[lane] = BrokerOffset(decode_position(value), decode_failed(failed or b"{}"), decode_since(since))
+    return found

@@ -1,37 +1,41 @@
--- Puts a chunk into its lists and moves the lane's offset from `from` to `to`: both, or neither.
+-- Puts a chunk into its lists and moves the lane's offset from `after` to `upto`: both, or neither.
 --
---   KEYS  1 the offset hash    then `lists` lists    then `expiring` lists
---   ARGV  1 uuid  2 epoch  3 lane field  4 failed field  5 from  6 to
---         7 refused before, JSON: row id -> reason   8 lists  9 expiring  10 broadcasts
---         then for each list: row ids "1,3,4" and their count; for each expiring list: ms;
---         for each broadcast: row id, topic, message; then the messages, list by list; last, what is kept as `since`
+--   KEYS  1 the offset hash    then `lists` lists    then for each list that expires those of all `priorities`
+--   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
+--         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts
+--         then for each list: row ids "1,3,4", their count, ms until it expires or 0;
+--         for each broadcast: row id, topic, message; then the messages, list by list
 --
---   1 compare   2 look at every list's type   3 move the offset   4 push, expire, broadcast   5 note what failed
+--   1 compare   2 check every list's type   3 move the offset   4 push, expire, broadcast   5 note the failed rows
 --
 -- Step 3 is the first write, and the only one that Redis may refuse for reasons of its own (out of memory,
--- read-only, cannot persist): it raises, and nothing was done. What fails after it is the destination's fault,
--- is caught, and becomes the row's. So nothing after step 3 may raise: a script is not undone.
+-- read-only, cannot persist): then it raises, and nothing was changed. A later failure is the destination's fault: it
+-- is caught, and the row has failed. Nothing after step 3 may raise, since Redis does not roll a script back.
 
 -- Lua passes at most about 8,000 values in one call; 500 keeps its stack small.
 local SLICE = 500
 
-local lane, failed_field, from, to = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', lane, failed_field)
-local uuid, epoch, stands = held[1], held[2], held[3]
+local lane, failed_field, after, upto = ARGV[4], ARGV[5], ARGV[7], ARGV[8]
+local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', lane, failed_field, 'last')
+local uuid, epoch, stands, last = held[1], held[2], held[3], held[5]
 
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end
 if epoch < ARGV[2] or not stands then return {'missing'} end
-if stands == to then return {'already', held[4] or '{}'} end
-if stands > to then return {'already', '{}'} end
-if stands < from then return {'rolled back', stands} end
-if stands > from then return {'inside', stands} end
+if stands == upto then return {'already', held[4] or '{}'} end
+if stands > upto then return {'already', '{}'} end
+if stands < after then return {'rolled back', stands} end
+if stands > after then return {'inside', stands} end
 
-local refused = cjson.decode(ARGV[7])
-local lists, expiring, broadcasts = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local first_ms = 11 + 2 * lists
-local first_broadcast = first_ms + expiring
+local failed = cjson.decode(ARGV[10])
+local lists, priorities, broadcasts = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local first_broadcast = 14 + 3 * lists
 local first_message = first_broadcast + 3 * broadcasts
+
+local function is_list(key)
+  local answer = redis.pcall('TYPE', key)
+  return answer['ok'] == 'list', answer['ok'] or answer['err'] or '?'
+end
 
 local function split(ids)
   local numbers = {}
@@ -39,60 +43,71 @@ local function split(ids)
   return numbers
 end
 
--- A row of which one queue is no list goes to none of its queues: it can be sent again, whole, when that is mended.
+-- A row of which one queue is no list goes to none of its queues: it can be requeued as a whole once that is fixed.
 local sound = true
 for i = 1, lists do
-  local answer = redis.pcall('TYPE', KEYS[1 + i])
-  local kind = answer['ok']
-  if kind ~= 'none' and kind ~= 'list' then
+  local found, kind = is_list(KEYS[1 + i])
+  if not found and kind ~= 'none' then
     sound = false
-    local reason = "key '" .. KEYS[1 + i] .. "' holds a " .. (kind or answer['err'] or '?') .. ', not a list'
-    for _, id in ipairs(split(ARGV[9 + 2 * i])) do refused[id] = reason end
+    local reason = "key '" .. KEYS[1 + i] .. "' holds a " .. kind .. ', not a list'
+    for _, id in ipairs(split(ARGV[11 + 3 * i])) do failed[id] = reason end
   end
 end
 
-redis.call('HSET', KEYS[1], lane, to, failed_field, '{}', 'since' .. string.sub(lane, 5), ARGV[#ARGV])
+if not last or last < ARGV[3] then last = ARGV[3] end
+redis.call('HSET', KEYS[1], lane, upto, failed_field, '{}', ARGV[6], ARGV[9], 'last', last)
 
-local function push(key, messages, first, last, ids)
-  for at = first, last, SLICE do
-    local stop = math.min(at + SLICE - 1, last)
-    local answer = redis.pcall('LPUSH', key, unpack(messages, at, stop))
+-- Returns whether the list took any message.
+local function push(key, messages, first, stop, ids)
+  local took = false
+  for at = first, stop, SLICE do
+    local to = math.min(at + SLICE - 1, stop)
+    local answer = redis.pcall('LPUSH', key, unpack(messages, at, to))
     if type(answer) == 'table' then
       local numbers = type(ids) == 'table' and ids or split(ids)
-      for i = at - first + 1, stop - first + 1 do refused[numbers[i]] = tostring(answer['err']) end
+      for i = at - first + 1, to - first + 1 do failed[numbers[i]] = tostring(answer['err']) end
+    else
+      took = true
     end
   end
+  return took
 end
 
-local at = first_message
+local at, expiring = first_message, 1 + lists
 for i = 1, lists do
-  local key, ids, count = KEYS[1 + i], ARGV[9 + 2 * i], tonumber(ARGV[10 + 2 * i])
+  local key, ids, count, ms = KEYS[1 + i], ARGV[11 + 3 * i], tonumber(ARGV[12 + 3 * i]), ARGV[13 + 3 * i]
+  local took
   if sound then
-    push(key, ARGV, at, at + count - 1, ids)
+    took = push(key, ARGV, at, at + count - 1, ids)
   else
     local messages, numbers = {}, {}
     for n, id in ipairs(split(ids)) do
-      if not refused[id] then
+      if not failed[id] then
         messages[#messages + 1] = ARGV[at + n - 1]
         numbers[#numbers + 1] = id
       end
     end
-    push(key, messages, 1, #messages, numbers)
+    took = push(key, messages, 1, #messages, numbers)
   end
   at = at + count
+  if ms ~= '0' then
+    -- A queue that took nothing does not expire, nor does a foreign key of its name, which is no list.
+    for n = expiring + 1, expiring + priorities do
+      if took and is_list(KEYS[n]) then redis.pcall('PEXPIRE', KEYS[n], ms) end
+    end
+    expiring = expiring + priorities
+  end
 end
-
-for i = 0, expiring - 1 do redis.pcall('PEXPIRE', KEYS[2 + lists + i], ARGV[first_ms + i]) end
 
 for i = 0, broadcasts - 1 do
   local b = first_broadcast + 3 * i
   local answer = redis.pcall('PUBLISH', ARGV[b + 1], ARGV[b + 2])
-  if type(answer) == 'table' then refused[ARGV[b]] = tostring(answer['err']) end
+  if type(answer) == 'table' then failed[ARGV[b]] = tostring(answer['err']) end
 end
 
-local failed = '{}'
-if next(refused) then
-  failed = cjson.encode(refused)
-  redis.call('HSET', KEYS[1], failed_field, failed)
+local told = '{}'
+if next(failed) then
+  told = cjson.encode(failed)
+  redis.call('HSET', KEYS[1], failed_field, told)
 end
-return {'published', failed}
+return {'published', told}

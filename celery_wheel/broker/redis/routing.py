@@ -1,11 +1,11 @@
-"""From a row's exchange and routing key to Redis lists and topics, by kombu's rules.
+"""Routing: the Redis lists and topics for a row's exchange and routing key, by kombu's rules.
 
 ::
 
     exchange ""                  the queue named by the routing key                        ──► 1 list
     direct, topic                the queues bound, from the binding set (``bindings``)     ──► n lists
-    fanout                       PUBLISH: whoever listens gets it, nobody is asked         ──► 1 topic
-    anything else, none bound                                                              ──► refused, with the reason
+    fanout                       PUBLISH: every subscriber gets it                         ──► 1 topic
+    any other type, no queue bound, a name of the wheel's or of kombu's own keys           ──► refused, with the reason
 
 A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one, as in kombu;
 a topic exchange never does.
@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, cast
 
+from celery_wheel.broker.names import is_own_name
 from celery_wheel.broker.redis.bindings import Bindings, Table
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.store.model import Row
 
 
 class Target(NamedTuple):
-    """Rows that agree in these go the same way."""
+    """A destination: rows that agree in these fields have the same route."""
 
     exchange: str
     exchange_type: str
@@ -36,11 +37,11 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class Route:
-    """Where a target's messages go; all empty: nowhere, and ``refusal`` says why."""
+    """The lists or the topic of a target; where there is neither, ``refusal`` is the reason."""
 
     lists: tuple[bytes, ...] = ()
     topic: bytes | None = None
-    expiring: tuple[bytes, ...] = ()  #: the lists of all priorities of a queue with ``x-expires``
+    expiring: tuple[bytes, ...] = ()  #: the lists of all priorities of the one queue with ``x-expires``
     refusal: str = ""
 
 
@@ -49,17 +50,20 @@ target_of = cast(Callable[[Row], Target], attrgetter(*Target._fields))
 
 
 class Router:
-    def __init__(self, layout: Layout, bindings: Bindings) -> None:
+    """Args: ``namespace``, that of the wheel's own keys, which are no task's queues."""
+
+    def __init__(self, layout: Layout, bindings: Bindings, namespace: str) -> None:
         self._layout = layout
+        self._namespace = namespace
         self._bindings = bindings
 
     def routes(self, targets: Iterable[Target]) -> dict[Target, Route]:
-        """The routes of a chunk: at most two reads of binding sets, however many targets."""
+        """Return the routes of a chunk, with at most two reads of binding sets, however many targets it has."""
         wanted = [Target(*target) for target in dict.fromkeys(targets)]  # in the order of the rows
         tables = self._bindings.tables(target.exchange for target in wanted if _asks_bindings(target))
         routes = {target: self._route(target, tables) for target in wanted}
         doubtful = [target for target in wanted if _asks_bindings(target) and routes[target].refusal]
-        if doubtful:  # bound in the last second, perhaps: refusing is for good, so it is asked anew
+        if doubtful:  # a queue may have been bound in the last second, and a refusal is final: read anew
             tables = self._bindings.tables((target.exchange for target in doubtful), fresh=True)
             routes.update({target: self._route(target, tables) for target in doubtful})
         return routes
@@ -94,10 +98,13 @@ class Router:
         return self._to_queues(target, queues)
 
     def _to_queues(self, target: Target, queues: tuple[str, ...]) -> Route:
+        for queue in queues:
+            if is_own_name(self._namespace, queue) or self._layout.is_kombus_own(queue):
+                return Route(refusal=f"queue {queue!r} has the name of a key that the wheel or kombu uses itself")
         expiring: list[bytes] = []
-        # 0 or less would delete the queue with what is in it; kombu's queues never say so.
+        # 0 or less would delete the queue with its messages; kombu's queues never have it.
         if target.queue_expires_ms is not None and target.queue_expires_ms > 0:
-            # x-expires is the row's own queue's; of others that are bound nothing is known here, nor in kombu.
+            # x-expires is of the row's own queue; neither this code nor kombu knows that of other bound queues.
             own = target.queue or (queues[0] if len(queues) == 1 else None)
             if own in queues:
                 expiring = [key.encode() for key in self._layout.list_keys(own)]

@@ -1,7 +1,7 @@
-"""The Lua files of this folder, run by their digest.
+"""The Lua scripts of this folder, run by their digest.
 
-A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. That alone is repeated
-here, with the whole text: the script is known not to have run. Every other error goes to the caller.
+A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. Only then is the call repeated,
+with the whole text: the script has certainly not run. Every other error goes to the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Script:
     def __call__(
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
     ) -> tuple[str, Any]:
-        """Run it; every script answers with a word, and perhaps something that goes with it."""
+        """Run the script; returns its word and, where it has one, its value."""
         try:
             answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:
@@ -33,6 +33,7 @@ class Script:
 
 
 ADOPT = Script("adopt")
-SET_OFFSET = Script("set_offset")
+CHANGE = Script("change")
+VERIFY = Script("verify")
 PUBLISH = Script("publish")
 TRIM = Script("trim")

@@ -5,8 +5,8 @@
 --
 --   mark of a message    its length, a colon, and its tail
 --
--- Tails are long enough for kombu's delivery tag, a UUID made for each message, where all messages end with theirs;
--- else they are longer than any message. What is pushed on the left meanwhile does not matter.
+-- Where every message ends with kombu's delivery tag, a UUID made for each message, tails are long enough for the tag;
+-- otherwise they are longer than any message. Messages that are pushed on the left meanwhile do not matter.
 
 local SLICE = 256
 

@@ -1,122 +1,93 @@
-"""The broker edge for any kombu transport: what ``engine.port.Broker`` asks, where the broker keeps no offset.
+"""The broker edge for any kombu transport: implements ``engine.port.ConfirmingBroker``.
 
-Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as sent when the
-transport's ``publish`` has returned. What has no route or is refused is reported, never dropped.
+Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as dispatched when the
+transport's ``publish`` has returned. Rows without a route and refused rows are reported, never dropped.
 
-Non-promises: those that the transport does not make. Most of kombu's virtual transports take a message off the server
-when they deliver it, so a scheduler that is killed between a delivery and its commit loses at most ``PREFETCH``
-messages; there is no confirm; and what was in flight when a scheduler died may be there twice, the second time with
-the header ``wheel_redelivered``.
+Non-promises: the edge adds no promise that the transport does not make. Most of kombu's virtual transports take a
+message off the server when they deliver it, so a scheduler that is killed between a delivery and its commit loses at
+most ``PREFETCH`` messages. No publication is confirmed. Rows that were in flight when a scheduler died may be in their
+queues twice, the second time with the header ``wheel_redelivered``. Nothing guards against two stores on one namespace.
+No message can be read without being taken, so ``oldest`` returns none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 from kombu.compression import compress
 from kombu.utils import json
 
-from celery_wheel.broker.envelope import decode, message_of, readable
+from celery_wheel.broker.deliveries import DeliveryBroker
+from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import wheel_queue
-from celery_wheel.broker.virtual.ingress import Ingress, Token
+from celery_wheel.broker.reader import NOT_KEPT, Reader, readable
+from celery_wheel.broker.virtual.ingress import CONNECT_S, Ingress
 from celery_wheel.broker.virtual.outgoing import Outgoing
-from celery_wheel.engine.port import BrokerOffset, Peeked, Published, Since
-from celery_wheel.store.model import Message, Position, Row, Unreadable
-
-#: Of one delivery, or the row has its own.
-_NOT_KEPT = ("delivery_info", "delivery_tag", "body_encoding", "priority", "expiration")
+from celery_wheel.broker.virtual.trouble import lost, told
+from celery_wheel.engine.port import Chunk, Confirmed
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import Message, Unreadable
 
 dumps: Any = json.dumps
 pack: Any = compress
 
 
-class KombuBroker:
-    """Implements ``Broker`` through kombu.
+class KombuBroker(DeliveryBroker):
+    """Implements ``ConfirmingBroker`` through kombu.
 
     Args:
         app: whose queues say how exchanges and queues are declared.
-        max_message_bytes, keep_eta: as ``envelope.decode`` takes them.
+        reader: reads the wheel queue; its namespace is that of the queues.
     """
 
-    keeps_offset = False
-
-    def __init__(self, app: Any, *, namespace: str, max_message_bytes: int, keep_eta: bool = False) -> None:
+    def __init__(self, app: Any, reader: Reader) -> None:
+        super().__init__(reader)
         self._connect: Callable[[], Any] = app.connection_for_write
-        self._namespace = namespace
-        self._max_message_bytes = max_message_bytes
-        self._keep_eta = keep_eta
-        self._ingress: dict[int, Ingress] = {}
         self._outgoing = Outgoing(app)
 
-    # -- the shard ---------------------------------------------------------------------------------
+    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
+        return self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, may_send)
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        if shard not in self._ingress:
-            self._ingress[shard] = Ingress(self._connect, wheel_queue(self._namespace, shard))
-        self._ingress[shard].adopt(epoch)
-        return {}
+    def depth(self, shard: int) -> int:
+        name = wheel_queue_name(self._reader.namespace, shard)
+        with self._connect() as connection:
+            try:
+                connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+                with connection.channel() as channel:
+                    return int(channel.queue_declare(name, passive=True).message_count)
+            except connection.channel_errors:  # no message was ever sent to the queue
+                return 0
+            except lost(connection) as error:
+                raise BrokerError(
+                    f"{connection.as_uri()} does not answer ({told(error)}); it is tried again"
+                ) from error
 
-    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        """Nothing: it keeps none."""
-
-    def leave(self, shard: int, epoch: int) -> None:
-        if shard in self._ingress:
-            self._ingress[shard].leave(epoch)
-
-    def now_ms(self) -> int | None:
-        """No transport tells the time."""
+    def oldest(self, shard: int) -> Message | Unreadable | None:
         return None
 
     def close(self) -> None:
-        for ingress in self._ingress.values():
-            ingress.close()
+        super().close()
         self._outgoing.close()
 
-    # -- the wheel queue ---------------------------------------------------------------------------
+    def _deliveries(self, shard: int) -> Ingress:
+        return Ingress(self._connect, wheel_queue(self._reader.namespace, shard))
 
-    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
-        found, token, more = self._ingress[shard].peek(max_count, max_bytes)
-        return Peeked([self._read(message) for message in found], token, more)
-
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
-        return self._ingress[shard].trim(cast(Token, token))
-
-    def decode(self, raw: bytes) -> Message | Unreadable:
-        return decode(raw, self._max_message_bytes, self._keep_eta)
-
-    def _read(self, message: Any) -> Message | Unreadable:
-        kept = {"content_type": message.content_type, "content_encoding": message.content_encoding}
-        kept |= {name: value for name, value in (message.properties or {}).items() if name not in _NOT_KEPT}
+    def _message(self, delivery: Any) -> Message | Unreadable:
+        kept = {"content_type": delivery.content_type, "content_encoding": delivery.content_encoding}
+        kept |= {name: value for name, value in (delivery.properties or {}).items() if name not in NOT_KEPT}
 
         def read() -> Message:
-            body, headers = _body(message), dict(message.headers or {})
-            if len(body) > self._max_message_bytes:
-                raise ValueError(f"message must be at most {self._max_message_bytes:,} bytes, got {len(body):,}")
-            return message_of(headers, dumps(kept).encode(), body, self._keep_eta, dumps)
+            body, headers = _body(delivery), dict(delivery.headers or {})
+            self._reader.check_size(body)
+            return self._reader.message(headers, dumps(kept).encode(), body, dumps)
 
-        raw = {"headers": message.headers, "properties": kept, "body": message.body}
+        raw = {"headers": delivery.headers, "properties": kept, "body": delivery.body}
         return readable(read, lambda: dumps(raw).encode())
-
-    # -- dispatch ----------------------------------------------------------------------------------
-
-    def publish(
-        self,
-        shard: int,
-        epoch: int,
-        lane: int,
-        from_: Position,
-        to: Position,
-        rows: Sequence[Row],
-        now_ms: int,
-        since: Since | None = None,
-        redelivered: bool = False,
-    ) -> Published:
-        return self._outgoing.publish(rows, now_ms, redelivered)
 
 
 def _body(message: Any) -> bytes:
-    """As its sender made it: kombu has unpacked it, and left the header that says how it was packed."""
+    """Return the body as its sender made it: kombu has decompressed it, and left the header with the compression."""
     if message.errors:
         raise ValueError(f"body must be what its header 'compression' says: {message.errors[0][1]}")
     body = message.body.encode() if isinstance(message.body, str) else message.body

@@ -2,17 +2,17 @@
 
 ::
 
-    publish ──► has no route, or no transport could send it      failed: rejected
-            ├─► the server is away                               Interrupted or BrokerError: all is tried again
-            └─► the server refuses this one                      refused: what is for this destination waits in order
-                    for the fifth time, and not for "later"      failed: too big, not allowed, …
+    publish ──► a row without a route, or that cannot be encoded   failed: rejected
+            ├─► the server does not answer                         Interrupted or BrokerError: all is tried again
+            └─► the server refuses the row                         refused: rows of this destination wait in order
+                    for the fifth time, and not as "later"         failed: too big, not allowed, …
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kombu.entity import Exchange
@@ -22,14 +22,14 @@ from kombu.utils import json
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.virtual.ingress import CONNECT_S
 from celery_wheel.broker.virtual.trouble import later, lost, told
-from celery_wheel.engine.port import Published, Verdict
+from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store.model import Row
 
 logger = logging.getLogger(__name__)
 
-#: So often a message is refused before it is rejected: about a second, and on a new connection each time, because some
-#: transports keep what they once knew of a queue.
+#: A message that was refused this often is rejected: after about a second, and each time on a new connection, because
+#: some transports cache the properties of a queue.
 TRIES = 5
 
 loads: Any = json.loads
@@ -46,38 +46,42 @@ class Outgoing:
         self._declared: set[tuple[str, str]] = set()
         self._tries: dict[int, int] = {}  #: by the id of a row that was refused
 
-    def publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool) -> Published:
-        published, confirmed = Published(Verdict.PUBLISHED), set[int]()
+    def publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool, may_send: Callable[[], bool]) -> Confirmed:
+        """``may_send`` is asked before each message."""
+        answer, confirmed = Confirmed(), set[int]()
         waiting: dict[str, str] = {}  #: destinations that did not take a message, so that none overtakes it
         stale = False
         with self._lock:
             producer = self._producer()
             for row in rows:
                 if row.target in waiting:
-                    published.refused[row.id] = waiting[row.target]
+                    answer.refused[row.id] = waiting[row.target]
                     continue
+                if not may_send():
+                    text = "the lease is over or the shard was given up: nothing more is sent"
+                    raise Interrupted(text, confirmed)
                 try:
                     reason = self._send(producer, row, now_ms, redelivered)
                 except lost(self._connection) as error:
-                    # Whose answer was lost may be there all the same, also the first.
+                    # The row without an answer may be in its queue, even the first one.
                     raise Interrupted(self._drop(error), confirmed) from error
                 except Exception as error:  # whatever the transport calls it
                     reason = self._given_up(row, error)
                     stale |= not later(error)
                     if not reason:
-                        waiting[row.target] = published.refused[row.id] = told(error)
+                        waiting[row.target] = answer.refused[row.id] = told(error)
                         continue
                 if reason:
-                    published.failed[row.id] = reason
+                    answer.failed[row.id] = reason
                 else:
                     confirmed.add(row.id)
                 self._tries.pop(row.id, None)
             if stale:
                 self.forget()
-        return published
+        return answer
 
     def forget(self) -> None:
-        """Begin anew with the next message."""
+        """End the connection; the next message opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.collect()
@@ -87,14 +91,14 @@ class Outgoing:
             self.forget()
 
     def _given_up(self, row: Row, error: Exception) -> str:
-        """Returns why it is not tried again, or nothing."""
+        """Return the reason why a refused row is rejected; empty where it is tried again."""
         first = row.id not in self._tries
         tries = self._tries[row.id] = self._tries.get(row.id, 0) + (not later(error))
         if tries >= TRIES:
             return f"refused {tries} times: {told(error)}"
         if first:
             logger.warning(
-                "%s does not take a task %s (%s); what is for it waits, and is tried again",
+                "%s does not take a task %s (%s); tasks for this destination wait and are tried again",
                 row.target,
                 row.task,
                 told(error),
@@ -103,7 +107,7 @@ class Outgoing:
         return ""
 
     def _send(self, producer: Any, row: Row, now_ms: int, redelivered: bool) -> str:
-        """Returns why it cannot be sent, or nothing."""
+        """Send a row; returns the reason where it cannot be sent, else an empty text."""
         try:
             headers, properties = loads(row.headers), loads(row.properties)
             if redelivered:

@@ -1,8 +1,8 @@
-"""What transports raise, sorted by what can be done about it. Each has errors of its own; none is imported here.
+"""Errors of transports, sorted by their remedy. Each transport has errors of its own; none is imported here.
 
 ::
 
-    lost        the server is away, or the connection is           everything waits and is tried again
+    lost        the server or the connection is gone               everything waits and is tried again
     later       the server says so: too many requests, its fault   that destination waits and is tried again
     all else    the server's answer about this message             tried a few times more, then the message is rejected
 """
@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 
 def lost(connection: Any) -> tuple[type[BaseException], ...]:
-    """What this transport raises when it cannot reach its server."""
+    """Return the errors that this transport raises when it cannot reach its server."""
     errors = (*connection.recoverable_connection_errors, *connection.recoverable_channel_errors)
     return (*errors, *connection.connection_errors, *connection.channel_errors, OperationalError, OSError)
 
@@ -30,5 +30,5 @@ def later(error: BaseException) -> bool:
 
 
 def told(error: BaseException) -> str:
-    """The error's own words, and its name where they would say nothing without it."""
+    """Return the error's name and text."""
     return f"{type(error).__name__}: {error}"

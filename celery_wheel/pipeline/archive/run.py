@@ -28,7 +28,6 @@ from celery_wheel.pipeline.source.opened import opened
 from celery_wheel.pipeline.source.options import as_events
 from celery_wheel.pipeline.tables import read
 from celery_wheel.present import many
-from celery_wheel.store import archive_marks
 
 #: About 100 MB.
 ROWS_A_FILE = 1_000_000
@@ -113,7 +112,7 @@ class Run:
         if not self._mark:
             return {}
         with opened(self._url) as store:
-            archive_marks.note(store.database, marks)
+            store.maintenance.note_archived(marks)
         return dict(marks)
 
 

@@ -12,20 +12,16 @@ outcomes alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
-
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.pipeline.source.opened import opened
-from celery_wheel.store.archive_marks import first_after
-from celery_wheel.store.model import HOUR_MS
-from celery_wheel.store.schema import batch, outcome, shard
-
-DAY_MS = 24 * HOUR_MS
+from celery_wheel.store.model import DAY_MS
+from celery_wheel.store.ports.maintenance import Archivable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,62 +59,52 @@ def look(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[i
         noted: of each shard, the mark that was put into the store: it is only ever raised, and goes with a copy. So an
             older copy is known also where it has gone on since, beyond the numbers that it gives again.
     """
-    with opened(url) as found, found.database.snapshot() as connection:
-        name = found.database.name
-        if store not in (None, found.uuid):
+    with opened(url) as found:
+        name, uuid = found.name, found.uuid
+        if store not in (None, uuid):
             raise StoreUnusable(
-                f"the archive is of the store with the id {store}, and {name} has {found.uuid}: another one, or made "
+                f"the archive is of the store with the id {store}, and {name} has {uuid}: another one, or made "
                 "anew; nothing was written; give each store an archive of its own: --output"
             )
-        columns = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived).order_by(shard.c.shard)
-        shards = connection.execute(columns).all()
-        for row in shards:
-            upto, mark = marks.get(row.shard, 0), noted.get(row.shard, 0)
-            if row.seq < upto or row.archived < mark:
-                knows = f"knows of {row.archived} only" if row.archived < mark else f"has given only {row.seq}"
-                raise StoreUnusable(
-                    f"the archive has shard {row.shard} up to number {max(upto, mark)}, and {name} {knows}: it was put "
-                    "back to an older copy, and gives numbers again that the archive has; nothing was written; begin "
-                    "a new archive: --output"
-                )
-        ranges = {row.shard: (marks.get(row.shard, 0), row.seq) for row in shards}
-        # A new archive cannot lose what went before it; an old one also knows all of a shard that came since.
-        had = {row.shard: marks.get(row.shard, row.forgotten if store is None else 0) for row in shards}
-        return Standing(
-            store=found.uuid,
-            numbers={row.shard: row.seq for row in shards},
-            ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
-            days=_days(connection, ranges),
-            known={row.shard: max(marks.get(row.shard, 0), row.forgotten) for row in shards},
-            lost=_lost(connection, had),
-        )
+        shards = found.maintenance.archivable(marks)
+    for one in shards:
+        upto, mark = marks.get(one.shard, 0), noted.get(one.shard, 0)
+        if one.seq < upto or one.archived < mark:
+            knows = f"knows of {one.archived} only" if one.archived < mark else f"has given only {one.seq}"
+            raise StoreUnusable(
+                f"the archive has shard {one.shard} up to number {max(upto, mark)}, and {name} {knows}: it was put "
+                "back to an older copy, and gives numbers again that the archive has; nothing was written; begin "
+                "a new archive: --output"
+            )
+    ranges = {one.shard: (marks.get(one.shard, 0), one.seq) for one in shards}
+    # A new archive cannot lose what went before it; an old one also knows all of a shard that came since.
+    had = {one.shard: marks.get(one.shard, one.forgotten if store is None else 0) for one in shards}
+    return Standing(
+        store=uuid,
+        numbers={one.shard: one.seq for one in shards},
+        ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
+        days=_days(shards),
+        known={one.shard: max(marks.get(one.shard, 0), one.forgotten) for one in shards},
+        lost=_lost(shards, had),
+    )
 
 
 def lost_since(url: str, before: Standing) -> list[Lost]:
     """What retention took while it was read."""
-    with opened(url) as found, found.database.snapshot() as connection:
-        return _lost(connection, before.known)
+    with opened(url) as found:
+        return _lost(found.maintenance.archivable(before.numbers), before.known)
 
 
-def _lost(connection: Connection, known: Mapping[int, int]) -> list[Lost]:
-    rows = connection.execute(select(shard.c.shard, shard.c.forgotten).order_by(shard.c.shard)).all()
+def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[Lost]:
     return [
-        Lost(row.shard, known[row.shard], row.forgotten, first_after(connection, row.shard, row.forgotten))
-        for row in rows
-        if row.forgotten > known.get(row.shard, row.forgotten)
+        Lost(one.shard, known[one.shard], one.forgotten, one.first_ms)
+        for one in shards
+        if one.forgotten > known.get(one.shard, one.forgotten)
     ]
 
 
-def _days(connection: Connection, ranges: Mapping[int, tuple[int, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for number, (after, upto) in ranges.items():
-        for table, at_ms, count in (
-            (batch, batch.c.dispatched_ms, func.sum(batch.c.count)),
-            (outcome, outcome.c.at_ms, func.count()),
-        ):
-            day = at_ms.op("/")(DAY_MS).label("day")
-            of_range = select(day, count).where(table.c.shard == number, table.c.id > after, table.c.id <= upto)
-            for since, events in connection.execute(of_range.group_by("day")):
-                name = datetime.fromtimestamp(since * DAY_MS / 1_000, UTC).strftime("%Y-%m-%d")
-                found[name] = found.get(name, 0) + int(events)
-    return dict(sorted(found.items()))
+def _days(shards: Sequence[Archivable]) -> dict[str, int]:
+    found = Counter[int]()
+    for one in shards:
+        found.update(one.days)
+    return {datetime.fromtimestamp(day * DAY_MS / 1_000, UTC).strftime("%Y-%m-%d"): found[day] for day in sorted(found)}

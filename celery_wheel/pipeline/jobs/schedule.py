@@ -36,7 +36,7 @@ from celery_wheel.pipeline.output import Output
 from celery_wheel.pipeline.source.opened import opened
 from celery_wheel.pipeline.source.target import target
 from celery_wheel.pipeline.summary import Summary
-from celery_wheel.store import loads
+from celery_wheel.store.ports.loads import Load
 
 NAME = "schedule"
 HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
@@ -205,8 +205,8 @@ def _looked_at(
 
 def _on_the_way(url: str | None) -> int:
     """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
-    with opened(store_of(url)) as store, store.database.reading() as connection:
-        return loads.count_waiting(connection)
+    with opened(store_of(url)) as store:
+        return store.loads.count_waiting()
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, str]:
@@ -216,11 +216,11 @@ def _options(given: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-def _loaded(good: DataFrame, given: Mapping[str, Any]) -> loads.Load | None:
+def _loaded(good: DataFrame, given: Mapping[str, Any]) -> Load | None:
     """The batch, where it is loaded already."""
     where = target(_options(given), good.schema)
     with opened(where.url) as store:
-        found = loads.of_name(store, where.batch)
+        found = store.loads.of_name(where.batch)
     return found if found is not None and found.is_loaded else None
 
 

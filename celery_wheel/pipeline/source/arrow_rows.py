@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_wheel.bulk.packing import BadRow, Columns
+from celery_wheel.bulk.columns import BadRow, Columns
 
 #: Of the ids that are made of a key column's values.
 NAMESPACE = UUID("0c3d2a52-7c0e-5f55-9d41-6f6b4f4f2c11")

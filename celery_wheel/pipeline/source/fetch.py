@@ -66,7 +66,7 @@ def _of_sqlite(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def _of_postgresql(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import psycopg
 
-    from celery_wheel.store.postgresql_words import in_words
+    from celery_wheel.store.postgresql.words import in_words
 
     url = make_url(piece.url)
     try:

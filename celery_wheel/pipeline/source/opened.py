@@ -48,5 +48,5 @@ def offsets(store: SqlStore, connection: Connection) -> list[LaneOffset]:
     return [
         LaneOffset(number, one.lane, one.offset, last[number])
         for number in last
-        for one in store.lanes_seen_by(connection, number)
+        for one in store.lanes_seen_by(connection, number, closed=True)
     ]

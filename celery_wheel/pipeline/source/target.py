@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pyspark.sql import types
 from pyspark.sql.types import StructType
 
-from celery_wheel.broker.envelope import MAX_TEXT
-from celery_wheel.bulk.checking import COLUMNS
+from celery_wheel.bulk.rules import COLUMNS
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.source.opened import plain_url
 from celery_wheel.pipeline.source.options import store_url
+from celery_wheel.store.text import text_rule
 
 CHUNK, MAX_CHUNK = 500, 5_000
 
@@ -60,8 +60,8 @@ def target(given: Mapping[str, str], schema: StructType) -> Target:
             "option batch must be given: a name for this load, so that the same job run again loads once; "
             ".option('batch', 'reminders-2026-11-21')"
         )
-    if len(batch) > MAX_TEXT or "\0" in batch:
-        raise SettingError(f"option batch must be a text of 1 to {MAX_TEXT} characters without NUL, got {batch!r:.60}")
+    if rule := text_rule(batch):
+        raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")
     key = named.get("key")
     check_columns(schema, key)
     return Target(plain_url(store_url(named)), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK))))

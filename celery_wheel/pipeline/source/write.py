@@ -6,8 +6,8 @@
     write    (tasks)    claim ─► a slice of rows ─► packed, a chunk a shard ─► some slices a transaction ─► finish
     commit   (driver)   exactly the parts that Spark counts                    abort   nothing is left
 
-What makes it so is in ``celery_wheel.store.loads``. A driver that is killed leaves its load open: the same job under
-the same name goes on with it, and what is there of a slice whose rows are the same is not written again.
+What makes it so is in ``celery_wheel.store.ports.loads``. A driver that is killed leaves its load open: the same job
+under the same name goes on with it, and what is there of a slice whose rows are the same is not written again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from pyspark.sql.types import StructType
 
 from celery_wheel import Celery, __version__
 from celery_wheel.app import WheelApp
-from celery_wheel.bulk.packing import Packing
+from celery_wheel.bulk.columns import ColumnRenderer
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source import arrow_rows
 from celery_wheel.pipeline.source.target import Target, target
-from celery_wheel.store import loads, open_store
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store import open_store
+from celery_wheel.store.packed import pack
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.loads import Chunk, Load, Written
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ def writer(options: Mapping[str, str], schema: StructType) -> WheelWriter:
     if where.app is not None:
         find_app(where.app)  # an error of the driver is shorter than one of every task
     with _opened(where.url) as store:
-        load = loads.begin(store, where.batch, _now_ms())
+        load = store.loads.begin(where.batch, _now_ms())
     if load.is_loaded:
         logger.warning("the batch %r is loaded already (%s rows); nothing was written", where.batch, f"{load.rows:,}")
     return WheelWriter(where, load)
@@ -77,7 +79,7 @@ def writer(options: Mapping[str, str], schema: StructType) -> WheelWriter:
 class WheelWriter(DataSourceArrowWriter):
     """Pickled to the tasks, and back to whoever commits."""
 
-    def __init__(self, where: Target, load: loads.Load) -> None:
+    def __init__(self, where: Target, load: Load) -> None:
         self._where = where
         self._load = load
 
@@ -103,33 +105,33 @@ class WheelWriter(DataSourceArrowWriter):
         if self._load.is_loaded:
             return
         parts = {
-            one.part: loads.Written(one.attempt, one.rows)
+            one.part: Written(one.attempt, one.rows)
             for one in messages
             if isinstance(one, Part) and one.attempt is not None
         }
         with _opened(self._where.url) as store:
-            loads.commit(store, self._load.id, self._load.run, parts, _now_ms())
+            store.loads.commit(self._load.id, self._load.run, parts, _now_ms())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._load.is_loaded:
             with _opened(self._where.url) as store:
-                loads.abort(store, self._load.id, _now_ms(), self._load.run)
+                store.loads.abort(self._load.id, _now_ms(), self._load.run)
 
 
 class _Writing:
     """One attempt at one part."""
 
-    def __init__(self, where: Target, load: loads.Load, store: SqlStore, part: int) -> None:
+    def __init__(self, where: Target, load: Load, store: FullStore, part: int) -> None:
         self._where = where
         self._load = load
         self._store = store
-        self._claim, self._there = loads.claim(store, load.id, load.run, part)
+        self._claim, self._there = store.loads.claim(load.id, load.run, part)
         app = bare_app() if where.app is None else find_app(where.app)
-        self._packing = Packing(app, store.shards, Conf(app).max_message_bytes)
+        self._renderer = ColumnRenderer(app, store.shards, Conf(app).max_message_bytes)
         #: Whatever makes other messages of the same rows.
         same = {**asdict(where), "url": "", "version": __version__, "shards": store.shards, "part": part}
         self._salt = repr(sorted(same.items())).encode()
-        self._chunks: list[loads.Chunk] = []
+        self._chunks: list[Chunk] = []
         self._done = Part(part, self._claim.attempt)
         self._slices = 0
 
@@ -139,9 +141,9 @@ class _Writing:
             for batch in others:
                 self._add(batch)
             self._put()
-            loads.finish(self._store, self._claim, self._slices)
+            self._store.loads.finish(self._claim, self._slices)
         finally:
-            self._packing.close()
+            self._renderer.close()
         return self._done
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -159,10 +161,9 @@ class _Writing:
         if there == (digest.hexdigest(), rows.num_rows):
             self._done.kept += rows.num_rows
             return
-        parcels = self._packing.pack(arrow_rows.columns(rows, self._envelopes(rows, first)), first)
+        found = self._renderer.messages(arrow_rows.columns(rows, self._envelopes(rows, first)), first)
         self._chunks += [
-            loads.Chunk(number, shard, len(parcel.lines), digest.hexdigest(), parcel.packed())
-            for shard, parcel in parcels.items()
+            Chunk(number, shard, len(messages), digest.hexdigest(), pack(messages)) for shard, messages in found.items()
         ]
         if sum(len(chunk.payload) for chunk in self._chunks) >= GROUP_BYTES:
             self._put()
@@ -174,7 +175,7 @@ class _Writing:
 
     def _put(self) -> None:
         if self._chunks:
-            loads.put(self._store, self._claim, self._chunks)
+            self._store.loads.put(self._claim, self._chunks)
             self._chunks = []
 
 
@@ -198,7 +199,7 @@ def bare_app() -> Any:
     return Celery("wheel", broker="memory://", set_as_current=False)
 
 
-def _opened(url: str) -> closing[SqlStore]:
+def _opened(url: str) -> closing[FullStore]:
     """Closed at the end of the block."""
     return closing(open_store(url, shards=None, create=False, lease_ms=PATIENCE_MS))
 

@@ -2,74 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, null, select
 
-from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS, Stopped, Task
+from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS
 from celery_wheel.store.browse.when import with_times
+from celery_wheel.store.database import Database
 from celery_wheel.store.model import ORIGIN, REST, LaneState
+from celery_wheel.store.ports.pages import Detail, Stopped, Task
 from celery_wheel.store.schema import outcome, payload, timer
-from celery_wheel.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from celery_wheel.store.sql import SqlStore
 
 #: Rows of one task id that are shown: a retried task has one row a try.
 FOUND = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """A message, its bytes, and what became of it.
-
-    ``state``: ``pending``, ``leaving`` (handed to the broker, whose answer is not in the store yet), ``dispatched``, or
-    the kind of its last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
-    """
-
-    task: Task
-    state: str
-    waits_for: str | None  #: the destination that refuses it for the time being
-    exchange: str
-    exchange_type: str
-    routing_key: str
-    queue: str | None
-    envelope_id: str
-    headers: bytes
-    properties: bytes
-    body: bytes
-    outcomes: list[Stopped]
-
 
 _MORE = (timer.c.exchange, timer.c.exchange_type, timer.c.routing_key, timer.c.queue, timer.c.envelope_id)
 _BYTES = (payload.c.headers, payload.c.properties, payload.c.body)
 _NO_BYTES = tuple(null().label(column.name) for column in _BYTES)
 
 
-def detail(store: SqlStore, timer_id: int) -> Detail | None:
-    """The message with this id; None where there is none, or none any more."""
-    found = _details(store, timer.c.id == timer_id)
-    return found[0] if found else None
+class Details:
+    """A part of ``SqlBrowse``."""
 
+    _store: SqlStore
+    _database: Database
 
-def find(store: SqlStore, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
-    """All messages of a task id, the latest due first: tries of one task have the same."""
-    found = [
-        one
-        for shard in range(store.shards)
-        for one in _details(store, (timer.c.shard == shard) & (timer.c.task_id == task_id), with_bytes)
-    ]
-    return sorted(found, key=lambda one: one.task.position, reverse=True)[:FOUND]
+    def detail(self, timer_id: int) -> Detail | None:
+        found = self._details(timer.c.id == timer_id)
+        return found[0] if found else None
 
+    def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
+        found = [
+            one
+            for shard in range(self._store.shards)
+            for one in self._details((timer.c.shard == shard) & (timer.c.task_id == task_id), with_bytes)
+        ]
+        return sorted(found, key=lambda one: one.task.position, reverse=True)[:FOUND]
 
-def _details(store: SqlStore, where: ColumnElement[bool], with_bytes: bool = True) -> list[Detail]:
-    source = timer.outerjoin(payload, payload.c.id == timer.c.id) if with_bytes else timer
-    parts = _BYTES if with_bytes else _NO_BYTES
-    wanted = select(*TASK_COLUMNS, *_MORE, *parts).select_from(source).where(where)
-    in_order = wanted.order_by(timer.c.due_ms.desc(), timer.c.seq.desc()).limit(FOUND)
-    with store.database.snapshot() as connection:
-        rows = connection.execute(in_order).all()
-        shards = {row.shard for row in rows}
-        lanes = {(shard, one.lane): one for shard in shards for one in store.lanes_seen_by(connection, shard)}
-        return [_detail(connection, lanes, row) for row in rows]
+    def _details(self, where: ColumnElement[bool], with_bytes: bool = True) -> list[Detail]:
+        source = timer.outerjoin(payload, payload.c.id == timer.c.id) if with_bytes else timer
+        parts = _BYTES if with_bytes else _NO_BYTES
+        wanted = select(*TASK_COLUMNS, *_MORE, *parts).select_from(source).where(where)
+        in_order = wanted.order_by(timer.c.due_ms.desc(), timer.c.seq.desc()).limit(FOUND)
+        with self._database.snapshot() as connection:
+            rows = connection.execute(in_order).all()
+            shards = {row.shard for row in rows}
+            lanes = {
+                (shard, one.lane): one
+                for shard in shards
+                for one in self._store.lanes_seen_by(connection, shard, closed=True)
+            }
+            return [_detail(connection, lanes, row) for row in rows]
 
 
 def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:

@@ -18,17 +18,21 @@ Non-promises: one that is moved between two pages is shown where it is then: twi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from celery_wheel.store.browse.rows import SETTLED_COLUMNS, TARGET, Settled, Stopped, Task
-from celery_wheel.store.browse.sources import Backward, Forward, Outcomes, Page, Source, merged, within
+from celery_wheel.store.browse.rows import SETTLED_COLUMNS, TARGET
+from celery_wheel.store.browse.sources import Backward, Forward, Outcomes, Source, merged, within
 from celery_wheel.store.browse.when import with_times
-from celery_wheel.store.model import HOUR_MS, MAX_SEQ, ORIGIN, LaneState, Position
+from celery_wheel.store.database import Database
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
+from celery_wheel.store.ports.pages import END, Criteria, Page, Settled, Stopped, Task
 from celery_wheel.store.schema import batch, outcome, tally, timer
-from celery_wheel.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from celery_wheel.store.sql import SqlStore
 
 #: Rows that are read for one page at most, shared by its sources: each has its own row of a tree to visit.
 SCAN = 20_000
@@ -42,110 +46,92 @@ HOURS = 1_000
 #: Ranges of hours that are read for one page, shared by its lanes: each takes two statements.
 SPANS = 48
 
-END = Position(2**62, MAX_SEQ)
-
 Lanes = list[tuple[int, LaneState]]
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
-    """What a page is of; what is None does not matter.
+class Pages:
+    """A part of ``SqlBrowse``."""
 
-    Times are from ``from_ms`` on and before ``to_ms``: when a task is due, when one was set aside, when a
-    settlement was.
-    """
+    _store: SqlStore
+    _database: Database
 
-    shard: int | None = None
-    task: str | None = None
-    queue: str | None = None
-    key: str | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
+    def pending(self, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
+        sources: list[Source] = []
+        with self._database.snapshot() as connection:
+            lanes = _lanes(self._store, connection, criteria)
+            begin = max(after, criteria.first)
+            most = max(4, SPANS // max(1, len(lanes)))
+            spans = {
+                shard: _hours(connection, shard, criteria, begin, limit, most)
+                for shard in {shard for shard, _ in lanes}
+            }
+            for shard, lane in lanes:
+                hours, looked_to = spans[shard]
+                low, high = max(lane.offset, begin), criteria.last
+                ranges = [(max(low, one), min(high, other)) for one, other in hours]
+                ranges = [(one, other) for one, other in ranges if one < other]
+                looked_to = looked_to if looked_to is not None and looked_to < high else None
+                where = _in_lane(shard, lane)
+                sources.append(Forward(connection, where, ranges, _names(criteria), _share(len(lanes)), looked_to))
+            return merged(sources, limit)
 
-    def shards(self, store: SqlStore) -> Sequence[int]:
-        return range(store.shards) if self.shard is None else [self.shard] if 0 <= self.shard < store.shards else []
+    def dispatched(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Task]:
+        sources: list[Source] = []
+        with self._database.snapshot() as connection:
+            lanes = [
+                one for one in _lanes(self._store, connection, criteria, closed=True) if one[1].offset > criteria.first
+            ]
+            last = min(criteria.last, before.previous())
+            for shard, lane in lanes:
+                where = and_(_in_lane(shard, lane), within(criteria.first, min(last, lane.offset)))
+                sources.append(Backward(connection, where, _names(criteria), _share(len(lanes))))
+            page: Page[Task] = merged(sources, limit, newest_first=True)
+            return replace(page, items=with_times(connection, page.items))
 
-    def lanes(self, store: SqlStore, connection: Connection) -> Lanes:
-        return [(shard, lane) for shard in self.shards(store) for lane in store.lanes_seen_by(connection, shard)]
+    def outcomes(
+        self, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
+    ) -> Page[Stopped]:
+        sources: list[Source] = []
+        with self._database.snapshot() as connection:
+            places = [(shard, kind) for shard in shards_of(self._store, criteria) for kind in dict.fromkeys(kinds)]
+            for shard, kind in places:
+                times = _between(outcome.c.at_ms, outcome.c.id, criteria, before)
+                where = and_(outcome.c.shard == shard, outcome.c.kind == kind, *times)
+                sources.append(Outcomes(connection, where, _names(criteria), _share(len(places))))
+            return merged(sources, limit, newest_first=True)
 
-    @property
-    def names(self) -> list[ColumnElement[bool]]:
-        wanted = [(timer.c.task, self.task), (TARGET, self.queue), (timer.c.key, self.key)]
-        return [column == name for column, name in wanted if name is not None]
+    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settled]:
+        sources: list[Source] = []
+        with self._database.snapshot() as connection:
+            for shard, lane in _lanes(self._store, connection, criteria, closed=True):
+                times = _between(batch.c.dispatched_ms, batch.c.id, criteria, before)
+                wanted = select(*SETTLED_COLUMNS).where(batch.c.shard == shard, batch.c.lane == lane.lane, *times)
+                in_order = wanted.order_by(batch.c.dispatched_ms.desc(), batch.c.id.desc())
 
-    @property
-    def first(self) -> Position:
-        """Every position that counts is behind this one."""
-        return Position(self.from_ms or 0, 0).previous()
+                def source(most: int, connection: Connection = connection, rows: Any = in_order) -> Any:
+                    return [Settled(*row) for row in connection.execute(rows.limit(most))], None
 
-    @property
-    def last(self) -> Position:
-        """No position that counts is behind this one."""
-        return END if self.to_ms is None else Position(self.to_ms, 0).previous()
-
-
-def pending(store: SqlStore, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
-    """What waits, the next due first."""
-    sources: list[Source] = []
-    with store.database.snapshot() as connection:
-        lanes = criteria.lanes(store, connection)
-        begin = max(after, criteria.first)
-        most = max(4, SPANS // max(1, len(lanes)))
-        spans = {
-            shard: _hours(connection, shard, criteria, begin, limit, most) for shard in {shard for shard, _ in lanes}
-        }
-        for shard, lane in lanes:
-            hours, looked_to = spans[shard]
-            low, high = max(lane.offset, begin), criteria.last
-            ranges = [(max(low, one), min(high, other)) for one, other in hours]
-            ranges = [(one, other) for one, other in ranges if one < other]
-            looked_to = looked_to if looked_to is not None and looked_to < high else None
-            where = _in_lane(shard, lane)
-            sources.append(Forward(connection, where, ranges, criteria.names, _share(len(lanes)), looked_to))
-        return merged(sources, limit)
-
-
-def dispatched(store: SqlStore, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Task]:
-    """What left, the last due first, with the time at which it left."""
-    sources: list[Source] = []
-    with store.database.snapshot() as connection:
-        lanes = criteria.lanes(store, connection)
-        last = min(criteria.last, before.previous())
-        for shard, lane in lanes:
-            where = and_(_in_lane(shard, lane), within(criteria.first, min(last, lane.offset)))
-            sources.append(Backward(connection, where, criteria.names, _share(len(lanes))))
-        page: Page[Task] = merged(sources, limit, newest_first=True)
-        return replace(page, items=with_times(connection, page.items))
+                sources.append(source)
+            return merged(sources, limit, newest_first=True)
 
 
-def outcomes(
-    store: SqlStore, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
-) -> Page[Stopped]:
-    """What was set aside, the latest first. ``before`` is (at_ms, id)."""
-    sources: list[Source] = []
-    with store.database.snapshot() as connection:
-        places = [(shard, kind) for shard in criteria.shards(store) for kind in dict.fromkeys(kinds)]
-        for shard, kind in places:
-            times = _between(outcome.c.at_ms, outcome.c.id, criteria, before)
-            where = and_(outcome.c.shard == shard, outcome.c.kind == kind, *times)
-            sources.append(Outcomes(connection, where, criteria.names, _share(len(places))))
-        return merged(sources, limit, newest_first=True)
+def shards_of(store: SqlStore, criteria: Criteria) -> Sequence[int]:
+    if criteria.shard is None:
+        return range(store.shards)
+    return [criteria.shard] if 0 <= criteria.shard < store.shards else []
 
 
-def batches(store: SqlStore, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settled]:
-    """The settlements, the latest first. ``before`` is (dispatched_ms, id)."""
-    sources: list[Source] = []
-    with store.database.snapshot() as connection:
-        for shard, lane in criteria.lanes(store, connection):
-            times = _between(batch.c.dispatched_ms, batch.c.id, criteria, before)
-            wanted = select(*SETTLED_COLUMNS).where(batch.c.shard == shard, batch.c.lane == lane.lane, *times)
-            in_order = wanted.order_by(batch.c.dispatched_ms.desc(), batch.c.id.desc())
+def _lanes(store: SqlStore, connection: Connection, criteria: Criteria, *, closed: bool = False) -> Lanes:
+    return [
+        (shard, lane)
+        for shard in shards_of(store, criteria)
+        for lane in store.lanes_seen_by(connection, shard, closed=closed)
+    ]
 
-            def source(most: int, connection: Connection = connection, rows: Any = in_order) -> Any:
-                return [Settled(*row) for row in connection.execute(rows.limit(most))], None
 
-            sources.append(source)
-        return merged(sources, limit, newest_first=True)
+def _names(criteria: Criteria) -> list[ColumnElement[bool]]:
+    wanted = [(timer.c.task, criteria.task), (TARGET, criteria.queue), (timer.c.key, criteria.key)]
+    return [column == name for column, name in wanted if name is not None]
 
 
 def _share(sources: int) -> int:
@@ -171,7 +157,7 @@ def _hours(
     No more of them than have ``limit`` tasks behind the first hour, part of which is over, and ``most`` ranges; then
     also where they end.
     """
-    if not criteria.names:
+    if not _names(criteria):
         return [(ORIGIN, END)], None
     names = [(tally.c.task, criteria.task), (tally.c.queue, criteria.queue)]
     wanted = [column == name for column, name in names if name is not None]

@@ -14,31 +14,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, and_, func, literal_column, select, tuple_
 
-from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS, Stopped, Task
+from celery_wheel.store.browse.rows import STOPPED_COLUMNS, TASK_COLUMNS
 from celery_wheel.store.model import Position
+from celery_wheel.store.ports.pages import Page, Placed, Stopped, Task
 from celery_wheel.store.schema import outcome, timer
 
-
-class Placed(Protocol):
-    @property
-    def position(self) -> Position: ...
-
-
-T = TypeVar("T", bound=Placed)
 Source = Callable[[int], tuple[list[Any], Position | None]]
 Names = Sequence[ColumnElement[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """``next``: give it as ``after`` for what follows. None on the last page."""
-
-    items: list[T]
-    next: Position | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, select, tuple_
 
-from celery_wheel.store.browse.rows import SETTLED_COLUMNS, Settled, Task
+from celery_wheel.store.browse.rows import SETTLED_COLUMNS
 from celery_wheel.store.model import Position
+from celery_wheel.store.ports.pages import Settled, Task
 from celery_wheel.store.schema import batch
 
 #: Of the settlements that end at or behind a position so many are looked at: after a replay in smaller parts the

@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from celery_wheel.errors import StoreUnused, WheelError
-from celery_wheel.store.schema import SCHEMA_VERSION
+from celery_wheel.store.model import SCHEMA_VERSION
 from django_wheel import asking
 from django_wheel.project import project_wheel
 
@@ -30,4 +30,4 @@ class Command(BaseCommand):
         except (WheelError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
         store.close()
-        self.stdout.write(f"{store.database.name} has the tables of version {SCHEMA_VERSION}; nothing is to be done")
+        self.stdout.write(f"{store.name} has the tables of version {SCHEMA_VERSION}; nothing is to be done")

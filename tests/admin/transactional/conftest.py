@@ -23,7 +23,7 @@ from django.db import connections
 from kombu import pools
 from kombu.transport.memory import Channel, Transport
 
-from celery_wheel.broker.envelope import decode
+from celery_wheel.broker.reader import Reader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import InboxItem, Message
 from celery_wheel.store.sql import SqlStore
@@ -63,7 +63,7 @@ class Shop:
 
     @staticmethod
     def message(item: InboxItem) -> Message:
-        found = decode(item.payload, 2**20)
+        found = Reader().decode(item.payload)
         assert isinstance(found, Message), found.reason
         return found
 

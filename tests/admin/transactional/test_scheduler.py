@@ -180,7 +180,7 @@ def test_the_setting_concerns_what_is_inside_a_block_only(live: Shop) -> None:
         assert isinstance(pending, Pending)
     assert pending.result() is DONE
     assert wheel.cancel("b") is DONE
-    assert wheel.cancel("b", transactional=False) is DONE
+    assert wheel.cancel("b", transactional=False) is Verdict.ALREADY
 
 
 def test_what_is_sent_anew_after_it_was_cancelled_is_not_cancelled(live: Shop) -> None:
@@ -200,7 +200,7 @@ def test_what_is_sent_anew_after_it_was_cancelled_is_not_cancelled(live: Shop) -
 def test_nobody_answers(connected: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         pending = celery_app.wheel.cancel("a", transactional=True)
-    with pytest.raises(WheelUnavailable, match="taken back"):
+    with pytest.raises(WheelUnavailable, match="withdrawn"):
         pending.result(timeout=0.1)
     assert connected.items() == []
 

@@ -307,7 +307,7 @@ def test_it_is_the_message_that_would_be_in_the_wheel_queue(shop: Shop) -> None:
                 celery_app.send_task("site.nothing", args, kwargs, **{**options, "wheel": wheel})
         [item], [queued] = shop.items(), Broker().waiting()
         assert same(shop.message(item)) == same(queued), kind
-        assert shop.store.take_back(item.id)
+        assert shop.store.withdraw(item.id)
 
 
 def same(message: Message) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from celery_wheel.store import loads
 from tests.integration.cli.conftest import Commands
 from tests.integration.scheduler.conftest import Bench
 from tests.servers import wait_until
@@ -119,7 +118,7 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, bench: 
 
 def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, bench: Bench) -> None:
     two_days_ago_ms = int(time.time() * 1_000) - 48 * HOUR_MS
-    loads.begin(bench.app.wheel.store, "trials 1", two_days_ago_ms)
+    bench.app.wheel.store.loads.begin("trials 1", two_days_ago_ms)
     try:
         [one] = filled.json("loads")["loads"]
         assert (one["name"], one["state"], one["begun_ms"]) == ("trials 1", "open", two_days_ago_ms)

@@ -37,4 +37,4 @@ def test_kill_9_of_beat_loses_nothing_and_runs_nothing_early_or_twice(stack: Sta
         "executed": FLIGHTS,
     }
     assert (summary["lost"], summary["duplicated"], summary["early"], summary["waiting"]) == (0, 0, 0, 0)
-    assert summary["lateness_max_ms"] < 15_000, "a restart of beat took too long"
+    assert summary["lateness_max_ms"] < 60_000, "a restart of beat took too long"

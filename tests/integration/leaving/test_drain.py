@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.claim import claim
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.leaving import Drained, drain, import_, open_for_leaving, to_broker, would_drain
 from celery_wheel.store import open_store
+from celery_wheel.store.handover import SqlHandover
 from tests.integration.leaving.conftest import HERE, Stack, waiting
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer, wait_until
@@ -133,9 +135,9 @@ def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: 
     assert "lost writes" not in stack.said("beat")
 
 
-@pytest.mark.parametrize("point", ["hands_to_correct", "Change"])
-def test_one_that_ends_while_it_puts_the_hand_back_leaves_nothing_twice(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, point: str
+@pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (to_broker, "Change")])
+def test_one_that_ends_while_it_puts_the_offset_back_leaves_nothing_twice(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, place: Any, point: str
 ) -> None:
     """Rows are laid to rest by then; with ``Change`` the broker's offset is back and the store's is not."""
     ids = filled(stack, 5, in_s=100_000)
@@ -145,7 +147,7 @@ def test_one_that_ends_while_it_puts_the_hand_back_leaves_nothing_twice(
         raise RuntimeError("the end")
 
     with monkeypatch.context() as patched:
-        patched.setattr(to_broker, point, end)
+        patched.setattr(place, point, end)
         with pytest.raises(RuntimeError, match="the end"):
             drained(stack, to_broker=True)
     stack.beat()
@@ -270,6 +272,7 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     for _ in range(2):
         found = import_(stack.app, file)
         assert (found.put + found.known, found.bad_count, found.missing) == (22, 0, 0)
+    claim(stack.app, range(3))  # the offsets in Redis are the first store's
     stack.beat()
     stack.worker()
     tags = [f"task {n}" for n in range(20)] + ["packed", "pickled"]

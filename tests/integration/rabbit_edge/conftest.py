@@ -10,8 +10,10 @@ import pytest
 
 from celery_wheel import Celery
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.engine.port import Published
-from celery_wheel.store.model import Position, Row
+from celery_wheel.broker.reader import Reader
+from celery_wheel.engine.port import Confirmed
+from celery_wheel.store.model import ORIGIN, Row
+from tests.contract.edges.samples import at, chunk_of, make_row
 from tests.rabbit import RabbitServer
 
 
@@ -32,10 +34,9 @@ class Yard:
         self.connection = self.app.connection_for_write()
         self.connection.connect()
         self.channel: Any = self.connection.default_channel
-        self._at = Position(0, 0)
 
     def edge(self) -> AmqpBroker:
-        edge = AmqpBroker(self.app.connection_for_write, namespace="wheel", max_message_bytes=2**26)
+        edge = AmqpBroker(self.app.connection_for_write, Reader(max_message_bytes=2**26))
         self._edges.append(edge)
         return edge
 
@@ -57,9 +58,10 @@ class Yard:
             found.append(message)
         return found
 
-    def publish(self, edge: AmqpBroker, rows: list[Row], **options: Any) -> Published:
-        start, self._at = self._at, Position(self._at.due_ms + 1, 0)
-        return edge.publish(0, 1, 0, start, self._at, rows, 1_000, **options)
+    def publish(
+        self, edge: AmqpBroker, rows: list[Row], may_send: Callable[[], bool] = lambda: True, **options: Any
+    ) -> Confirmed:
+        return edge.publish(chunk_of(ORIGIN, at(1), rows, now_ms=1_000, **options), may_send)
 
     def restart(self) -> None:
         self.server.restart()
@@ -79,26 +81,7 @@ def yard(server: RabbitServer) -> Iterator[Yard]:
 
 
 def row(row_id: int, queue: str = "mail", **parts: Any) -> Row:
-    values: dict[str, Any] = {
-        "id": row_id,
-        "lane": 0,
-        "due_ms": row_id,
-        "seq": row_id,
-        "eta_ms": row_id,
-        "task": "tasks.add",
-        "exchange": "",
-        "exchange_type": "direct",
-        "routing_key": queue,
-        "queue": queue,
-        "priority": None,
-        "expires_ms": None,
-        "queue_expires_ms": None,
-        "headers": b'{"id": "task-%d", "task": "tasks.add", "eta": null}' % row_id,
-        "properties": b'{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}',
-        "body": b"[[%d], {}, {}]" % row_id,
-        **parts,
-    }
-    return Row(**values)
+    return make_row(row_id, queue, **parts)
 
 
 def ids(messages: list[amqp.Message]) -> list[str]:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from celery_wheel.broker.amqp import window
+from celery_wheel.broker.amqp import publisher
 from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store.model import Row
 from tests.integration.rabbit_edge.conftest import Yard, ids, row
@@ -107,13 +107,6 @@ def test_what_cannot_be_written_fails_alone(yard: Yard) -> None:
     assert ids(yard.take("mail")) == ["task-1", "task-3"]
 
 
-def test_a_mark_says_that_it_may_be_there_already(yard: Yard) -> None:
-    yard.queue("mail")
-    yard.publish(yard.edge(), [row(1)], redelivered=True)
-    (message,) = yard.take("mail")
-    assert message.properties["application_headers"]["wheel_redelivered"] is True
-
-
 def test_expiry_is_what_is_left_and_priority_is_the_rows_own(yard: Yard) -> None:
     yard.queue("mail", **{"x-max-priority": 9})
     yard.publish(yard.edge(), [row(1, expires_ms=61_000, priority=7)])
@@ -128,10 +121,10 @@ def test_expiry_is_what_is_left_and_priority_is_the_rows_own(yard: Yard) -> None
 def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "WINDOW", 20)
+    monkeypatch.setattr(publisher, "WINDOW", 20)
     yard.queue("mail")
     edge = yard.edge()
-    write, written = window.write, 0
+    write, written = publisher.write, 0
 
     def write_until_it_ends(one: Row, now_ms: int, redelivered: bool) -> object:
         nonlocal written
@@ -140,7 +133,7 @@ def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
             yard.cut_all()
         return write(one, now_ms, redelivered)
 
-    monkeypatch.setattr(window, "write", write_until_it_ends)
+    monkeypatch.setattr(publisher, "write", write_until_it_ends)
     rows = [row(n) for n in range(400)]
     with pytest.raises(Interrupted) as caught:
         yard.publish(edge, rows)

@@ -8,6 +8,7 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Row, Unreadable
+from tests.contract.edges.samples import chunk_of
 from tests.integration.rabbit_edge.conftest import Yard
 from tests.servers import wait_until
 
@@ -44,40 +45,6 @@ def task_ids(peeked: Peeked) -> list[str]:
     return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
 
 
-def test_messages_come_in_order_again_and_again_until_they_are_trimmed(yard: Yard) -> None:
-    sent = send(yard, 5)
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    assert task_ids(peek(edge, 5)) == sent
-    first = peek(edge, 3, max_count=3)
-    assert task_ids(first) == sent[:3]
-    assert first.more
-    assert edge.trim(0, 1, first.token)
-    assert task_ids(peek(edge, 2)) == sent[3:]
-
-
-def test_what_was_not_trimmed_goes_back_when_the_shard_is_left(yard: Yard) -> None:
-    sent = send(yard, 4)
-    edge, other = yard.edge(), yard.edge()
-    edge.adopt(0, 1)
-    assert edge.trim(0, 1, peek(edge, 2, max_count=2).token)
-    edge.leave(0, 1)
-    with pytest.raises(BrokerError, match="given up"):
-        edge.peek(0, 10, BIG)
-    other.adopt(0, 2)
-    assert task_ids(peek(other, 2)) == sent[2:]
-    edge.leave(0, 1)
-
-
-def test_a_late_leave_does_not_undo_a_newer_adoption(yard: Yard) -> None:
-    sent = send(yard, 1)
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    edge.adopt(0, 2)
-    edge.leave(0, 1)
-    assert task_ids(peek(edge, 1)) == sent
-
-
 def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     sent = send(yard, 3)
     edge = yard.edge()
@@ -90,13 +57,6 @@ def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     assert not edge.trim(0, 1, old.token)
     assert edge.trim(0, 1, again.token)
     assert edge.peek(0, 10, BIG).arrivals == []
-
-
-def test_bytes_are_bounded_but_one_message_always_comes(yard: Yard) -> None:
-    send(yard, 3)
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    assert len(peek(edge, 1, max_bytes=1).arrivals) == 1
 
 
 def test_a_queue_that_was_made_otherwise_is_used_as_it_is(yard: Yard) -> None:
@@ -151,7 +111,8 @@ def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, o
     (message,) = peek(edge, 1).arrivals
     assert isinstance(message, Message)
     row = Row.of(message, 1, 0, message.eta_ms, 1)
-    assert edge.publish(0, 1, 0, row.position.previous(), row.position, [row], message.created_ms).failed == {}
+    chunk = chunk_of(row.position.previous(), row.position, [row], now_ms=message.created_ms)
+    assert edge.publish(chunk, lambda: True).failed == {}
     (mine,) = yard.take("mail")
     assert mine.body == native.body
     expiries = [int(one.properties.pop("expiration", 0)) for one in (mine, native)]

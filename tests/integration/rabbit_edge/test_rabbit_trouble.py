@@ -12,13 +12,14 @@ import amqp
 import pytest
 
 from celery_wheel import Celery
-from celery_wheel.broker.amqp import link, window
+from celery_wheel.broker.amqp import link, publisher
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.amqp.link import Link
 from celery_wheel.broker.queues import wheel_queue
+from celery_wheel.broker.reader import Reader
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, Interrupted
-from celery_wheel.store.model import Message, Row, Unreadable
+from celery_wheel.store.model import Message, Unreadable
 from tests.integration.rabbit_edge.conftest import Yard, ids, row
 from tests.servers import wait_until
 
@@ -121,7 +122,7 @@ def test_staying_alive_reads_nothing_into_memory(yard: Yard) -> None:
         edge.now_ms()
         edge.peek(0, 5, BIG)
     send(yard, 200)
-    held = edge._ingress[0]._held
+    held = edge._shards[0]._held
     before = len(held)
     for _ in range(20):
         edge.now_ms()
@@ -198,7 +199,7 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/x;{yard.url}"
         app = Celery("failover", broker=url, set_as_current=False)
-        edge = AmqpBroker(app.connection_for_write, namespace="wheel", max_message_bytes=BIG)
+        edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=BIG))
         began = time.monotonic()
         assert yard.publish(edge, [row(1)]).failed == {}
         assert time.monotonic() - began < 10
@@ -210,7 +211,7 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
 def test_options_in_the_url_are_taken(yard: Yard) -> None:
     yard.queue("mail")
     app = Celery("options", broker=f"{yard.url}?heartbeat=0&connect_timeout=3", set_as_current=False)
-    edge = AmqpBroker(app.connection_for_write, namespace="wheel", max_message_bytes=BIG)
+    edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=BIG))
     assert yard.publish(edge, [row(1)]).failed == {}
     edge.close()
     app.close()
@@ -220,7 +221,7 @@ def test_options_in_the_url_are_taken(yard: Yard) -> None:
 
 
 def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "TIMEOUT_S", 1)
+    monkeypatch.setattr(publisher, "TIMEOUT_S", 1)
     monkeypatch.setattr(link, "TIMEOUT_S", 1)
     yard.queue("mail")
     edge, rows = yard.edge(), [row(n) for n in range(10)]
@@ -246,27 +247,6 @@ def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: p
     arrived = ids(yard.take("mail"))
     assert set(arrived) == {f"task-{n}" for n in (*range(10), 99)}
     assert max(arrived.count(one) for one in arrived) <= 2
-
-
-def test_a_shard_that_is_given_up_sends_no_more_in_the_middle_of_a_chunk(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    yard.queue("mail")
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    write = window.write
-
-    def write_until_it_is_given_up(one: Row, now_ms: int, redelivered: bool) -> Any:
-        if one.id == 30:
-            edge.leave(0, 1)
-        return write(one, now_ms, redelivered)
-
-    monkeypatch.setattr(window, "write", write_until_it_is_given_up)
-    with pytest.raises(Interrupted, match="given up"):
-        yard.publish(edge, [row(n) for n in range(100)])
-    arrived = ids(yard.take("mail"))
-    assert arrived == [f"task-{n}" for n in range(len(arrived))]
-    assert len(arrived) <= 30
 
 
 def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: Yard) -> None:

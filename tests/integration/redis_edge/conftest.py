@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_wheel.broker.reader import Reader
 from celery_wheel.broker.redis import RedisBroker
 from tests.integration.redis_edge.rows import STORE, adopted
 from tests.servers import RedisServer, absent, redis_binaries
@@ -53,7 +54,9 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
 
     def make(server: RedisServer | str, **options: Any) -> RedisBroker:
         url = server if isinstance(server, str) else server.url
-        brokers.append(RedisBroker(url, **{"store_uuid": STORE, **options}))
+        brokers.append(
+            RedisBroker(url, **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": Reader(), **options})
+        )
         return brokers[-1]
 
     yield make

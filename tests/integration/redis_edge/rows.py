@@ -4,49 +4,42 @@ from __future__ import annotations
 
 import json
 import uuid
+from base64 import b64decode
+from collections.abc import Sequence
 from typing import Any
 
 from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import Published
 from celery_wheel.store.model import ORIGIN, Message, Position, Row
+from tests.contract.edges.benches import STORE
+from tests.contract.edges.samples import EPOCH, NOW_MS, SHARD, at, chunk_of, make_row
+from tests.contract.edges.samples import number_in as number_of
 
-STORE = "019a0000-0000-7000-8000-000000000001"
-NOW_MS = 1_800_000_000_000
-EPOCH = 7
-SHARD = 3
+__all__ = [
+    "EPOCH",
+    "NOW_MS",
+    "SHARD",
+    "STORE",
+    "adopted",
+    "at",
+    "body_of",
+    "make_row",
+    "number_of",
+    "publish_rows",
+    "row_of",
+]
 
-_PROPERTIES = {"content_type": "application/json", "content_encoding": "utf-8", "correlation_id": "c", "reply_to": "r"}
 
-
-def make_row(number: int, **changes: Any) -> Row:
-    """Row ``number``, due at that millisecond, for queue ``mail``."""
-    values: dict[str, Any] = {
-        "id": number,
-        "lane": 0,
-        "due_ms": number,
-        "seq": number,
-        "eta_ms": number,
-        "task": "shop.remind",
-        "exchange": "",
-        "exchange_type": "direct",
-        "routing_key": "mail",
-        "queue": "mail",
-        "priority": None,
-        "expires_ms": None,
-        "queue_expires_ms": None,
-        "headers": b'{"lang": "py", "task": "shop.remind"}',
-        "properties": json.dumps({**_PROPERTIES, "delivery_mode": 2}).encode(),
-        "body": f"[[{number}], {{}}, {{}}]".encode(),
-    }
-    return Row(**{**values, **changes})
+def publish_rows(
+    broker: RedisBroker, after: Position, upto: Position, rows: Sequence[Row], **changes: Any
+) -> Published:
+    """A chunk of lane 0 at EPOCH, or as ``changes`` have it."""
+    return broker.publish(chunk_of(after, upto, rows, **changes))
 
 
 def row_of(message: Message, number: int = 1) -> Row:
     """A message as the engine would store it."""
     return Row.of(message, number, 0, number, number)
-
-
-def at(number: int) -> Position:
-    return Position(number, number)
 
 
 def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
@@ -57,15 +50,8 @@ def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
     return broker
 
 
-def number_of(raw: bytes) -> int:
-    """The number of the row of which a pushed message was made."""
-    return int(json.loads(body_of(raw))[0][0])
-
-
 def body_of(raw: bytes) -> bytes:
-    import base64
-
-    return base64.b64decode(json.loads(raw)["body"])
+    return b64decode(json.loads(raw)["body"])
 
 
 def without_tag(raw: bytes) -> bytes:

@@ -16,13 +16,13 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Verdict
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row
+from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, publish_rows
 from tests.servers import PATIENCE_S, RedisServer, absent, free_port, wait_until
 
 
 def publishes(broker: RedisBroker) -> bool:
     adopted(broker)
-    return broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [make_row(1)], NOW_MS).verdict is Verdict.PUBLISHED
+    return publish_rows(broker, ORIGIN, at(1), [make_row(1)]).verdict is Verdict.PUBLISHED
 
 
 def test_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
@@ -78,7 +78,7 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
             own_server.kill()
             wait_until(lambda: replica.client().info("replication")["role"] == "master", "the failover")
             wait_until(lambda: _answers(broker), "the way to the new primary")
-            again = broker.publish(SHARD, EPOCH, 0, at(1), at(2), [make_row(2)], NOW_MS)
+            again = publish_rows(broker, at(1), at(2), [make_row(2)])
             assert again.verdict is Verdict.PUBLISHED
             assert replica.client().llen("mail") == 2
         finally:

@@ -9,7 +9,7 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, Verdict
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
 from tests.servers import RedisServer, wait_until
 
 SEP = "\x06\x16"
@@ -17,7 +17,7 @@ SEP = "\x06\x16"
 
 def publish(broker: RedisBroker, *rows: Row, from_: int = 0) -> Published:
     start = at(from_) if from_ else ORIGIN
-    return broker.publish(SHARD, EPOCH, 0, start, at(max(row.id for row in rows)), rows, NOW_MS)
+    return publish_rows(broker, start, at(max(row.id for row in rows)), rows)
 
 
 def pushed(client: redis.Redis, key: str = "mail") -> list[int]:
@@ -267,15 +267,6 @@ def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(
     assert broker.adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(at(5), expected)}
 
 
-def test_what_was_refused_is_forgotten_with_the_next_chunk(broker: RedisBroker, client: redis.Redis) -> None:
-    client.set("bad", "a string")
-    bad = make_row(1, routing_key="bad", queue="bad")
-    assert publish(broker, bad).failed
-    assert publish(broker, make_row(2), from_=1).failed == {}
-    assert publish(broker, bad) == Published(Verdict.ALREADY, {})  # the offset is past its end
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
-
-
 def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
     client.set("bad", "a string")
     first, second = make_row(1), make_row(2, routing_key="bad", queue="bad")
@@ -283,13 +274,6 @@ def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: Redis
     assert publish(broker, second, from_=1).failed
     assert publish(broker, first) == Published(Verdict.ALREADY, {})
     assert set(publish(broker, second, from_=1).failed) == {2}
-
-
-def test_setting_a_hand_forgets_what_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
-    client.set("bad", "a string")
-    assert publish(broker, make_row(1, routing_key="bad", queue="bad")).failed
-    broker.set_offset(SHARD, EPOCH, 0, at(2))
-    assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
 
 
 def test_a_row_with_one_bad_queue_of_two_goes_to_neither(broker: RedisBroker, client: redis.Redis) -> None:
@@ -303,7 +287,7 @@ def test_a_row_with_one_bad_queue_of_two_goes_to_neither(broker: RedisBroker, cl
 def test_many_refused_rows_with_ids_of_63_bits(broker: RedisBroker, client: redis.Redis) -> None:
     client.set("bad", "a string")
     rows = [make_row(n, id=2**63 - n, routing_key="bad", queue="bad") for n in range(1, 1_001)]
-    published = broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1_000), rows, NOW_MS)
+    published = publish_rows(broker, ORIGIN, at(1_000), rows)
     assert set(published.failed) == {2**63 - n for n in range(1, 1_001)}
     assert broker.adopt(SHARD, EPOCH)[0].failed == published.failed
 

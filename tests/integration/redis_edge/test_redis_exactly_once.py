@@ -13,7 +13,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Verdict
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
 from tests.servers import PATIENCE_S, RedisServer
 
 CHUNKS = 200
@@ -29,7 +29,7 @@ def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int]
         from_ = at(first - 1) if chunk else ORIGIN
         while True:
             try:
-                verdict = broker.publish(SHARD, EPOCH, lane, from_, at(first + SIZE - 1), rows, NOW_MS).verdict
+                verdict = publish_rows(broker, from_, at(first + SIZE - 1), rows, lane=lane).verdict
             except BrokerError:
                 doubts += 1
                 continue

@@ -10,16 +10,16 @@ import redis
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, Verdict
-from celery_wheel.errors import BrokerError
+from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of
+from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
 from tests.servers import RedisServer, free_port, wait_until
 
 
 def publish(broker: RedisBroker, first: int, last: int) -> Published:
     """Rows first … last, after the offset stood just before them."""
     rows = [make_row(n) for n in range(first, last + 1)]
-    return broker.publish(SHARD, EPOCH, 0, at(first - 1) if first > 1 else ORIGIN, at(last), rows, NOW_MS)
+    return publish_rows(broker, at(first - 1) if first > 1 else ORIGIN, at(last), rows)
 
 
 def pushed(client: redis.Redis) -> list[int]:
@@ -32,7 +32,9 @@ def test_nobody_listens(connect: Callable[..., RedisBroker]) -> None:
         lambda: broker.adopt(SHARD, EPOCH),
         lambda: broker.set_offset(SHARD, EPOCH, 0, at(1)),
         lambda: publish(broker, 1, 1),
-        lambda: broker.peek(SHARD, 1, 1),
+        lambda: broker.verify(SHARD, EPOCH, 0),
+        lambda: broker.depth(SHARD),
+        lambda: broker.oldest(SHARD),
         broker.now_ms,
     ]
     for call in calls:
@@ -85,6 +87,19 @@ def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, conne
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     assert publish(broker, 3, 4).verdict is Verdict.PUBLISHED
     assert pushed(own_server.client()) == [1, 2, 3, 4]
+
+
+def test_verify_notices_a_restart_that_lost_a_chunk(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker = adopted(connect(own_server))
+    publish_rows(broker, ORIGIN, at(1), [make_row(1)], number=1)
+    own_server.client().save()
+    publish_rows(broker, at(1), at(2), [make_row(2)], number=2)
+    own_server.restart()
+    with pytest.raises(OffsetLost):
+        broker.verify(SHARD, EPOCH, 2)
+    broker.verify(SHARD, EPOCH, 1)
 
 
 def test_a_restart_that_lost_all_is_no_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
@@ -154,7 +169,7 @@ def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connec
         client.config_set("maxmemory", "100kb")
         row = make_row(1, exchange="all", exchange_type="fanout", routing_key="")
         with pytest.raises(BrokerError, match="is full"):
-            broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row], NOW_MS)
+            publish_rows(broker, ORIGIN, at(1), [row])
         assert listener.get_message(timeout=0.1) is None
 
 
@@ -167,7 +182,7 @@ def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
     limit = client.info("memory")["used_memory"] + 12 * 2**20
     client.config_set("maxmemory", limit)
     rows = [make_row(n, body=b"x" * 20_000, routing_key=f"q{n % 2}", queue=f"q{n % 2}") for n in range(1, 401)]
-    assert broker.publish(SHARD, EPOCH, 0, ORIGIN, at(400), rows, NOW_MS) == Published(Verdict.PUBLISHED, {})
+    assert publish_rows(broker, ORIGIN, at(400), rows) == Published(Verdict.PUBLISHED, {})
     assert client.llen("q0") + client.llen("q1") == 400
     assert client.info("memory")["used_memory_peak"] > limit
 
@@ -202,7 +217,7 @@ def test_a_user_without_rights_is_told_so(own_server: RedisServer, connect: Call
         publish(broker, 1, 2)
     assert "secret" not in str(caught.value)
     with pytest.raises(BrokerError, match="does not permit this"):  # to read a binding set: no reason to refuse rows
-        broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")], NOW_MS)
+        publish_rows(broker, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")])
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.errors import WheelError
-from celery_wheel.store.model import ORIGIN, Unreadable
+from celery_wheel.store.model import Unreadable
+from tests.contract.edges.samples import make_chunk
 from tests.integration.redis_edge.rows import NOW_MS, SHARD, at, make_row, number_of
 from tests.servers import RedisServer
 from tests.simulation.model_redis import Keys, ModelRedis
@@ -31,6 +32,8 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("adopt"), epochs),
         st.tuples(st.just("set_offset"), epochs, lanes, numbers),
+        st.tuples(st.just("drop_lanes"), epochs, st.lists(lanes)),
+        st.tuples(st.just("verify"), epochs, st.integers(0, 3)),
         st.tuples(st.just("publish"), epochs, lanes, numbers, st.integers(1, 4)),
         st.tuples(st.just("continue"), epochs, lanes, st.integers(1, 4)),
         st.tuples(st.just("produce"), st.integers(1, 3)),
@@ -54,6 +57,7 @@ class Both:
         self.pair = ModelRedis(self.server, lambda: NOW_MS), broker
         self.tokens: tuple[object, object] | None = None
         self.produced = 0
+        self.chunks = 0
 
     def adopt(self, epoch: int) -> None:
         self._same(lambda broker: [(n, h.offset, set(h.failed)) for n, h in sorted(broker.adopt(SHARD, epoch).items())])
@@ -61,19 +65,27 @@ class Both:
     def set_offset(self, epoch: int, lane: int, number: int) -> None:
         self._same(lambda broker: broker.set_offset(SHARD, epoch, lane, at(number)))
 
+    def drop_lanes(self, epoch: int, dropped: list[int]) -> None:
+        self._same(lambda broker: broker.drop_lanes(SHARD, epoch, dropped))
+
+    def verify(self, epoch: int, confirmed: int) -> None:
+        self._same(lambda broker: broker.verify(SHARD, epoch, confirmed))
+
     def publish(self, epoch: int, lane: int, number: int, count: int) -> None:
         rows = [make_row(n, routing_key=QUEUES[n % 3], queue=QUEUES[n % 3]) for n in range(number, number + count)]
-        from_, to = at(number - 1) if number > 1 else ORIGIN, at(max(1, number + count - 1))
+        after, upto = max(0, number - 1), max(1, number + count - 1)
+        self.chunks += 1
+        chunk = make_chunk(after, upto, rows, epoch=epoch, lane=lane, number=self.chunks)
 
         def call(broker: Any) -> object:
-            published = broker.publish(SHARD, epoch, lane, from_, to, rows, NOW_MS)
+            published = broker.publish(chunk)
             return published.verdict, set(published.failed)
 
         self._same(call)
 
     def go_on(self, epoch: int, lane: int, count: int) -> None:
         """Publish from where the lane stands, so that most sequences get somewhere."""
-        found = self.server.keys.offsets.get(lane)
+        found = self.server.keys.fence.offsets.get(lane)
         self.publish(epoch, lane, found.offset.seq + 1 if found else 1, count)
 
     def produce(self, count: int) -> None:
@@ -84,6 +96,8 @@ class Both:
             self.client.lpush(f"wheel.{SHARD}", raw)
 
     def peek(self, count: int) -> None:
+        if self.server.keys.fence.epoch is None:
+            return
         model, edge = (broker.peek(SHARD, count, 10_000) for broker in self.pair)
         assert [arrival.raw for arrival in model.arrivals] == [arrival.raw for arrival in edge.arrivals]
         self.tokens = model.token, edge.token

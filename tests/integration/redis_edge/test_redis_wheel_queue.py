@@ -1,15 +1,14 @@
 """Peek and trim: what was peeked goes, exactly that, whatever happens in between."""
 
-import json
-import uuid
 from collections.abc import Callable
 
 import pytest
 import redis
 
+from celery_wheel.broker.reader import Reader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
-from celery_wheel.errors import BrokerError, Fenced, OffsetLost
+from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import Unreadable
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted
 from tests.servers import RedisServer
@@ -26,23 +25,6 @@ def raws(peeked: Peeked) -> list[bytes]:
 
 def push(client: redis.Redis, *messages: bytes) -> None:
     client.lpush(QUEUE, *messages)
-
-
-def test_an_empty_queue_has_nothing_and_trims_to_nothing(broker: RedisBroker) -> None:
-    peeked = broker.peek(SHARD, 10, 1000)
-    assert peeked.arrivals == []
-    assert not peeked.more
-    assert broker.trim(SHARD, EPOCH, peeked.token)
-
-
-def test_the_oldest_come_first_and_stay_until_they_are_trimmed(broker: RedisBroker, client: redis.Redis) -> None:
-    push(client, b"1", b"2", b"3")
-    peeked = broker.peek(SHARD, 2, 1000)
-    assert raws(peeked) == [b"1", b"2"]
-    assert peeked.more
-    assert client.llen(QUEUE) == 3
-    assert broker.trim(SHARD, EPOCH, peeked.token)
-    assert client.lrange(QUEUE, 0, -1) == [b"3"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 255, 256, 257, 511, 1_000, 1_500])
@@ -82,28 +64,12 @@ def test_a_large_message_ends_a_peek_and_has_the_next_for_itself(broker: RedisBr
 def test_a_message_over_the_limit_is_unreadable_and_whole(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
-    broker = adopted(connect(server, max_message_bytes=100))
+    broker = adopted(connect(server, reader=Reader(max_message_bytes=100)))
     push(client, b"x" * 101)
     (arrival,) = broker.peek(SHARD, 10, 1_000).arrivals
     assert isinstance(arrival, Unreadable)
     assert arrival.raw == b"x" * 101
     assert "100" in arrival.reason
-
-
-def test_what_is_pushed_between_peek_and_trim_stays(broker: RedisBroker, client: redis.Redis) -> None:
-    push(client, b"1", b"2")
-    peeked = broker.peek(SHARD, 10, 1000)
-    push(client, b"3", b"4")
-    assert broker.trim(SHARD, EPOCH, peeked.token)
-    assert client.lrange(QUEUE, 0, -1) == [b"4", b"3"]
-
-
-def test_a_trim_is_not_repeated_on_what_followed(broker: RedisBroker, client: redis.Redis) -> None:
-    push(client, b"1", b"2", b"3", b"4")
-    peeked = broker.peek(SHARD, 2, 1000)
-    assert broker.trim(SHARD, EPOCH, peeked.token)
-    assert not broker.trim(SHARD, EPOCH, peeked.token)
-    assert client.lrange(QUEUE, 0, -1) == [b"4", b"3"]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +96,6 @@ def test_another_head_is_not_trimmed(broker: RedisBroker, client: redis.Redis, c
     assert client.lrange(QUEUE, 0, -1) == before
 
 
-def test_an_older_epoch_trims_nothing(broker: RedisBroker, client: redis.Redis) -> None:
-    push(client, b"1")
-    peeked = broker.peek(SHARD, 1, 1000)
-    broker.adopt(SHARD, EPOCH + 1)
-    with pytest.raises(Fenced, match="epoch 8 holds it"):
-        broker.trim(SHARD, EPOCH, peeked.token)
-    assert client.llen(QUEUE) == 1
-    assert broker.trim(SHARD, EPOCH + 1, peeked.token)
-
-
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH + 1])
 def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client: redis.Redis, epoch: int) -> None:
     push(client, b"1")
@@ -151,16 +107,13 @@ def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client:
     assert client.llen(QUEUE) == 1
 
 
-def test_reading_needs_no_epoch(server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]) -> None:
-    push(client, b"1")
-    assert raws(connect(server).peek(SHARD, 1, 1000)) == [b"1"]
-
-
 def test_shards_and_namespaces_have_queues_of_their_own(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
     client.lpush("night.1", b"1")
-    broker = connect(server, namespace="night")
+    broker = connect(server, reader=Reader("night"))
+    for shard in (1, 2):
+        broker.adopt(shard, EPOCH)
     assert raws(broker.peek(1, 10, 1000)) == [b"1"]
     assert broker.peek(2, 10, 1000).arrivals == []
 
@@ -169,33 +122,3 @@ def test_a_wheel_queue_that_is_no_list_is_an_error(broker: RedisBroker, client: 
     client.set(QUEUE, "somebody's")
     with pytest.raises(BrokerError, match="choose another wheel_namespace"):
         broker.peek(SHARD, 1, 1000)
-
-
-def test_a_real_message_is_decoded(broker: RedisBroker, client: redis.Redis) -> None:
-    envelope = {
-        "v": 1,
-        "id": str(uuid.uuid4()),
-        "task": "shop.remind",
-        "task_id": "t",
-        "eta_ms": 5,
-        "created_ms": 4,
-        "exchange": "",
-        "exchange_type": "direct",
-        "routing_key": "mail",
-        "queue": "mail",
-        "priority": None,
-        "expires_ms": None,
-        "queue_expires_ms": None,
-        "key": None,
-    }
-    message = {
-        "body": "W10=",
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {"task": "shop.remind", "wheel": envelope},
-        "properties": {"delivery_mode": 2, "body_encoding": "base64", "delivery_tag": "x"},
-    }
-    push(client, json.dumps(message).encode())
-    (arrival,) = broker.peek(SHARD, 1, 1000).arrivals
-    assert not isinstance(arrival, Unreadable)
-    assert (arrival.task, arrival.eta_ms, arrival.body) == ("shop.remind", 5, b"[]")

@@ -16,7 +16,17 @@ from kombu import Exchange, Queue
 from celery_wheel.broker.envelope import Envelope, encode
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.store.model import ORIGIN, Message, Unreadable
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, row_of, without_tag
+from tests.integration.redis_edge.rows import (
+    EPOCH,
+    NOW_MS,
+    SHARD,
+    adopted,
+    at,
+    make_row,
+    publish_rows,
+    row_of,
+    without_tag,
+)
 from tests.servers import RedisServer, wait_until
 
 QUEUES = [
@@ -105,7 +115,7 @@ def test_a_message_is_what_celery_would_have_pushed(
         priority=options.get("priority"),
         queue_expires_ms=60_000 if options.get("queue") == "short" else None,
     )
-    assert broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row_of(message)], NOW_MS).failed == {}
+    assert publish_rows(broker, ORIGIN, at(1), [row_of(message)]).failed == {}
     assert lists(client) == native
     assert abs(client.pttl(key) - expires_ms) < 10_000
 
@@ -121,7 +131,7 @@ def test_the_expiration_is_what_is_left_of_it(
     message = through_the_wheel(
         broker, client, native, exchange="", exchange_type="direct", routing_key="mail", expires_ms=NOW_MS + left_ms
     )
-    broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row_of(message)], NOW_MS)
+    publish_rows(broker, ORIGIN, at(1), [row_of(message)])
     (released,) = client.lrange("mail", 0, -1)
     assert without_tag(released) == without_tag(native).replace(b'"30000"', written)
 
@@ -139,14 +149,14 @@ def test_a_broadcast_is_what_kombu_would_have_published(
             app.send_task("shop.remind", exchange="all", exchange_type="fanout", routing_key="", producer=producer)
         native = [heard for _ in range(2) if (heard := listener.get_message(timeout=5))][-1]["data"]
         message = through_the_wheel(broker, client, native, exchange="all", exchange_type="fanout", routing_key="")
-        broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row_of(message)], NOW_MS)
+        publish_rows(broker, ORIGIN, at(1), [row_of(message)])
         assert without_tag(listener.get_message(timeout=5)["data"]) == without_tag(native)
 
 
 def test_every_copy_has_another_delivery_tag(broker: RedisBroker, client: redis.Redis) -> None:
     for turn in range(2):
         rows = [make_row(n) for n in range(1 + 600 * turn, 601 + 600 * turn)]
-        broker.publish(SHARD, EPOCH, 0, at(600 * turn) if turn else ORIGIN, at(600 + 600 * turn), rows, NOW_MS)
+        publish_rows(broker, at(600 * turn) if turn else ORIGIN, at(600 + 600 * turn), rows)
     tags = {json.loads(raw)["properties"]["delivery_tag"] for raw in client.lrange("mail", 0, -1)}
     assert len(tags) == 1_200
 
@@ -157,7 +167,7 @@ def test_the_body_is_never_looked_into(
     broker = adopted(connect(server))
     body = bytes(range(256))
     row = dataclasses.replace(make_row(1), body=body, properties=b'{"content_type": null}')
-    broker.publish(SHARD, EPOCH, 0, ORIGIN, at(1), [row], NOW_MS)
+    publish_rows(broker, ORIGIN, at(1), [row])
     with Celery(broker=server.url, set_as_current=False).connection_for_read() as connection:
         received = connection.SimpleQueue("mail").get(block=False)
     assert received.body == body

@@ -20,7 +20,7 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published, Verdict
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row
+from tests.integration.redis_edge.rows import NOW_MS, adopted, at, make_row, publish_rows
 from tests.servers import PATIENCE_S, RedisServer, wait_until
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def task(number: int, text: str = "", **changes: Any) -> Row:
 
 
 def publish(broker: RedisBroker, *rows: Row) -> Published:
-    return broker.publish(SHARD, EPOCH, 0, ORIGIN, at(rows[-1].id), rows, NOW_MS)
+    return publish_rows(broker, ORIGIN, at(rows[-1].id), rows)
 
 
 def ran(client: redis.Redis, count: int) -> list[dict[str, Any]]:

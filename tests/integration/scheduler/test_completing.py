@@ -109,13 +109,13 @@ def test_of_a_unique_key_one_task_waits(shop: Bench, wheel: Wheel) -> None:
     assert {one.task_id for one in wheel.pending().items} == {kept[0], again}
 
 
-def test_a_completion_that_nobody_answers_is_taken_back(bench: Bench) -> None:
+def test_a_completion_that_nobody_answers_is_withdrawn(bench: Bench) -> None:
     process = bench.beat()
     bench.wait_for_holder(process)
     process.kill()
     bench.app.conf.wheel_store = bench.store
     task_id = order(bench, 1, 0.5)
-    with pytest.raises(WheelUnavailable, match=r"nobody answered for shard 0.*taken back"):
+    with pytest.raises(WheelUnavailable, match=r"nobody answered for shard 0.*withdrawn"):
         bench.app.wheel.complete("order:1", timeout=0.2)
     bench.beat()
     wait_until(lambda: bench.dispatched() == [task_id], "it leaves: nobody will complete it")

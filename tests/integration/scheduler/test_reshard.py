@@ -63,8 +63,10 @@ def test_what_waits_moves_and_keeps_the_order_of_its_key(bench: Bench, before: i
     wait_until(lambda: len(bench.dispatched()) == 80, "all has left")
     left = bench.dispatched()
     for key in range(5):
-        mine = sorted([*ids[key::5], *more[key::5]], key=etas.__getitem__)  # more first, but on a slow machine
-        assert [task for task in left if task in mine] == mine
+        # Of tasks that are overdue when the scheduler starts, those in the store go before those in the wheel queue:
+        # on a slow machine, some of the second batch are. Each batch has its order in any case.
+        for batch in (ids[key::5], more[key::5]):
+            assert [task for task in left if task in batch] == sorted(batch, key=etas.__getitem__)
     assert sorted(left) == sorted(ids + more)
     beat.signal(signal.SIGTERM)
     beat.end()

@@ -14,16 +14,18 @@ from kombu import Exchange, Queue
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
+from celery_wheel.broker.reader import Reader
 from celery_wheel.broker.virtual.edge import KombuBroker
 from celery_wheel.broker.virtual.outgoing import TRIES
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.port import Confirmed, Peeked
 from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError, Interrupted
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
+from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
+from tests.contract.edges.samples import at, chunk_of
 from tests.servers import wait_until
 
 BIG = 2**30
@@ -40,7 +42,11 @@ def app() -> Iterator[Any]:
 
 
 def edge_of(app: Any) -> KombuBroker:
-    return KombuBroker(app, namespace="wheel", max_message_bytes=2**20)
+    return KombuBroker(app, Reader(max_message_bytes=2**20))
+
+
+def publish(edge: KombuBroker, rows: list[Row], **changes: Any) -> Confirmed:
+    return edge.publish(chunk_of(ORIGIN, at(1), rows, **changes), lambda: True)
 
 
 def task_ids(peeked: Peeked) -> list[str]:
@@ -76,24 +82,6 @@ def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_pa
     assert all(at_s >= due[n] - 0.001 for n, at_s in ran)
 
 
-def test_messages_come_again_until_they_are_trimmed_and_go_back_when_the_shard_is_left(app: Any) -> None:
-    sent = [app.send_task("t", (n,), countdown=60).id for n in range(4)]
-    edge, other = edge_of(app), edge_of(app)
-    edge.adopt(0, 1)
-    first = edge.peek(0, 2, BIG)
-    assert task_ids(first) == sent[:2]
-    assert task_ids(edge.peek(0, 2, BIG)) == sent[:2]
-    assert edge.trim(0, 1, first.token)
-    assert task_ids(edge.peek(0, 10, BIG)) == sent[2:]
-    edge.leave(0, 1)
-    with pytest.raises(BrokerError, match="given up"):
-        edge.peek(0, 1, BIG)
-    other.adopt(0, 2)
-    assert sorted(task_ids(other.peek(0, 10, BIG))) == sorted(sent[2:])
-    assert not other.trim(0, 2, first.token) or edge is not other
-    other.close()
-
-
 @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
 def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | None) -> None:
     """Down to the bytes that the transport stores, but for the delivery tag."""
@@ -105,7 +93,7 @@ def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | 
             edge = edge_of(app)
             edge.adopt(0, 1)
             (row,) = rows_of(edge.peek(0, 1, BIG))
-            assert edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], row.eta_ms).failed == {}
+            assert publish(edge, [row], now_ms=row.eta_ms).failed == {}
             edge.close()
         raws.append(Channel.queues["mail"].get_nowait())
     for raw in raws:
@@ -119,24 +107,10 @@ def test_a_topic_exchange_routes_and_what_has_no_route_is_told(app: Any) -> None
     edge = edge_of(app)
     row = Row(1, 0, 1, 1, 1, "t", "news", "topic", "news.x", None, None, None, None, b"{}", b"{}", b"x")
     lost = Row(2, 0, 2, 2, 2, "t", "nowhere", "direct", "x", None, None, None, None, b"{}", b"{}", b"x")
-    published = edge.publish(0, 1, 0, ORIGIN, Position(2, 2), [row, lost], 0, redelivered=True)
+    published = publish(edge, [row, lost], redelivered=True)
     assert published.failed.keys() == {2}
     (raw,) = [Channel.queues["all"].get_nowait()]
     assert raw["headers"] == {"wheel_redelivered": True}
-    edge.close()
-
-
-def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(app: Any) -> None:
-    edge = edge_of(app)
-    edge.adopt(0, 1)
-    with app.connection_for_write() as connection:
-        connection.Producer().publish({"no": "envelope"}, routing_key="wheel.0")
-    sent = app.send_task("t", countdown=60).id
-    bad, good = edge.peek(0, 10, BIG).arrivals
-    assert isinstance(bad, Unreadable)
-    assert "envelope" in bad.reason
-    assert isinstance(good, Message)
-    assert good.task_id == sent
     edge.close()
 
 
@@ -179,9 +153,7 @@ def test_two_threads_may_publish_and_read_at_once(app: Any) -> None:
     edge = edge_of(app)
     edge.adopt(0, 1)
     row = Row(1, 0, 1, 1, 1, "t", "", "direct", "mail", "mail", None, None, None, b"{}", b"{}", b"x")
-    threads = [
-        threading.Thread(target=edge.publish, args=(0, 1, 0, ORIGIN, Position(1, 1), [row] * 200, 0)) for _ in range(2)
-    ]
+    threads = [threading.Thread(target=publish, args=(edge, [row] * 200)) for _ in range(2)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -203,7 +175,7 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "_put", put_and_lose_the_answer)
         with pytest.raises(Interrupted):
-            edge.publish(0, 1, 0, ORIGIN, Position(1, 1), [row], 0)
+            publish(edge, [row], now_ms=0)
     assert Channel.queues["mail"].qsize() == 1
     edge.close()
 
@@ -228,7 +200,7 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
     ]
     left, failed = rows, dict[int, str]()
     for _ in range(TRIES):
-        published = edge.publish(0, 1, 0, ORIGIN, Position(3, 3), left, 0)
+        published = publish(edge, left, now_ms=0)
         failed |= published.failed
         left = [row for row in left if row.id in published.refused]
     assert left == []

@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from celery_wheel import Celery
+from celery_wheel.broker.reader import Reader
 from celery_wheel.broker.virtual.edge import KombuBroker
 from celery_wheel.broker.virtual.outgoing import TRIES
 from celery_wheel.engine.engine import Engine
@@ -20,8 +21,9 @@ from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Message, Position, Row, Unreadable
+from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
+from tests.contract.edges.samples import at, chunk_of
 from tests.servers import wait_until
 from tests.sqs import KEY, SECRET, SqsServer
 
@@ -48,7 +50,7 @@ class Bench:
         self._edges: list[KombuBroker] = []
 
     def edge(self) -> KombuBroker:
-        edge = KombuBroker(self.app, namespace=self.name, max_message_bytes=2**20)
+        edge = KombuBroker(self.app, Reader(self.name, 2**20))
         self._edges.append(edge)  # kombu gives back what a collected connection had taken
         return edge
 
@@ -71,7 +73,7 @@ class Bench:
         return Row(row_id, 0, 1, row_id, 1, "t", "", "direct", queue, queue, None, None, None, b"{}", kept, body)
 
     def publish(self, edge: KombuBroker, rows: list[Row]) -> Any:
-        return edge.publish(0, 1, 0, ORIGIN, Position(1, 9), rows, 0)
+        return edge.publish(chunk_of(ORIGIN, at(1), rows, now_ms=0), lambda: True)
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_a_receipt_that_is_no_longer_good_hurts_neither_trim_nor_leave(
     edge, other = bench.edge(), bench.edge()
     edge.adopt(0, 1)
     first = edge.peek(0, 1, BIG)
-    held = edge._ingress[0]._held
+    held = edge._shards[0]._held
     for message in list(held)[:2]:  # somebody else has it, and is done with it
         bench.client.delete_message(QueueUrl=bench.queue, ReceiptHandle=message.delivery_tag)
     assert edge.trim(0, 1, first.token)
@@ -195,7 +197,7 @@ def test_what_may_not_be_deleted_is_said_and_not_taken_in_twice(bench: Bench, mo
     def deny(**_: Any) -> None:
         raise denied
 
-    monkeypatch.setattr(edge._ingress[0]._channel.sqs(), "delete_message", deny)
+    monkeypatch.setattr(edge._shards[0]._channel.sqs(), "delete_message", deny)
     with pytest.raises(BrokerError, match=r"acknowledging .*AccessDeniedQueueException: not you"):
         edge.trim(0, 1, peeked.token)
     again = edge.peek(0, 10, BIG)

@@ -9,7 +9,7 @@ from celery.app.trace import build_tracer
 from kombu.transport.memory import Channel
 from kombu.utils.json import dumps, loads
 
-from celery_wheel.broker.envelope import decode
+from celery_wheel.broker.reader import Reader
 from celery_wheel.store.model import Message
 
 LIMIT = 8 * 2**20
@@ -47,7 +47,7 @@ class Broker:
 
 
 def readable(raw: bytes) -> Message:
-    message = decode(raw, LIMIT)
+    message = Reader("wheel", LIMIT).decode(raw)
     assert isinstance(message, Message), message.reason
     return message
 

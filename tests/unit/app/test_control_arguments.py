@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from celery_wheel import Celery
+from celery_wheel.errors import ArgumentError
+
+#: Texts that some store cannot hold.
+BAD = ["", "a\0b", "\ud800", "x" * 513, "ü" * 513]
 
 
 @pytest.fixture
@@ -14,11 +18,49 @@ def wheel() -> Any:
     return Celery("control", broker="redis://127.0.0.1:1/0", set_as_current=False).wheel
 
 
-@pytest.mark.parametrize("task", [None, 42, ""])
+@pytest.mark.parametrize("task", [None, 42, b"a", [b"a"], ["a", None]])
 def test_what_is_no_task(wheel: Any, task: Any) -> None:
-    for verb in (wheel.cancel, wheel.run_now):
+    for verb in (wheel.cancel, wheel.run_now, wheel.requeue):
         with pytest.raises(TypeError, match=r"^a task must be given by its id or its AsyncResult, got "):
             verb(task)
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_text_that_no_store_can_hold(wheel: Any, text: str) -> None:
+    """There is no store here: whatever was sent would be a StoreError."""
+    refused = [
+        ("task id", lambda: wheel.cancel(text)),
+        ("task id", lambda: wheel.reschedule(["a", text], countdown=1)),
+        ("a key", lambda: wheel.complete(["a", text])),
+    ]
+    if text:
+        refused += [
+            ("queue", lambda: wheel.pause(queue=text)),
+            ("task", lambda: wheel.resume(task=text)),
+            ("reason", lambda: wheel.cancel("a", reason=text)),
+            ("actor", lambda: wheel.pause(actor=text)),
+        ]
+    for name, call in refused:
+        with pytest.raises(ArgumentError, match=f"^{name} must be .*, got "):
+            call()
+
+
+@pytest.mark.parametrize("key", [42, None, b"a", [b"a"]])
+def test_what_is_no_key(wheel: Any, key: Any) -> None:
+    with pytest.raises(TypeError, match=r"^a key must be a text, got "):
+        wheel.complete(key)
+
+
+@pytest.mark.parametrize("row", ["7", -1, True, 10**18])
+def test_what_is_no_row(wheel: Any, row: Any) -> None:
+    with pytest.raises(TypeError, match=r"^rows must be numbers of rows \(Task\.id\), got "):
+        wheel.replay([row])
+
+
+@pytest.mark.parametrize(("timeout", "error"), [("10", TypeError), (None, TypeError), (-1, ArgumentError)])
+def test_what_is_no_timeout(wheel: Any, timeout: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^timeout must be "):
+        wheel.cancel("a", timeout=timeout)
 
 
 @pytest.mark.parametrize("over", ["10m", True])

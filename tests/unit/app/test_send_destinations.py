@@ -8,6 +8,7 @@ from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
 from kombu.transport.memory import Transport
 
+from celery_wheel.errors import DestinationError
 from celery_wheel.store.model import Message
 from tests.unit.app.landed import Broker
 
@@ -134,3 +135,50 @@ def test_a_destination_that_is_too_long_is_refused_at_the_call(app: Any, broker:
     with pytest.raises(ValueError, match="routing_key must be a text of 1 to 512 characters"):
         app.send_task("proj.add", (1, 2), countdown=60, queue="q" * 513)
     assert not broker.waiting()
+
+
+# ---- the wheel's own queue
+
+
+@pytest.mark.parametrize("delay", [{}, {"countdown": 60}, {"countdown": 60, "wheel": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "wheel.0"},
+        {"queue": Queue("wheel.0")},
+        {"queue": Queue("wheel.0", NEWS, "news.#")},
+        {"queue": "wheel.0", "routing_key": "wheel.0"},
+        {"exchange": "wheel.0", "routing_key": "wheel.0"},
+    ],
+)
+def test_a_wheel_queue_is_refused_at_the_call(
+    app: Any, broker: Broker, options: dict[str, Any], delay: dict[str, Any]
+) -> None:
+    with pytest.raises(DestinationError, match=r"got 'wheel\.0', which is the wheel's own: .* wheel_namespace"):
+        app.tasks["proj.add"].apply_async((1, 2), **options, **delay)
+    assert not broker.raw("wheel.0")
+    assert not list_bindings(), "nothing was declared, which RabbitMQ would refuse as another kind of queue"
+
+
+def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(
+    make_app: Callable[..., Any], broker: Broker
+) -> None:
+    app = make_app(task_routes={"proj.*": {"queue": "eta.1"}}, wheel_namespace="eta", wheel_shards=2)
+    with pytest.raises(DestinationError, match=r"'eta\.1'.*wheel_namespace, which is 'eta'"):
+        app.send_task("proj.add", (1, 2), countdown=60)
+    assert not broker.waiting(1, "eta")
+
+
+@pytest.mark.parametrize("queue", ["wheel.x", "wheel.offset", "other.0", "wheel"])
+def test_a_queue_with_another_name_is_the_projects_own(app: Any, broker: Broker, queue: str) -> None:
+    app.send_task("proj.add", (1, 2), countdown=60, queue=queue)
+    assert broker.waiting()[0].queue == queue
+
+
+def test_where_the_wheel_is_off_or_elsewhere_the_name_is_free(make_app: Callable[..., Any], broker: Broker) -> None:
+    make_app(wheel_enabled=False).send_task("proj.add", (1, 2), queue="wheel.0")
+    app = make_app()
+    app.conf.broker_url = "redis://broker.example//"
+    with Connection("memory://") as connection:
+        app.send_task("proj.add", (1, 2), queue="wheel.0", connection=connection)
+    assert len(broker.raw("wheel.0")) == 2

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import celery
 import pytest
@@ -94,8 +95,8 @@ def test_an_own_amqp_class_diverts_as_well(broker: Broker, amqp: Any) -> None:
         assert diverts(app, broker)
 
 
-def test_a_sender_that_is_set_by_hand_is_the_one_below(app: Any, broker: Broker) -> None:
-    original = AMQP(app).send_task_message
+def test_a_sender_that_is_set_over_the_apps_own_diverts(app: Any, broker: Broker) -> None:
+    original = app.amqp.send_task_message
     names: list[str] = []
 
     def noting(producer: Any, name: str, message: Any, **options: Any) -> Any:
@@ -103,8 +104,48 @@ def test_a_sender_that_is_set_by_hand_is_the_one_below(app: Any, broker: Broker)
         return original(producer, name, message, **options)
 
     app.amqp.send_task_message = noting
+    assert app.amqp.send_task_message is noting, "as on a plain Celery"
     assert diverts(app, broker)
     assert names == ["proj.add"]
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("kind", [Celery, celery.Celery, OwnApp])
+def test_a_patched_sender_is_the_patch_and_afterwards_it_diverts_again(
+    make_app: Callable[..., Any], broker: Broker, kind: Any, used: bool
+) -> None:
+    app = install(make_app(kind))
+    if used:
+        assert diverts(app, broker)
+    with mock.patch.object(app.amqp, "send_task_message") as patched:
+        assert app.amqp.send_task_message is patched
+        app.send_task("proj.add", (1, 2), countdown=60)
+        patched.assert_called_once()
+    assert diverts(app, broker)
+    app.amqp.send_task_message = mock.Mock()
+    del app.amqp.send_task_message
+    assert diverts(app, broker)
+
+
+def test_a_sender_that_was_set_before_install_is_the_one_below(make_app: Callable[..., Any], broker: Broker) -> None:
+    app = make_app(celery.Celery)
+    sender = app.amqp.send_task_message = mock.Mock(side_effect=app.amqp.send_task_message)
+    install(app)
+    assert diverts(app, broker)
+    sender.assert_called_once()
+    install(app)
+    assert diverts(app, broker)
+    assert sender.call_count == 2, "wrapped once"
+
+
+def test_an_amqp_object_that_is_set_later_diverts(app: Any, broker: Broker) -> None:
+    before = app.amqp
+    app.amqp = OwnAMQP(app)
+    assert isinstance(app.amqp, OwnAMQP)
+    assert diverts(app, broker)
+    del app.amqp
+    assert app.amqp is not before
+    assert diverts(app, broker)
 
 
 def test_queues_that_are_chosen_after_the_amqp_object_was_made(app: Any, broker: Broker) -> None:
@@ -159,8 +200,3 @@ def test_a_spawned_process_gets_an_app_that_diverts(app: Any, tmp_path: Path) ->
 def test_a_celery_app_is_a_celery_app() -> None:
     assert issubclass(Celery, celery.Celery)
     assert celery_wheel.install is install
-
-
-def test_calling_by_position_is_as_in_celery(app: Any, broker: Broker) -> None:
-    app.send_task("proj.add", (1, 2), {}, 60, None, "an-id", None, None, None)
-    assert broker.one_waiting().task_id == "an-id"

@@ -76,12 +76,12 @@ def test_its_headers_equal_the_native_ones_byte_for_byte(app: Any, broker: Broke
 
 
 def test_its_eta_stays_if_that_is_asked_for(add: Any, broker: Broker) -> None:
-    from celery_wheel.broker.envelope import decode
+    from celery_wheel.broker.reader import Reader
 
     eta = datetime(2099, 1, 1, tzinfo=UTC)
     add.apply_async((1, 2), eta=eta)
     (raw,) = broker.raw("wheel.0")
-    message = decode(raw, 10_000, keep_eta=True)
+    message = Reader("wheel", 10_000, True).decode(raw)
     assert json.loads(message.headers)["eta"] == eta.isoformat()  # type: ignore[union-attr]
 
 

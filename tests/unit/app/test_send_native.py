@@ -4,8 +4,10 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from celery.app.amqp import AMQP
 from celery.exceptions import AlwaysEagerIgnored
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
@@ -166,14 +168,23 @@ def test_a_transport_without_an_engine_goes_native_and_says_so_once(
 
 
 def test_if_nobody_diverts_the_message_still_has_its_eta(app: Any, broker: Broker) -> None:
-    """An amqp that was replaced makes the worker hold the task, as without the wheel: late perhaps, never early."""
-    import celery
-
-    app.amqp = celery.Celery("plain", broker="memory://", set_as_current=False).amqp
+    """A sender that was replaced makes the worker hold the task, as without the wheel: late perhaps, never early."""
+    app.amqp.send_task_message = AMQP(app).send_task_message
     app.send_task("proj.add", (1, 2), eta="2099-01-01T00:00:00+00:00")
     message = broker.one_sent()
     assert message["headers"]["eta"] == "2099-01-01T00:00:00+00:00"
     assert "wheel" not in message["headers"]
+
+
+@pytest.mark.usefixtures("_quorum")
+def test_an_amqp_that_is_no_celery_amqp_gets_what_celery_would_give_it(app: Any) -> None:
+    """As in a project's own tests: nobody would divert, so native delayed delivery has its turn."""
+    app.amqp = mock.MagicMock()
+    topic = Queue("celery", Exchange("tasks", "topic"), "tasks.x")
+    app.amqp.router.route.return_value = {"queue": topic}
+    app.send_task("proj.add", (1, 2), countdown=60)
+    assert app.amqp.create_task_message.call_args[0][4] == 60
+    assert app.amqp.send_task_message.call_args.kwargs["exchange"].name == "celery_delayed_27"
 
 
 @pytest.mark.parametrize("callback", [True, False])

@@ -13,7 +13,7 @@ from celery import chain, chord, group, signals
 from kombu.exceptions import OperationalError
 
 from celery_wheel.bulk import Scheduled, many, schedule_many
-from celery_wheel.bulk.catching import Catcher
+from celery_wheel.bulk.sample import Sampler
 from celery_wheel.errors import SettingError, StoreError
 from tests.unit.app.landed import Broker
 from tests.unit.bulk.conftest import Inbox, load
@@ -245,10 +245,10 @@ def test_a_broker_that_is_asked_and_does_not_answer_ends_the_load(
 ) -> None:
     """As with task-sent events. It is no fault of the rows, of which each would wait for it."""
 
-    def send(self: Catcher, call: Any) -> Any:
+    def send(self: Sampler, call: Any) -> Any:
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(Catcher, "send", send)
+    monkeypatch.setattr(Sampler, "send", send)
     with pytest.raises(OperationalError, match="no broker"):
         schedule_many(app, inbox, rows(3))
 

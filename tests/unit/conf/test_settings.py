@@ -12,7 +12,9 @@ import celery
 import pytest
 
 from celery_wheel.conf import Conf, default_base_scheduler, settings
+from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import SettingError, WheelError
+from celery_wheel.service import limits_of
 
 MakeConf = Callable[..., Conf]
 
@@ -47,7 +49,6 @@ DEFAULTS = {
     "history_archive": False,
     "max_message_bytes": 8_388_608,
     "max_clock_skew_ms": 5000,
-    "max_clock_step_ms": 60_000,
     "lease_ms": 2000,
     "poll_interval_ms": 50,
     "control": True,
@@ -282,3 +283,8 @@ def test_importing_the_settings_imports_no_celery() -> None:
     code = "import sys, celery_wheel.conf; print([m for m in ('celery', 'kombu', 'django') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_lanes_stay_open_for_as_long_as_a_rollback_may_ask_for_them(make_conf: MakeConf) -> None:
+    assert limits_of(make_conf(wheel_rollback_window=3_600)).lane_idle_ms == 3_600_000
+    assert limits_of(make_conf(wheel_rollback_window=0)).lane_idle_ms == Limits().lane_idle_ms

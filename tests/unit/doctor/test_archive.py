@@ -9,7 +9,7 @@ from pathlib import Path
 from celery import Celery
 
 from celery_wheel.doctor import Finding, Grade, Site, store
-from celery_wheel.store import archive_marks, open_store
+from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from tests.stores.samples import Holder, place
 
@@ -37,6 +37,6 @@ def test_history_that_waits_for_its_archive_for_too_long_is_told_with_what_to_ru
         assert found.grade == Grade.WARNING
         assert "1 d 6 h ago, waits for the archive" in found.text, found.text
         assert "run: celery-wheel-pipeline archive --store" in found.remedy
-        archive_marks.note(opened.database, {0: archived})
+        opened.maintenance.note_archived({0: archived})
         [found] = looked_at(url, wheel_history_archive=True)
         assert (found.grade, found.text) == (Grade.OK, "all history of more than 1 h ago is archived")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from celery_wheel.engine.context import Round, RoundSteps
+from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.store.model import Message
@@ -74,20 +74,12 @@ class Rig:
     def run(self, *activities: str, rounds: int = 1) -> Round:
         result = Round.IDLE
         for _ in range(rounds):
-            for activity in activities or ("tend", "ingest", "load", "dispatch", "settle"):
-                result = finish(getattr(self.engine, activity)())
+            for activity in activities or ("tend", "ingest", "prefetch", "dispatch", "settle"):
+                result = run_round(getattr(self.engine, activity)())
         return result
 
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms)
-
-
-def finish(steps: RoundSteps) -> Round:
-    result = Round.IDLE
-    for step in steps:
-        if isinstance(step, Round):
-            result = step
-    return result
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS
 from celery_wheel.engine.limits import Limits
+from celery_wheel.store.text import END_OF_TIME_MS
 from tests.unit.engine.conftest import Rig
 from tests.unit.engine.test_no_offset import RabbitRig
 
@@ -40,7 +40,7 @@ def in_doubt(rig: RabbitRig) -> None:
     """Two rows are announced, and the holder dies; what the broker has of them nobody knows."""
     rig.send_in("due soon", eta_ms=rig.clock.now_ms() + 60_000)
     rig.send_in("due later", eta_ms=rig.clock.now_ms() + 120_000)
-    rig.run("tend", "ingest", "load")
+    rig.run("tend", "ingest", "prefetch")
     for step in rig.engine.dispatch():
         if step == "settled":
             break

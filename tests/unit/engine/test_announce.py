@@ -10,8 +10,8 @@ import pytest
 
 from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.stamps import RevokedStamps
-from celery_wheel.store.model import Withdrawn
+from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.store.model import Cancelled
 from tests.unit.engine.conftest import Rig
 
 
@@ -21,7 +21,7 @@ class Books:
     refuses: set[str] = field(default_factory=set)
     broken: bool = False
 
-    def __call__(self, rows: Sequence[Withdrawn]) -> set[int]:
+    def __call__(self, rows: Sequence[Cancelled]) -> set[int]:
         if self.broken:
             raise RuntimeError("no books today")
         seen = [one for one in rows if one.task_id not in self.refuses]
@@ -38,7 +38,7 @@ class Keeping(Rig):
         plain = super().new_engine(name)
         limits, clock = self.limits, self.clock
         return Engine(
-            0, plain.holder, self.store, self.broker, clock, limits, on_withdrawn=self.books, stamps=self.stamps
+            0, plain.holder, self.store, self.broker, clock, limits, on_cancelled=self.books, stamps=self.stamps
         )
 
     def cancel(self, *task_ids: str, for_good: bool = False) -> None:
@@ -76,16 +76,16 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
     rig.run()
     assert rig.run("announce") is Round.IDLE
     assert rig.books.told == ["again"]
-    assert rig.store.withdrawn(0, -1, 10) == []
+    assert rig.store.unannounced(0, -1, 10) == []
 
 
 def test_a_completed_task_is_told_of(rig: Keeping) -> None:
     rig.send("a", 60_000, watch=["order:42"])
     rig.run()
-    rig.engine.untold.clear()
+    rig.engine.unannounced.clear()
     rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
     rig.run()
-    assert rig.engine.untold.is_set()
+    assert rig.engine.unannounced.is_set()
     rig.run("announce")
     assert rig.books.told == ["a"]
 
@@ -128,9 +128,9 @@ def test_books_that_raise_end_no_term_and_are_tried_again(rig: Keeping, caplog: 
     rig.run()
     rig.books.broken = True
     rig.cancel("a")
-    term = rig.engine.term
+    term = rig.engine.state
     assert rig.run("announce") is Round.FAILED
-    assert rig.engine.term is term
+    assert rig.engine.state is term
     assert "could not be announced" in caplog.text
     rig.books.broken = False
     rig.run("announce")
@@ -144,7 +144,7 @@ def test_after_a_crash_between_the_cancel_and_the_books_the_next_holder_keeps_th
     rig.pass_time(10_000)
     rig.engine = rig.new_engine("two")
     rig.run("tend")
-    assert rig.engine.untold.is_set()
+    assert rig.engine.unannounced.is_set()
     rig.run("announce")
     assert rig.books.told == ["a"]
 
@@ -174,7 +174,7 @@ def test_what_has_a_revoked_stamp_does_not_leave(rig: Keeping) -> None:
 
 
 def test_of_too_many_stamps_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheel.engine.stamps.MOST", 2)
+    monkeypatch.setattr("celery_wheel.engine.state.stamps.MOST", 2)
     stamps = RevokedStamps()
     assert not stamps
     stamps.add({"a": [1, 2]})

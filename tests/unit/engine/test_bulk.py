@@ -7,11 +7,12 @@ import uuid
 
 import pytest
 
+from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import COMMITTED, DONE, REST, Message, Unreadable
-from celery_wheel.store.packed import WHOLE, line, pack
-from tests.unit.engine.conftest import START_MS, Rig, finish
+from celery_wheel.store.packed import WHOLE, pack
+from tests.unit.engine.conftest import START_MS, Rig
 
 LIMITS = Limits(bulk_count=2)
 
@@ -32,7 +33,7 @@ def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
     assert run is not None
     attempt = loads.claim(name, run, 0)
     for number, task_id in enumerate(task_ids):
-        loads.put(name, run, 0, attempt, number, {0: pack([WHOLE], [line(0, task_id)])})
+        loads.put(name, run, 0, attempt, number, {0: pack([(WHOLE, [task_id])])})
     loads.commit(name, run, {0: attempt})
 
 
@@ -49,7 +50,7 @@ def test_some_at_a_time_and_done_when_all_is_in() -> None:
     load(rig, "a", "b", "c")
     rig.run("tend", "ingest")
     assert accepted(rig) == ["a", "b"]
-    rig.run("ingest", "forget")
+    rig.run("ingest", "keep_house")
     assert (accepted(rig), states(rig)) == (["a", "b", "c"], [DONE])
     rig.pass_time(1_000)
     rig.run()
@@ -92,7 +93,7 @@ def test_taking_in_and_accepting_are_one(point: str) -> None:
             raise StoreError("simulated")
 
     rig.store.fault = fault
-    finish(rounds)
+    run_round(rounds)
     there = len(rig.store.read_loads(0, 100))
     assert (there, len(accepted(rig))) == ((2, 0) if point == "before commit" else (0, 2))
     rig.store.fault = lambda at: None

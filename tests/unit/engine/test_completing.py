@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import REST, WITHDRAWN, Watch
-from tests.unit.engine.conftest import Rig, finish
+from celery_wheel.store.model import REST, UNANNOUNCED, Watch
+from tests.unit.engine.conftest import Rig
 from tests.unit.engine.test_unique import states
 
 
@@ -35,7 +36,7 @@ def answer(rig: Rig, number: str) -> dict[str, tuple[int, int]]:
 
 
 def watches(rig: Rig) -> list[str]:
-    return [one.key for one in rig.disk.shard(0).watches if one.kind != WITHDRAWN]
+    return [one.key for one in rig.disk.shard(0).watches if one.kind != UNANNOUNCED]
 
 
 def test_watches_are_in_the_store_with_the_message(rig: Rig) -> None:
@@ -96,13 +97,13 @@ def test_what_left_is_too_late_once_and_then_watches_nothing(rig: Rig) -> None:
 
 def test_what_is_on_its_way_is_too_late_and_still_watches(rig: Rig) -> None:
     rig.send("a", 0, watch=["k"])
-    rig.run("tend", "ingest", "load")
+    rig.run("tend", "ingest", "prefetch")
     dispatch = rig.engine.dispatch()
     while next(dispatch) != "taken":
         pass
     assert complete(rig, "k") == {"k": (0, 1)}
     assert watches(rig) == ["k"], "whether it left is not known yet"
-    finish(dispatch)
+    run_round(dispatch)
     rig.run("settle")
     assert rig.pushed == ["a"]
     assert rig.disk.shard(0).outcomes == []

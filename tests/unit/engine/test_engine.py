@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from celery_wheel.engine.context import Round
-from celery_wheel.engine.lane import RETRY_FIRST_MS
+from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.limits import Limits
-from celery_wheel.errors import StoreError
+from celery_wheel.engine.state.lane import RETRY_FIRST_MS
+from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import MAX_SEQ, REST, Message, Position, Unreadable
-from tests.unit.engine.conftest import Rig, finish
+from celery_wheel.testing.fence import Fence
+from tests.unit.engine.conftest import START_MS, Rig
 
 
 def test_a_task_waits_and_leaves_when_it_is_due_not_before(rig: Rig) -> None:
@@ -71,8 +74,8 @@ def test_the_window_stays_within_its_count_and_nothing_is_lost_by_it() -> None:
         rig.send(str(n), 1_000 + n)
     for _ in range(40):
         rig.run()
-        assert rig.engine.term is not None
-        assert len(rig.engine.term.window.rows) <= 10
+        assert rig.engine.state is not None
+        assert len(rig.engine.state.window.rows) <= 10
     rig.pass_time(2_000)
     rig.run(rounds=60)
     assert rig.pushed == [str(n) for n in range(100)]
@@ -83,23 +86,23 @@ def test_the_window_stays_within_its_bytes_but_a_larger_message_still_leaves() -
     for n in range(5):
         rig.send(str(n), 100 + n, body=b"x" * (5_000 if n == 2 else 300))
     rig.run(rounds=20)
-    assert rig.engine.term is not None
-    assert rig.engine.term.window.bytes <= 1_000
+    assert rig.engine.state is not None
+    assert rig.engine.state.window.bytes <= 1_000
     rig.pass_time(200)
     rig.run(rounds=20)
     assert rig.pushed == ["0", "1", "2", "3", "4"]
-    assert rig.engine.term.window.bytes == 0
+    assert rig.engine.state.window.bytes == 0
 
 
 def test_a_task_beyond_the_window_is_in_the_store_alone_until_it_comes_near() -> None:
     rig = Rig(Limits(window_ms=10_000))
     rig.send("far", 3_600_000)
     rig.run(rounds=3)
-    assert rig.engine.term is not None
-    assert rig.engine.term.window.rows == {}
+    assert rig.engine.state is not None
+    assert rig.engine.state.window.rows == {}
     rig.pass_time(3_600_000 - 2_000)
     rig.run(rounds=3)
-    assert len(rig.engine.term.window.rows) == 1
+    assert len(rig.engine.state.window.rows) == 1
     rig.pass_time(2_000)
     rig.run(rounds=2)
     assert rig.pushed == ["far"]
@@ -109,7 +112,7 @@ def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> N
     rig = Rig(Limits(chunk_count=2))
     for n in range(10):
         rig.send(str(n), 0)
-    rig.run("tend", "ingest", "load")
+    rig.run("tend", "ingest", "prefetch")
     rig.run("dispatch", rounds=6)
     rig.run("settle")
     shard = rig.disk.shard(0)
@@ -124,7 +127,7 @@ def test_an_unanswered_publish_is_repeated_and_sent_once(rig: Rig) -> None:
 
     rig.send("a", 0)
     rig.send("b", 0)
-    rig.run("tend", "ingest", "load")
+    rig.run("tend", "ingest", "prefetch")
 
     def lose_the_answer(point: str) -> None:
         if point == "after":
@@ -137,22 +140,23 @@ def test_an_unanswered_publish_is_repeated_and_sent_once(rig: Rig) -> None:
     assert rig.pushed == ["a", "b"]
 
 
-def test_a_store_error_ends_the_term_and_the_shard_is_adopted_under_a_new_epoch(rig: Rig) -> None:
+def test_a_commit_without_an_answer_ends_the_state_and_the_shard_is_adopted_under_a_new_epoch(rig: Rig) -> None:
     rig.run()
-    assert rig.engine.term is not None
-    epoch = rig.engine.term.epoch
+    assert rig.engine.state is not None
+    epoch = rig.engine.state.epoch
     rig.send("a", 0)
 
     def fail(point: str) -> None:
-        rig.store.fault = lambda point: None
-        raise StoreError("the disk is full")
+        if point == "before commit":
+            rig.store.fault = lambda point: None
+            raise StoreError("the disk is full")
 
     rig.store.fault = fail
     assert rig.run("ingest") is Round.FAILED
-    assert rig.engine.term is None
-    assert rig.engine.held, "a term in doubt is no lost shard"
+    assert rig.engine.state is None
+    assert rig.engine.held, "a state in doubt is no lost shard"
     rig.run(rounds=3)
-    assert rig.engine.term.epoch == epoch + 1
+    assert rig.engine.state.epoch == epoch + 1
     assert rig.pushed == ["a"]
 
 
@@ -160,12 +164,12 @@ def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_leaves(rig: Rig
     rig.send("a", 10)
     rig.send("b", 20)
     rig.run(rounds=2)
-    assert rig.engine.term is not None
-    row_id = next(iter(rig.engine.term.window.rows))
-    rig.engine.term.window.withdraw(row_id)  # memory forgets a row that the store has
+    assert rig.engine.state is not None
+    row_id = next(iter(rig.engine.state.window.rows))
+    rig.engine.state.window.withdraw(row_id)  # memory forgets a row that the store has
     rig.pass_time(30)
     assert rig.run("dispatch") is Round.FAILED
-    assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.term) == ([], 1, None)
+    assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.state) == ([], 1, None)
     rig.run(rounds=3)
     assert rig.pushed == ["a", "b"]
 
@@ -181,15 +185,15 @@ def test_a_standby_takes_over_when_the_lease_runs_out_and_the_former_holder_is_f
     rig.run(rounds=3)
     assert rig.engine.held
     assert rig.pushed == ["a"]
-    assert finish(former.dispatch()) is Round.FAILED
-    assert former.term is None
+    assert run_round(former.dispatch()) is Round.FAILED
+    assert former.state is None
     assert rig.pushed == ["a"]
 
 
 def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     rig.send("a", 0)
-    rig.run("tend", "ingest", "load", "dispatch")
-    finish(rig.engine.release())
+    rig.run("tend", "ingest", "prefetch", "dispatch")
+    run_round(rig.engine.release())
     shard = rig.disk.shard(0)
     assert shard.holder is None
     assert shard.lanes[0].offset > Position(0, 0)
@@ -198,13 +202,13 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
 def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: Rig) -> None:
     rig.send("a", 0)
     rig.send("b", 10)
-    rig.run("tend", "ingest", "load", "dispatch")
+    rig.run("tend", "ingest", "prefetch", "dispatch")
     steps = rig.engine.release()
     while next(steps) != "settlement made":
         pass
     rig.pass_time(100)
     assert rig.run("dispatch") is Round.FAILED
-    finish(steps)
+    run_round(steps)
     assert rig.pushed == ["a"]
     rig.run(rounds=3)
     assert rig.pushed == ["a", "b"]
@@ -339,6 +343,17 @@ class TestCancel:
         rig.run(rounds=2)
         assert rig.pushed == (["a"] if before == "left" else [])
 
+    def test_who_cancels_what_was_cancelled_is_told_so(self, rig: Rig) -> None:
+        for task_id in ("a", "b"):
+            rig.send(task_id, 100)
+        rig.run(rounds=2)
+        asked = [("00000000-0000-4000-8000-000000000001", ["a"]), ("00000000-0000-4000-8000-000000000002", ["a", "b"])]
+        for number, task_ids in asked:
+            rig.store.put_inbox(0, [("cancel", json.dumps({"task_ids": task_ids, "id": number}).encode())])
+        rig.run("ingest", rounds=2)
+        assert [rig.store.answer(number) for number, _ in asked] == [{"a": "done"}, {"a": "already", "b": "done"}]
+        assert rig.disk.shard(0).tombstones == {}
+
     def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
         rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
         rig.run()
@@ -369,7 +384,8 @@ class TestBrokerRollback:
             rig.pass_time(60_000)
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2"]
-        rig.server.keys.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
+        rig.server.keys.fence.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
+        rig.server.keys.fence.last = 0
         return rig
 
     def test_what_the_broker_lost_leaves_once_more_also_when_nothing_else_is_due(self) -> None:
@@ -407,16 +423,16 @@ class TestBrokerRollback:
         while next(steps) != "guarded":
             pass
         rig.run("ingest")
-        assert former.term is not None
-        rig.server.keys.epoch = former.term.epoch
-        finish(steps)
+        assert former.state is not None
+        rig.server.keys.fence.epoch = former.state.epoch
+        run_round(steps)
         assert rig.pushed == ["known"]
         rig.run(rounds=4)
         assert sorted(set(rig.pushed)) == ["known", "unknown to the former"]
 
     def test_a_flushed_broker_is_no_rollback(self) -> None:
         rig = self.dispatched(Limits())
-        rig.server.keys.offsets.clear()
+        rig.server.keys.fence = Fence()
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"]
         assert rig.engine.stats.rollbacks == 0
@@ -450,23 +466,53 @@ class TestClock:
         rig.run(rounds=3)
         assert rig.pushed == ["a", "b"]
 
-    def test_a_forward_step_stops_dispatch_until_the_second_clock_agrees(self) -> None:
+    @pytest.mark.parametrize("step_ms", [4_000, 100_000, -100_000])
+    def test_a_wrong_step_moves_no_task_and_loses_no_shard(self, step_ms: int) -> None:
         rig = Rig()
-        true_ms = rig.clock.now_ms()
-        rig.true_ms = lambda: true_ms
+        rig.true_ms = lambda: START_MS + rig.clock.monotonic_ms()
         rig.engine = rig.new_engine()
         rig.run()
-        rig.send("a", 90_000)
+        rig.send("a", 3_000)
         rig.run()
-        rig.clock.step(100_000)
-        rig.run("dispatch", rounds=3)
+        rig.clock.step(step_ms)
+        rig.pass_time(2_999)
+        rig.run("dispatch", "tend", "prefetch", "dispatch")
         assert rig.pushed == []
-        rig.run("tend")
-        assert not rig.engine.held, "a clock that is off by 100 s is not fit to hold"
-        rig.clock.step(-100_000)
-        rig.run(rounds=2)
+        rig.pass_time(1)
+        rig.run("prefetch", "dispatch", "tend")
+        assert rig.pushed == ["a"]
         assert rig.engine.held
-        assert rig.pushed == []
+        snapshot = rig.disk.shard(0).snapshot
+        assert snapshot is not None
+        assert (snapshot["clock_disputed_ms"], snapshot["clock_skew_ms"]) == (step_ms, 0)
+        assert rig.disk.shard(0).snapshot_at_ms == rig.clock.now_ms(), "readers compare it with this host's clock"
+
+    def test_a_scheduler_that_starts_with_a_wrong_clock_holds_nothing_until_it_is_set_right(self) -> None:
+        rig = Rig()
+        rig.clock.step(100_000)
+        rig.true_ms = lambda: START_MS + rig.clock.monotonic_ms()
+        rig.engine = rig.new_engine()
+        rig.run(rounds=2)
+        assert not rig.engine.held
+        rig.clock.step(-100_000)
+        rig.run()
+        assert rig.engine.held
+
+    def test_a_broker_that_does_not_tell_its_time_is_no_reason_to_trust_a_clock(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def silent() -> int:
+            raise BrokerError("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.broker, "now_ms", silent)
+            rig.run(rounds=2)
+            assert not rig.engine.held
+        rig.run()
+        assert rig.engine.held
+        monkeypatch.setattr(rig.broker, "now_ms", silent)
+        rig.run()
+        assert rig.engine.held, "it was found right before"
 
 
 def test_next_wait_is_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
@@ -488,28 +534,29 @@ def test_positions_are_given_once_and_grow(rig: Rig) -> None:
     assert max(seqs) <= rig.disk.shard(0).seq <= MAX_SEQ
 
 
-@pytest.mark.parametrize("activity", ["ingest", "load", "dispatch", "forget"])
+@pytest.mark.parametrize("activity", ["ingest", "prefetch", "dispatch", "keep_house"])
 def test_nothing_happens_while_the_shard_is_not_held(rig: Rig, activity: str) -> None:
     assert rig.run(activity) is Round.IDLE
 
 
 def test_the_stores_clock_is_the_second_opinion_where_the_broker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    true_ms = rig.clock.now_ms()
-    rig.disk.now_ms = lambda: true_ms
+    rig.disk.now_ms = lambda: START_MS + rig.clock.monotonic_ms()
+    rig.clock.step(100_000)
+    rig.engine = rig.new_engine()
     monkeypatch.setattr(rig.broker, "now_ms", lambda: None)
     rig.run()
-    assert rig.engine.held
-    rig.clock.step(100_000)
-    rig.run("tend")
     assert not rig.engine.held
+    rig.clock.step(-100_000)
+    rig.run("tend")
+    assert rig.engine.held
 
 
 def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
     rig = Rig()
     rig.send("a", 0)
-    rig.run("tend", "ingest", "load")
-    term = rig.engine.term
+    rig.run("tend", "ingest", "prefetch")
+    term = rig.engine.state
     assert term is not None
     lane = term.lanes[0]
     with term.active():
@@ -520,6 +567,3 @@ def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
     assert rig.engine.wait_ms() == RETRY_FIRST_MS
     rig.pass_time(RETRY_FIRST_MS)
     assert rig.engine.wait_ms() == 0
-    rig.clock.step(120_000)
-    rig.run("dispatch")
-    assert rig.engine.wait_ms() > 0, "nothing may be dispatched after such a step: no reason to look again at once"

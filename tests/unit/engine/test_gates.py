@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.gates import BURST_MS, Meter, Rate
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
 from tests.unit.engine.conftest import Rig
 
@@ -123,7 +123,7 @@ def test_a_pause_outlives_its_holder(held: Rig) -> None:
     held.engine = held.new_engine("two")
     held.pass_time(5_000)
     let_run(held, 50)
-    assert held.engine.term is not None
+    assert held.engine.state is not None
     assert held.pushed == []
     command(held, "resume", "queue:celery")
     let_run(held, 10)

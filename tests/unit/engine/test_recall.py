@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
 from celery_wheel.store.model import REST
-from tests.unit.engine.conftest import Rig, finish
+from tests.unit.engine.conftest import Rig
 
 NUMBER = "00000000-0000-4000-8000-000000000001"
 HOUR = 3_600_000
@@ -101,8 +102,7 @@ class TestReplay:
         ask(rig, "replay", [row_of(rig, "a")])
         rig.send("new", 0)
         rig.run()
-        lanes = {lane.lane: lane.redelivered for lane in rig.store.lanes(0)}
-        assert lanes == {0: False, 1: True}
+        assert [lane.redelivered for lane in rig.store.lanes(0)] == [False, True]
         assert rig.disk.shard(0).rows[int(row_of(rig, "new"))].row.lane == 0
         ask(rig, "replay", [row_of(rig, "a")], "00000000-0000-4000-8000-000000000002")
         assert len(rig.store.lanes(0)) == 2
@@ -133,7 +133,7 @@ class TestReplay:
         next(settling)  # on its way to the store: what the broker is told of b begins before a
         rig.send("b", 0)
         rig.run("ingest", "dispatch")
-        finish(settling)
+        run_round(settling)
         row = row_of(rig, "a")
         assert ask(rig, "replay", [row]) == {row: "too_late"}
         rig.engine = rig.new_engine("two")
@@ -163,7 +163,7 @@ def test_history_that_is_forgotten_is_unknown() -> None:
     TestReplay().left(rig, "a")
     row = row_of(rig, "a")
     rig.pass_time(2 * HOUR)
-    rig.run("forget")
+    rig.run("keep_house")
     assert ask(rig, "replay", [row]) == {row: "unknown"}
 
 
@@ -180,10 +180,10 @@ def test_what_left_once_is_known_to_have_behind_a_gate_too_when_memory_holds_non
     rig.run(rounds=2)
     assert ask(rig, "replay", [row_of(rig, "left")]) == {row_of(rig, "left"): "done"}
     rig.run("dispatch", rounds=2)
-    assert rig.engine.term is not None
-    rig.engine.term.window.max_count = 1
-    rig.engine.term.window.evict(rig.engine.term.lanes)
-    rig.engine.term.window.max_count = 2
+    assert rig.engine.state is not None
+    rig.engine.state.window.max_count = 1
+    rig.engine.state.window.evict(rig.engine.state.lanes)
+    rig.engine.state.window.max_count = 2
     rig.send("earlier", -20, queue="mail", routing_key="mail")
     rig.run("ingest", "dispatch", "settle")
     assert ask(rig, "cancel", ["left"], "00000000-0000-4000-8000-000000000030") == {"left": "too_late"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_wheel.engine.context import Round
-from celery_wheel.store.model import REST, WITHDRAWN, Message, Watch
-from tests.unit.engine.conftest import Rig, finish
+from celery_wheel.engine.context import Round, run_round
+from celery_wheel.store.model import REST, UNANNOUNCED, Message, Watch
+from tests.unit.engine.conftest import Rig
 
 
 def states(rig: Rig) -> dict[str, str]:
@@ -23,7 +23,7 @@ def states(rig: Rig) -> dict[str, str]:
 
 
 def claims(rig: Rig) -> list[Watch]:
-    return [one for one in rig.disk.shard(0).watches if one.kind != WITHDRAWN]
+    return [one for one in rig.disk.shard(0).watches if one.kind != UNANNOUNCED]
 
 
 def reasons(rig: Rig) -> list[str]:
@@ -62,10 +62,10 @@ def test_reasons_name_the_key_and_the_other_task(rig: Rig) -> None:
     rig.send("a", 100, unique="report")
     rig.send("b", 100, unique="report")
     rig.run()
-    assert reasons(rig) == ["another task is waiting for the unique key 'report': a"]
+    assert reasons(rig) == ["another task with the unique key 'report' is pending: a"]
     rig.send("c", 100, unique="report", on_conflict="replace")
     rig.run()
-    assert reasons(rig)[1:] == ["replaced by task c, of the same unique key 'report'"]
+    assert reasons(rig)[1:] == ["replaced by task c with the same unique key 'report'"]
     assert {one.actor for one in rig.disk.shard(0).outcomes} == {"wheel"}
 
 
@@ -109,13 +109,13 @@ def test_what_left_or_rests_does_not_count(rig: Rig, on_conflict: str) -> None:
 def test_what_is_on_its_way_counts_as_left(rig: Rig, on_conflict: str) -> None:
     """It was taken, and whether the broker has it is not known yet."""
     rig.send("a", 0, unique="k")
-    rig.run("tend", "ingest", "load")
+    rig.run("tend", "ingest", "prefetch")
     dispatch = rig.engine.dispatch()
     while next(dispatch) != "taken":
         pass
     rig.send("b", 100, unique="k", on_conflict=on_conflict)
     rig.run("ingest")
-    finish(dispatch)
+    run_round(dispatch)
     rig.run(rounds=2)
     assert rig.pushed == ["a"]
     assert states(rig) == {"a": "left", "b": "waits"}
@@ -198,7 +198,7 @@ def test_nothing_passes_a_replaced_one_before_the_store_knows(rig: Rig) -> None:
     rig.pass_time(100)
     rig.run("dispatch", rounds=3)
     assert rig.pushed == [], "the store still has the replaced one between"
-    finish(ingest)
+    run_round(ingest)
     rig.run(rounds=2)
     assert rig.pushed == ["c", "b"]
     assert rig.engine.stats.guard_trips == 0
@@ -214,8 +214,8 @@ def test_nothing_is_asked_of_the_store_where_no_key_is_unique(rig: Rig, monkeypa
 def test_one_that_was_revoked_by_its_stamps_before_it_came_replaces_nothing(rig: Rig) -> None:
     rig.send("old", 100, unique="report")
     rig.run(rounds=2)
-    assert rig.engine.term is not None
-    rig.engine.term.stamps.add({"campaign": "spring"})
+    assert rig.engine.state is not None
+    rig.engine.state.stamps.add({"campaign": "spring"})
     stamped = b'{"stamped_headers": ["campaign"], "stamps": {"campaign": ["spring"]}, "campaign": ["spring"]}'
     rig.send("new", 100, unique="report", on_conflict="replace", headers=stamped)
     rig.run(rounds=2)

@@ -9,11 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from celery_wheel.broker.envelope import END_OF_TIME_MS, Envelope, decode, encode
+from celery_wheel.broker.envelope import END_OF_TIME_MS, Envelope, encode
+from celery_wheel.broker.reader import Reader
 from celery_wheel.store.model import Message, Unreadable
 
 ID = "01936b3c-7d1e-7a30-8a55-3f4e1f6f3a10"
 MAX = 8 * 2**20
+READER = Reader(max_message_bytes=MAX)
 
 
 def envelope(**fields: Any) -> Envelope:
@@ -64,13 +66,13 @@ def enveloped(**fields: Any) -> bytes:
 
 
 def read(data: bytes, **options: Any) -> Message:
-    message = decode(data, MAX, **options)
+    message = Reader(max_message_bytes=MAX, **options).decode(data)
     assert isinstance(message, Message), message.reason
     return message
 
 
 def refused(data: bytes) -> str:
-    found = decode(data, MAX)
+    found = READER.decode(data)
     assert isinstance(found, Unreadable)
     assert found.raw == data
     found.reason.encode()
@@ -227,11 +229,11 @@ def test_fields_that_may_be_empty_may_be_absent() -> None:
         (enveloped(id=5), "id must be a UUID"),
         (enveloped(task=""), "task must be a text of 1 to 512 characters, got ''"),
         (enveloped(task="x" * 513), "task must be a text of 1 to 512 characters"),
-        (enveloped(task_id=5), "task_id must be a text of 1 to 512 characters, got 5"),
+        (enveloped(task_id=5), "task_id must be a text, got 5"),
         (enveloped(task_id="a\0b"), "task_id must be without NUL"),
-        (enveloped(task_id="\ud800"), "surrogates"),
-        (enveloped(task="日" * 342), "task must be at most 1,024 bytes as UTF-8, got 1,026"),
-        (enveloped(queue="😀" * 512), "queue must be at most 1,024 bytes as UTF-8, got 2,048"),
+        (enveloped(task_id="\ud800"), "task_id must be text that can be written as UTF-8"),
+        (enveloped(task="日" * 342), "task must be at most 1,024 bytes as UTF-8"),
+        (enveloped(queue="😀" * 512), "queue must be at most 1,024 bytes as UTF-8"),
         (enveloped(exchange=None), "exchange must be a text"),
         (enveloped(exchange_type=""), "exchange_type must be a text"),
         (enveloped(routing_key=""), "routing_key must be a text of 1 to 512 characters"),
@@ -258,14 +260,14 @@ def test_what_cannot_be_read_is_set_aside_with_a_reason(data: bytes, says: str) 
 
 def test_a_message_that_is_too_large_is_set_aside_unread() -> None:
     data = raw()
-    found = decode(data, len(data) - 1)
+    found = Reader(max_message_bytes=len(data) - 1).decode(data)
     assert isinstance(found, Unreadable)
     assert found.reason == f"message must be at most {len(data) - 1:,} bytes, got {len(data):,}"
-    assert isinstance(decode(data, len(data)), Message)
+    assert isinstance(Reader(max_message_bytes=len(data)).decode(data), Message)
 
 
 def test_the_same_bytes_make_the_same_id() -> None:
-    one, again, other = (decode(data, MAX).envelope_id for data in (b"x", b"x", b"y"))
+    one, again, other = (READER.decode(data).envelope_id for data in (b"x", b"x", b"y"))
     assert one == again != other
     assert UUID(one).version == 5
 
@@ -288,3 +290,27 @@ def test_the_module_needs_the_standard_library_only() -> None:
     loaded = set(json.loads(done.stdout.replace("'", '"') or "[]"))
     assert loaded <= {"celery_wheel", "__main__"}, done.stderr
     assert "celery_wheel" in loaded
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"routing_key": "night.0", "queue": None},
+        {"routing_key": "night.12", "queue": "night.12"},
+        {"routing_key": "x", "exchange": "shop", "queue": "night.3"},
+        {"routing_key": "night.offset.0", "queue": None},
+    ],
+)
+def test_a_task_for_one_of_the_wheels_own_queues_is_set_aside(fields: dict[str, Any]) -> None:
+    """It would be dispatched into the wheel queue, and come back for ever."""
+    data = raw(headers={"task": "proj.add", "wheel": encode(envelope(**fields))})
+    found = Reader("night").decode(data)
+    assert isinstance(found, Unreadable)
+    assert "must not be one of the wheel's own" in found.reason
+    assert isinstance(Reader("day").decode(data), Message)
+
+
+@pytest.mark.parametrize("queue", ["night", "night.x", "night.", "night.0x", "nights.0", "night.1.2", "night.offset.x"])
+def test_names_that_only_begin_alike_are_queues_like_any_other(queue: str) -> None:
+    data = raw(headers={"task": "proj.add", "wheel": encode(envelope(routing_key=queue, queue=queue))})
+    assert isinstance(Reader("night").decode(data), Message)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from celery_wheel.broker.envelope import Envelope, decode, encode
+from celery_wheel.broker.envelope import Envelope, encode
+from celery_wheel.broker.reader import Reader
 from celery_wheel.store.model import Message, Unreadable
 from tests.unit.envelope.test_envelope import MAX, envelope, raw, wire
 
@@ -30,7 +31,7 @@ JSON = st.recursive(
 
 def holds(data: bytes, keep_eta: bool = False) -> Message | Unreadable:
     """What decode promises of any bytes."""
-    found = decode(data, MAX, keep_eta)
+    found = Reader(max_message_bytes=MAX, keep_eta=keep_eta).decode(data)
     if isinstance(found, Unreadable):
         assert found.raw is data
         assert found.reason
@@ -143,14 +144,14 @@ def test_a_failure_that_nobody_thought_of_sets_the_message_aside(monkeypatch: py
     def broken(*_: Any) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("celery_wheel.broker.envelope.message_of", broken)
-    assert decode(GOOD, MAX).reason == "'surprise'"  # type: ignore[union-attr]
+    monkeypatch.setattr("celery_wheel.broker.reader.check", broken)
+    assert Reader().decode(GOOD).reason == "'surprise'"  # type: ignore[union-attr]
 
 
 def test_only_memory_running_out_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("celery_wheel.broker.envelope.message_of", out_of_memory)
+    monkeypatch.setattr("celery_wheel.broker.reader.check", out_of_memory)
     with pytest.raises(MemoryError):
-        decode(GOOD, MAX)
+        Reader().decode(GOOD)

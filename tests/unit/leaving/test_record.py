@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.envelope import HEADER, decode
+from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.reader import Reader
 from celery_wheel.errors import FileUnusable
 from celery_wheel.leaving.record import Header, header_of, line_of, read
 from celery_wheel.leaving.to_broker import with_eta
-from celery_wheel.store.handover import Kept
 from celery_wheel.store.model import Message, Row
+from celery_wheel.store.ports.handover import Kept
 from tests.stores.samples import message
 
 LIMIT = 2**20
@@ -30,7 +31,7 @@ def made(headers: str = PROTOCOL_2, properties: str = PROPERTIES, **parts: Any) 
 
 
 def back(kept: Kept, again_in: str | None = None) -> Message:
-    found = decode(read(line_of(kept), again_in).wire, LIMIT)
+    found = Reader("wheel", LIMIT).decode(read(line_of(kept), again_in).wire)
     assert isinstance(found, Message), found.reason
     return found
 

@@ -13,7 +13,7 @@ from celery.backends import cache
 
 from celery_wheel.node.books import Books
 from celery_wheel.node.message import read
-from celery_wheel.store.model import Row, Withdrawn
+from celery_wheel.store.model import Cancelled, Row
 
 
 class Bomb:
@@ -21,11 +21,11 @@ class Bomb:
         return pytest.fail, ("a pickle was loaded",)
 
 
-def withdrawn(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> Withdrawn:
+def cancelled(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> Cancelled:
     given = json.dumps({"lang": "py", "task": "t", "id": "id", **headers}).encode()
     properties = json.dumps({"content_type": content_type, "content_encoding": "utf-8", "reply_to": "r"}).encode()
     row = Row(row_id, -1, 0, 1, 0, "t", "", "direct", "celery", "celery", 3, None, None, given, properties, body)
-    return Withdrawn(f"id{row_id}" if row_id > 1 else "id", row)
+    return Cancelled(f"id{row_id}" if row_id > 1 else "id", row)
 
 
 def json_body(**embed: Any) -> bytes:
@@ -35,7 +35,7 @@ def json_body(**embed: Any) -> bytes:
 
 
 def test_a_request_is_what_a_worker_makes_of_it() -> None:
-    context = read(withdrawn(json_body(chord={"task": "end"}), group="g", group_index=2, mine="own"), "wheel@h").context
+    context = read(cancelled(json_body(chord={"task": "end"}), group="g", group_index=2, mine="own"), "wheel@h").context
     assert (context.id, context.task, context.args, context.kwargs) == ("id", "t", [1], {"a": 2})
     assert (context.chord, context.group, context.group_index) == ({"task": "end"}, "g", 2)
     assert (context.hostname, context.reply_to) == ("wheel@h", "r")
@@ -44,19 +44,19 @@ def test_a_request_is_what_a_worker_makes_of_it() -> None:
 
 
 def test_a_compressed_body_is_read() -> None:
-    one = withdrawn(zlib.compress(json_body(chord={"task": "end"})), compression="application/x-gzip")
+    one = cancelled(zlib.compress(json_body(chord={"task": "end"})), compression="application/x-gzip")
     assert read(one, "n").context.chord == {"task": "end"}
 
 
 def test_protocol_1_says_all_in_its_body() -> None:
     body = json.dumps({"id": "id", "task": "t", "args": [1], "kwargs": {}, "taskset": "g", "chord": {"task": "end"}})
-    context = read(withdrawn(body.encode()), "n").context
+    context = read(cancelled(body.encode()), "n").context
     assert (context.group, context.chord, context.args) == ("g", {"task": "end"}, [1])
 
 
 @pytest.mark.parametrize("content_type", ["application/x-python-serialize", "application/data", "text/strange"])
 def test_a_pickle_is_never_loaded(content_type: str) -> None:
-    found = read(withdrawn(pickle.dumps(Bomb()), content_type), "n")
+    found = read(cancelled(pickle.dumps(Bomb()), content_type), "n")
     assert not found.opened
     assert found.context.args is None
 
@@ -76,7 +76,7 @@ def test_all_of_a_workers_books_are_kept(app: Celery) -> None:
     signals.task_revoked.connect(receiver, weak=False)
     try:
         books = Books(app, "wheel@h", lambda: False)
-        assert books([withdrawn(json_body())]) == {1}
+        assert books([cancelled(json_body())]) == {1}
     finally:
         signals.task_revoked.disconnect(receiver)
     assert heard == [("t", "id", False, None, False)]
@@ -97,7 +97,7 @@ def test_an_ignored_result_is_not_stored(app: Celery, task_options: Any, header:
     @app.task(name="t", shared=False, **task_options)
     def t() -> None: ...
 
-    Books(app, "n", lambda: False)([withdrawn(json_body(), ignore_result=header)])
+    Books(app, "n", lambda: False)([cancelled(json_body(), ignore_result=header)])
     assert (app.backend.get_state("id") == "REVOKED") is stored
 
 
@@ -113,7 +113,7 @@ def test_one_that_fails_keeps_back_itself_alone_and_is_not_tried_at_once(
         return mark(task_id, *args, **options)
 
     monkeypatch.setattr(app.backend, "mark_as_revoked", fail)
-    rows = [withdrawn(json_body(), row_id=n) for n in (2, 3)]
+    rows = [cancelled(json_body(), row_id=n) for n in (2, 3)]
     assert books(rows) == {3}
     assert books(rows[:1]) == set()
     assert tried == ["id2", "id3"]
@@ -121,4 +121,4 @@ def test_one_that_fails_keeps_back_itself_alone_and_is_not_tried_at_once(
 
 
 def test_a_broken_message_is_kept_back_and_not_lost(app: Celery) -> None:
-    assert Books(app, "n", lambda: False)([withdrawn(b"{no json"), withdrawn(json_body(), row_id=2)]) == {2}
+    assert Books(app, "n", lambda: False)([cancelled(b"{no json"), cancelled(json_body(), row_id=2)]) == {2}

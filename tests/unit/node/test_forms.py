@@ -7,10 +7,10 @@ from pathlib import Path
 
 from celery.worker.control import Panel
 
-from celery_wheel.engine import stamps
+from celery_wheel.engine.state import stamps
 from celery_wheel.node import forms, looking, revoking
 from celery_wheel.node.commands import Commands
-from celery_wheel.store.browse import Head, Task
+from celery_wheel.store.ports.pages import Head, Task
 
 TASK = Task(1, 0, 0, 1_700_000_000_123, 256, 1_700_000_000_000, "id", "t", "celery", 5, None, None, 0, 0, 10)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from celery_wheel.engine.stamps import RevokedStamps
+from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import StoreError
 from celery_wheel.node import revoking
+from celery_wheel.node.commands import Commands
 from celery_wheel.node.revoking import Revoking
 from celery_wheel.node.view import View
 from celery_wheel.service import node_name
@@ -38,7 +40,7 @@ def commands(store: SqlStore, shard: int) -> list[dict[str, Any]]:
 
 
 def test_a_revoke_goes_to_every_shard_held_or_not(store: SqlStore, revokes: Revoking) -> None:
-    assert revokes.revoke(["b", "a", "b"]) == ["a", "b"]
+    assert revokes.revoke(["b", "a", "b"]) == (["a", "b"], [])
     for shard in (0, 1):
         [command] = commands(store, shard)
         assert (command["task_ids"], command["for_good"]) == (["a", "b"], True)
@@ -46,7 +48,8 @@ def test_a_revoke_goes_to_every_shard_held_or_not(store: SqlStore, revokes: Revo
 
 def test_many_go_in_parts_and_what_is_no_id_does_not_go(store: SqlStore, revokes: Revoking) -> None:
     ids = [f"{n:04}" for n in range(1_200)]
-    assert revokes.revoke([*ids, "", "a\0b", "x" * 600, "\ud800", 7, None]) == ids
+    bad = ["", "a\0b", "x" * 600, "\ud800", 7, None, ["a"]]
+    assert revokes.revoke([*ids, *bad]) == (ids, bad)
     assert [len(command["task_ids"]) for command in commands(store, 0)] == [500, 500, 200]
 
 
@@ -58,7 +61,7 @@ def test_a_store_that_does_not_answer_gets_it_later(
         def fail(*_: Any) -> None:
             raise StoreError("away")
 
-        patch.setattr(store, "put_inbox", fail)
+        patch.setattr(store, "put_inboxes", fail)
         with pytest.raises(StoreError, match="away"):
             revokes.revoke(["a"])
         revokes.look()
@@ -66,6 +69,85 @@ def test_a_store_that_does_not_answer_gets_it_later(
     revokes.look()
     assert [command["task_ids"] for command in commands(store, 0)] == [["a"]]
     assert [command["task_ids"] for command in commands(store, 1)] == [["a"]]
+
+
+@pytest.fixture
+def away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The store does not take anything, until this is called."""
+
+    def fail(*_: Any) -> None:
+        raise StoreError("away")
+
+    put = store.put_inboxes
+    monkeypatch.setattr(store, "put_inboxes", fail)
+    return lambda: monkeypatch.setattr(store, "put_inboxes", put)
+
+
+def test_what_waits_for_the_store_is_merged(store: SqlStore, revokes: Revoking, away: Callable[[], None]) -> None:
+    """A thousand revokes of a task each are a few commands, and one that comes again is there once."""
+    for n in range(1_200):
+        with pytest.raises(StoreError, match=f"away; {n + 1:,} revoked ids wait in the memory of wheel@h"):
+            revokes.revoke([f"{n:04}"])
+    with pytest.raises(StoreError, match="1,201 revoked ids wait"):
+        revokes.revoke(["0007", "stamped"], "by stamp")
+    away()
+    revokes.look()
+    for shard in (0, 1):
+        found = commands(store, shard)
+        assert [(one["reason"], len(one["task_ids"])) for one in found] == [
+            ("revoked", 500),
+            ("revoked", 500),
+            ("revoked", 200),
+            ("by stamp", 1),
+        ]
+
+
+def test_more_than_can_be_kept_is_refused_in_words(
+    store: SqlStore,
+    revokes: Revoking,
+    away: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(revoking, "MOST_KEPT", 3)
+    with pytest.raises(StoreError, match="2 revoked ids wait"):
+        revokes.revoke(["a", "b"])
+    said = r"away; 2 of 2 ids were refused and are not revoked: 2 wait in the memory of wheel@h, which keeps 3"
+    with pytest.raises(StoreError, match=said):
+        revokes.revoke(["a", "c", "d"])
+    assert "2 of 2 ids were refused" in caplog.text
+    away()
+    assert revokes.revoke(["e"]) == (["e"], [])
+    assert [command["task_ids"] for command in commands(store, 0)] == [["a", "b", "e"]]
+
+
+def test_a_store_that_answers_takes_more_than_can_be_kept(
+    store: SqlStore, revokes: Revoking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revoking, "MOST_KEPT", 3)
+    assert len(revokes.revoke([str(n) for n in range(9)])[0]) == 9
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_scheduler_that_ends_writes_what_it_kept_or_says_what_is_lost(
+    store: SqlStore, revokes: Revoking, away: Callable[[], None], caplog: pytest.LogCaptureFixture, back: bool
+) -> None:
+    with pytest.raises(StoreError):
+        revokes.revoke(["a", "b"])
+    if back:
+        away()
+    revokes.close()
+    assert ("2 revoked ids could not be written and are lost" in caplog.text) is not back
+    if back:
+        assert [command["task_ids"] for command in commands(store, 1)] == [["a", "b"]]
+
+
+def test_the_answer_to_a_revoke_names_what_was_ignored(store: SqlStore, revokes: Revoking) -> None:
+    view = View("wheel@h", store, lambda: [0], RevokedStamps())
+    answering = Commands(Celery("revoking", set_as_current=False), view, revokes)
+    assert answering.revoke(None, task_id="a") == {"ok": "tasks a flagged as revoked"}
+    said = answering.revoke(None, task_id=["a", "\ud800", "", *range(5)])["ok"]
+    assert said == r"tasks a flagged as revoked; 7 ignored, which can be no task ids: '\ud800', '', 0, 1, 2 …"
 
 
 def test_a_scan_finds_what_waits_as_far_as_it_looks(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from celery_wheel.broker.redis.bindings import Bindings
-from celery_wheel.broker.redis.chunk import Chunk, make_chunk
 from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.broker.redis.publish_call import PublishCall, publish_call
 from celery_wheel.broker.redis.routing import Router
 from celery_wheel.broker.redis.wire import Unwritable, WireWriter, delivery_tags
 from celery_wheel.store.model import Row
@@ -102,9 +102,9 @@ class Sets:
         return [self.members.get(exchange, ()) for exchange in exchanges]
 
 
-def chunk_of(rows: Sequence[Row], sets: Sets | None = None) -> Chunk:
+def chunk_of(rows: Sequence[Row], sets: Sets | None = None) -> PublishCall:
     bindings = Bindings((sets or Sets()).read, ":", lambda: 0.0)
-    return make_chunk(rows, Router(Layout(), bindings), NOW_MS)
+    return publish_call(rows, Router(Layout(), bindings, "wheel"), NOW_MS)
 
 
 def test_the_arguments_of_a_chunk() -> None:
@@ -118,12 +118,12 @@ def test_the_arguments_of_a_chunk() -> None:
     chunk = chunk_of(rows, sets)
     a, b = b"a\x06\x166", b"b\x06\x166"
     assert chunk.keys() == [a, b, b"a", b"a\x06\x163", b"a\x06\x166", b"a\x06\x169"]
-    refused, *rest = chunk.arguments()
-    assert json.loads(refused) == {"4": "no queue is bound to exchange 'shop' with routing key 'unbound'"}
+    failed, *rest = chunk.arguments()
+    assert json.loads(failed) == {"4": "no queue is bound to exchange 'shop' with routing key 'unbound'"}
     assert rest[:3] == [2, 4, 1]
-    assert rest[3:11] == ["1,3", 2, "3", 1, 60_000, 60_000, 60_000, 60_000]
-    assert rest[11:13] == ["2", b"/0.all/key"]
-    bodies = [json.loads(message)["body"] for message in rest[13:]]
+    assert rest[3:9] == ["1,3", 2, 60_000, "3", 1, 0]
+    assert rest[9:11] == ["2", b"/0.all/key"]
+    bodies = [json.loads(message)["body"] for message in rest[11:]]
     assert bodies == [json.loads(written(rows[n]))["body"] for n in (1, 0, 2, 2)]
 
 
@@ -149,18 +149,18 @@ def test_before_it_refuses_it_reads_again() -> None:
 def test_a_queue_whose_only_row_cannot_be_written_is_not_touched() -> None:
     chunk = chunk_of([make_row(1, properties=b"")])
     assert chunk.keys() == []
-    assert set(chunk.refused) == {"1"}
+    assert set(chunk.failed) == {"1"}
 
 
 def test_a_name_that_redis_cannot_have_is_refused() -> None:
     chunk = chunk_of([make_row(1, routing_key="\ud800", queue=None), make_row(2)])
-    assert set(chunk.refused) == {"1"}
+    assert set(chunk.failed) == {"1"}
     assert chunk.keys() == [b"mail"]
 
 
 def test_the_last_word_on_an_expiry_counts() -> None:
     rows = [make_row(n, queue_expires_ms=ms) for n, ms in enumerate([1_000, 5_000, 3_000], start=1)]
-    assert set(chunk_of(rows).expiring.values()) == {3_000}
+    assert [to.expires_ms for to in chunk_of(rows).lists.values()] == [3_000]
 
 
 def test_a_chunk_changes_no_row() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.schema import SCHEMA_VERSION
+from celery_wheel.store.model import SCHEMA_VERSION
 from celery_wheel.store.sql import SqlStore
 
 OpenStore = Callable[..., SqlStore]
@@ -221,11 +221,11 @@ def test_a_store_of_a_newer_version_is_left_alone(path: Path, open_it: OpenStore
 def test_a_store_of_an_older_version_is_left_alone(path: Path, open_it: OpenStore) -> None:
     open_it().close()
     database = sqlite3.connect(path)
-    database.execute("UPDATE wheel_meta SET schema_version = 1")
+    database.execute("UPDATE wheel_meta SET schema_version = 0")
     database.commit()
     database.close()
     said = refusal(f"sqlite:///{path}")
-    assert f"was made by an older celery-wheel (its tables have version 1, this one needs {SCHEMA_VERSION})" in said
+    assert f"was made by an older celery-wheel (its tables have version 0, this one needs {SCHEMA_VERSION})" in said
 
 
 @pytest.mark.parametrize("create", [True, False])
@@ -243,6 +243,6 @@ def test_a_store_that_was_refused_is_not_kept_open(path: Path, open_it: OpenStor
 
 
 def test_importing_the_package_loads_no_sqlalchemy() -> None:
-    program = "import sys, celery_wheel.store, celery_wheel.store.model, celery_wheel.store.port; print(*sys.modules)"
+    program = "import sys, celery_wheel.store, celery_wheel.store.model, celery_wheel.store.ports; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "sqlalchemy" not in loaded

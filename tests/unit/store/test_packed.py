@@ -7,23 +7,31 @@ import zlib
 import pytest
 
 from celery_wheel.store import packed
-from celery_wheel.store.packed import WHOLE, line, pack, unpack
+from celery_wheel.store.packed import WHOLE, Form, pack, unpack
 
 
 def test_what_goes_in_comes_out() -> None:
-    kinds = [('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0)), WHOLE, ("[%s]", (0,))]
-    lines = [line(0, "7", '"ä"'), line(1, '{"whole": "50%"}'), line(2, "8"), line(0, "9", '"b"')]
-    assert [one.decode() for one in unpack(pack(kinds, lines))] == [
-        '{"id": "ä", "again": "ä", "share": "100%", "n": 7}',
+    reminder = Form('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0))
+    lines = [
+        (reminder, ("7", '"\\u00e4"')),
+        (WHOLE, ('{"whole": "50%"}',)),
+        (Form("[%s]", (0,)), ("8",)),
+        (reminder, ("9", '"b"')),
+    ]
+    whole = [
+        '{"id": "\\u00e4", "again": "\\u00e4", "share": "100%", "n": 7}',
         '{"whole": "50%"}',
         "[8]",
         '{"id": "b", "again": "b", "share": "100%", "n": 9}',
     ]
-    assert unpack(pack(kinds, [])) == []
+    assert [one.decode() for one in unpack(pack(lines))] == whole
+    assert [form.fill(values).decode() for form, values in lines] == whole
+    assert [form.size(values) for form, values in lines] == list(map(len, whole))
+    assert unpack(pack([])) == []
 
 
 def test_what_was_not_packed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = pack([WHOLE], [line(0, "{}")])
+    good = pack([(WHOLE, ("{}",))])
     for bad in (
         b"",
         b"{}",

@@ -60,7 +60,7 @@ def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
     statements = Statements(sqlite.dialect(paramstyle="qmark"), sqlite.insert)
     for name in ("timer", "payload", "outcome", "batch"):
         table = getattr(schema, name)
-        assert getattr(statements, f"add_{name}").names == tuple(table.columns.keys())
+        assert getattr(statements, f"add_{name}").statement.names == tuple(table.columns.keys())
 
 
 # -- plans ----------------------------------------------------------------------------------------------
@@ -96,7 +96,22 @@ PLANS = {
         "SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)",
         "SEARCH wheel_shard USING INDEX sqlite_autoindex_wheel_shard_1 (shard=?)",
     ],
-    "move": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
+    "move.statement": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
+    "lanes": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=?)"],
+    "close_lane": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)"],
+    "forget_lanes": [
+        "SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH wheel_timer USING INDEX wheel_timer_position (shard=? AND lane=?)",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "SEARCH wheel_batch USING INDEX wheel_batch_range (shard=? AND lane=?)",
+    ],
+    "commanding.tombstones": [
+        "SEARCH wheel_tombstone USING INDEX sqlite_autoindex_wheel_tombstone_1 (shard=? AND task_id=?)"
+    ],
+    "commanding.tombstone_ids": [
+        "SEARCH wheel_tombstone USING COVERING INDEX sqlite_autoindex_wheel_tombstone_1 (shard=? AND task_id>?)"
+    ],
     "loading.committed": ["SEARCH wheel_load USING COVERING INDEX wheel_load_state (state=?)"],
     "loading.sizes": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
     "loading.read": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
@@ -118,4 +133,7 @@ def test_a_statement_goes_by_its_index(store: SqlStore, name: str) -> None:
     statement: Prepared = attrgetter(name)(store.database.statements)
     with store.database.reading() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", (1,) * len(statement.names))
-        assert [row.detail for row in plan] == PLANS[name]
+        found = [row.detail for row in plan]
+    if name == "forget_lanes":  # both indexes of the settlements begin with shard and lane: statistics choose
+        found = [one.replace("wheel_batch_dispatched", "wheel_batch_range") for one in found]
+    assert found == PLANS[name]

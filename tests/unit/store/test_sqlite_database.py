@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import StoreError, StoreUnusable
-from celery_wheel.store import open_store, sqlite
-from celery_wheel.store.lease import FileLease
+from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
 from celery_wheel.store.sql import SqlStore
-from celery_wheel.store.sqlite import SqliteDatabase
+from celery_wheel.store.sqlite import database as sqlite
+from celery_wheel.store.sqlite.database import SqliteDatabase
+from celery_wheel.store.sqlite.lease import FileLease
 
 FULL, NORMAL = 2, 1
 

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import threading
 
-from celery_wheel.store.turns import Turns
+import pytest
+
+from celery_wheel.store.sqlite.turns import Turns
 from tests.servers import wait_until
 
 
@@ -52,3 +57,83 @@ def test_one_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert (inside, most) == (0, 1)
+
+
+# -- interrupts ---------------------------------------------------------------------------------------
+
+
+def assert_free(turns: Turns) -> None:
+    entered = threading.Event()
+
+    def enter() -> None:
+        with turns:
+            entered.set()
+
+    threading.Thread(target=enter, daemon=True).start()
+    assert entered.wait(10), "the turn was handed to a ticket that nobody waits for"
+
+
+def test_a_waiter_that_is_interrupted_gives_its_ticket_back() -> None:
+    """Ctrl-C in the main thread, while another thread writes."""
+    turns, entered, may_end = Turns(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with turns:
+            entered.set()
+            wait_until(lambda: len(turns._waiting) == 1, "the main thread waits")
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            may_end.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(10)
+    with pytest.raises(KeyboardInterrupt):
+        turns.__enter__()
+    may_end.set()
+    thread.join()
+    assert_free(turns)
+
+
+def test_a_waiter_that_is_interrupted_when_it_gets_the_turn_hands_it_on() -> None:
+    turns, seen = Turns(), list[type[BaseException]]()
+
+    def wait() -> None:
+        try:
+            with turns:
+                pytest.fail("it was interrupted before")
+        except KeyboardInterrupt as error:
+            seen.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    with turns:
+        thread.start()
+        wait_until(lambda: len(turns._waiting) == 1, "a thread that waits")
+        # Raised at the thread's next step, which is after its wait: it has the turn by then, and is not inside.
+        identity, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, error) == 1
+    thread.join()
+    assert seen == [KeyboardInterrupt]
+    assert_free(turns)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_in_a_forked_child_it_is_free() -> None:
+    turns, entered, may_end = Turns(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with turns:
+            entered.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits
+        with turns:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    may_end.set()
+    thread.join()
+    assert status == 0

@@ -53,6 +53,7 @@ def test_the_app_is_exactly_as_it_was(make_app: Callable[..., Any], kind: Any, t
     if touched:
         assert app.pool
         assert app.amqp.producer_pool
+        assert app.amqp.send_task_message
     before = state_of(app)
     use(app)
     assert state_of(app) == before

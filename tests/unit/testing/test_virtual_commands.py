@@ -11,6 +11,7 @@ from celery_wheel.testing import VirtualWheel
 def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
     result = add.apply_async((1, 2), countdown=60)
     assert wheel.cancel(result) == "done"
+    assert wheel.cancel(result) == "already"
     assert not wheel.is_waiting(result)
     assert wheel.run_all() == []
 

@@ -1,0 +1,179 @@
+"""The wheel queue of a broker that pushes: deliveries are held here, unacknowledged, until the store has them.
+
+::
+
+    queue ──deliveries──► held ──peek──► engine ──commit──► store
+      ▲                    └──trim: acknowledges the deliveries of the token, and no others
+      └── unacknowledged deliveries return: leave, another adoption, a lost connection, the end of the process
+
+``Deliveries`` belongs to one shard and has one lock: adopt, peek, trim and leave exclude each other, so that a thread
+that gives the shard up meets no half-read queue. ``DeliveryBroker`` is an edge with one ``Deliveries`` a shard.
+
+The abstract methods of ``Deliveries`` are the differences between transports. Messages stay in order and are peeked
+again until they are trimmed. A token is valid for one connection, and until the next trim; afterwards ``trim`` returns
+False, and the messages are peeked again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Any, Literal, NamedTuple, cast
+
+from celery_wheel.broker.reader import Reader
+from celery_wheel.engine.port import Peeked
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import Message, Unreadable
+
+
+class Token(NamedTuple):
+    generation: int  #: number of the connection
+    first: int  #: deliveries of the connection that were trimmed before
+    size: int  #: deliveries that the token stands for
+
+
+class Deliveries(ABC):
+    """One shard's deliveries. ``lock`` is held during every call; subclasses may share it with their connection."""
+
+    def __init__(self, lock: RLock) -> None:
+        self._lock = lock
+        self._held: deque[Any] = deque()
+        self._generation = 0
+        self._trimmed = 0
+        self._epoch: int | None = None
+
+    # -- as transports differ ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _using(self, doing: str) -> AbstractContextManager[None]:
+        """Hold the lock; an error within ends the connection and is raised as a BrokerError."""
+
+    @property
+    @abstractmethod
+    def _is_up(self) -> bool:
+        """Whether the connection that ``_consume`` made still exists."""
+
+    @abstractmethod
+    def _consume(self) -> None:
+        """Connect, and have deliveries appended to ``_held``."""
+
+    @abstractmethod
+    def _read(self, max_count: int, max_bytes: int) -> bool:
+        """Append deliveries to ``_held`` until the bounds are reached; returns whether the queue may have more."""
+
+    @abstractmethod
+    def _acknowledge(self, count: int) -> None:
+        """Acknowledge the first deliveries of ``_held``: the store has them."""
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """End the connection, so that held deliveries return to the queue; raises nothing."""
+
+    # -- the shard -----------------------------------------------------------------------------------
+
+    def adopt(self, epoch: int) -> None:
+        with self._using("opening"):
+            self.close()
+            self._begin()
+            self._epoch = epoch
+
+    def leave(self, epoch: int) -> None:
+        with self._lock:
+            if self._epoch is not None and epoch >= self._epoch:
+                self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._epoch = None
+            self._end()
+
+    def peek(self, max_count: int, max_bytes: int) -> tuple[list[Any], Token, bool]:
+        """Return the oldest deliveries within the bounds, at least one if any; a token; and whether there are more."""
+        with self._using("reading"):
+            if self._epoch is None:
+                raise given_up()
+            if not self._is_up:
+                self._begin()
+            more = self._read(max_count, max_bytes)
+            found: list[Any] = []
+            weight = 0
+            for message in self._held:
+                weight += len(message.body or b"")
+                if found and (len(found) >= max_count or weight > max_bytes):
+                    break
+                found.append(message)
+            return found, Token(self._generation, self._trimmed, len(found)), more or len(found) < len(self._held)
+
+    def trim(self, token: Token) -> bool:
+        if not token.size:
+            return True
+        with self._using("acknowledging"):
+            if self._epoch is None or not self._is_up or token[:2] != (self._generation, self._trimmed):
+                return False
+            self._acknowledge(token.size)
+            for _ in range(token.size):
+                self._held.popleft()
+            self._trimmed += token.size
+        return True
+
+    def _begin(self) -> None:
+        self._held.clear()
+        self._consume()
+        self._generation, self._trimmed = self._generation + 1, 0
+
+    def _end(self) -> None:
+        self._give_back()
+        self._held.clear()
+
+
+def given_up() -> BrokerError:
+    return BrokerError("the shard was given up or never adopted: its wheel queue is not read, no message was taken")
+
+
+class DeliveryBroker(ABC):
+    """The part of a ConfirmingBroker that reads wheel queues."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._shards: dict[int, Deliveries] = {}
+
+    @property
+    def fences(self) -> Literal[False]:
+        return False
+
+    @abstractmethod
+    def _deliveries(self, shard: int) -> Deliveries: ...
+
+    @abstractmethod
+    def _message(self, delivery: Any) -> Message | Unreadable: ...
+
+    def adopt(self, shard: int, epoch: int) -> None:
+        if shard not in self._shards:
+            self._shards[shard] = self._deliveries(shard)
+        self._shards[shard].adopt(epoch)
+
+    def leave(self, shard: int, epoch: int) -> None:
+        if shard in self._shards:
+            self._shards[shard].leave(epoch)
+
+    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        if shard not in self._shards:
+            raise given_up()
+        found, token, more = self._shards[shard].peek(max_count, max_bytes)
+        return Peeked([self._message(delivery) for delivery in found], token, more)
+
+    def trim(self, shard: int, epoch: int, token: object) -> bool:
+        return shard in self._shards and self._shards[shard].trim(cast(Token, token))
+
+    def decode(self, raw: bytes) -> Message | Unreadable:
+        return self._reader.decode(raw)
+
+    def now_ms(self) -> int | None:
+        """Return None: these brokers have no clock to ask."""
+        return None
+
+    def close(self) -> None:
+        for deliveries in self._shards.values():
+            deliveries.close()

@@ -1,0 +1,89 @@
+"""The keys and arguments of ``publish.lua`` for the rows of a chunk.
+
+::
+
+    rows 1 2 3 4 5     1, 3, 4 → list a      KEYS  offset  a  b  a a3 a6 a9
+                       3 → list b too        ARGV  …  "1,3,4" 3 60000   "3" 1 0   "2" topic message
+                       2 → topic                   message message message   message
+                       5 → no destination          and, among the first: {"5": "no queue is bound to …"}
+
+Within a list the order is that of the rows. A row's copies for several queues have delivery tags of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from celery_wheel.broker.redis.routing import Route, Router, Target, target_of
+from celery_wheel.broker.redis.wire import Unwritable, WireWriter, delivery_tags
+from celery_wheel.store.model import Row
+
+
+@dataclass(slots=True)
+class _List:
+    expires_ms: int = 0  #: 0: never; the last row's x-expires of a queue counts, as in kombu
+    priorities: tuple[bytes, ...] = ()  #: all lists of a queue that expires
+    ids: list[str] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PublishCall:
+    """Lists to push to and messages to broadcast; ``failed`` has the rows that fail before Redis is called."""
+
+    lists: dict[bytes, _List] = field(default_factory=dict)
+    broadcasts: list[bytes | str] = field(default_factory=list)  #: row id, topic, message, row id, …
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def keys(self) -> list[bytes]:
+        return [*self.lists, *(key for to in self.lists.values() for key in to.priorities)]
+
+    def arguments(self) -> list[bytes | str | int]:
+        lists = self.lists.values()
+        priorities = max((len(to.priorities) for to in lists), default=0)
+        arguments: list[bytes | str | int] = [
+            json.dumps(self.failed),
+            len(lists),
+            priorities,
+            len(self.broadcasts) // 3,
+        ]
+        for to in lists:
+            arguments += (",".join(to.ids), len(to.ids), to.expires_ms)
+        arguments += self.broadcasts
+        for to in lists:
+            arguments += to.messages
+        return arguments
+
+
+def publish_call(rows: Sequence[Row], router: Router, now_ms: int) -> PublishCall:
+    call = PublishCall()
+    targets = list(map(target_of, rows))
+    routes = router.routes(targets)
+    lists = {target: _open(call, target, route) for target, route in routes.items()}
+    write = WireWriter(now_ms).write
+    tags = delivery_tags()
+    for row, target in zip(rows, targets, strict=True):
+        row_id = str(row.id)
+        try:
+            for to in lists[target]:
+                to.messages.append(write(row, next(tags)))
+                to.ids.append(row_id)
+            topic = routes[target].topic
+            if topic is not None:
+                call.broadcasts += (row_id, topic, write(row, next(tags)))
+            elif not lists[target]:
+                call.failed[row_id] = routes[target].refusal
+        except Unwritable as error:
+            call.failed[row_id] = str(error)
+    call.lists = {key: to for key, to in call.lists.items() if to.messages}
+    return call
+
+
+def _open(call: PublishCall, target: Target, route: Route) -> list[_List]:
+    lists = [call.lists.setdefault(key, _List()) for key in route.lists]
+    for key, to in zip(route.lists, lists, strict=True):
+        if key in route.expiring:
+            to.expires_ms, to.priorities = target.queue_expires_ms or 0, route.expiring
+    return lists

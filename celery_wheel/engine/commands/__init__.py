@@ -1,0 +1,1 @@
+"""Commands: cancel, move, complete, requeue, replay, pause, resume and accept the clock, each with a result."""

@@ -1,0 +1,197 @@
+"""Delivery: publishes chunks to each kind of broker, and tells after a crash which rows are in doubt.
+
+::
+
+                          FencedDelivery                            ConfirmedDelivery
+    a new epoch           the broker's offsets are compared with    the store's (offset, watermark] is in doubt
+                          the store's
+    before a chunk        nothing: the broker compares              the store learns the end of the chunk (announced)
+                                                                    and checks the epoch; the lease must not be over
+    a chunk               one compare-and-set                       message by message, while the lease lasts
+    no answer             the same chunk is published again         the same chunk is published again, as redelivered
+    settlement            by a thread of its own                    together with the next announcement: of two commits
+                                                                    under way the later would move the offset back
+
+The rest of the engine calls these two classes; only adoption asks which of the two it has, to compare offsets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from celery_wheel.engine.port import Broker, BrokerOffset, Chunk, Confirmed, ConfirmingBroker, FencingBroker, Verdict
+from celery_wheel.engine.state.lane import InFlight, Lane
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.errors import Fenced, Interrupted, LeaseOver, OffsetLost
+from celery_wheel.store.model import LaneState, Position
+from celery_wheel.timing import Clock
+
+#: A message takes less than this from a broker that pushes to a scheduler that consumes the queue.
+ON_ITS_WAY_MS = 300
+
+
+class Delivery(ABC):
+    announces: bool  #: the store learns the end of each chunk before the chunk is published
+    on_its_way_ms: int  #: a message may be under way to this process for this long while its queue looks empty
+
+    @property
+    @abstractmethod
+    def broker(self) -> Broker: ...
+
+    @abstractmethod
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+        """Make this epoch the broker's; returns the offsets to compare, None where the broker keeps none."""
+
+    @abstractmethod
+    def lane(self, found: LaneState) -> Lane:
+        """Return a stored lane as a new holder takes it over."""
+
+    @abstractmethod
+    def open_lane(self, state: ShardState, lane: Lane) -> bool:
+        """Make the lane known to the broker before its first chunk; returns whether that took a call."""
+
+    @abstractmethod
+    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
+        """Let the broker forget closed lanes."""
+
+    @abstractmethod
+    def verify(self, state: ShardState) -> None:
+        """Raise OffsetLost where the broker has lost a chunk that it had confirmed."""
+
+    @abstractmethod
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+        """Publish the rows of a chunk that are not confirmed yet.
+
+        Raises BrokerError where the answer is lost, LeaseOver before any message is sent, Fenced and OffsetLost.
+        """
+
+    def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, since: bool) -> Chunk:
+        state.attempted += 1
+        flight.first_number = flight.first_number or state.attempted
+        return Chunk(
+            state.shard,
+            state.epoch,
+            lane.number,
+            state.attempted,
+            flight.after,
+            flight.upto,
+            flight.left(),
+            now_ms,
+            lane.since(flight) if since else None,
+            flight.redelivered or lane.redelivered,
+        )
+
+
+class FencedDelivery(Delivery):
+    announces = False
+    on_its_way_ms = 0
+
+    def __init__(self, broker: FencingBroker) -> None:
+        self._broker = broker
+
+    @property
+    def broker(self) -> FencingBroker:
+        return self._broker
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+        return self._broker.adopt(shard, epoch)
+
+    def lane(self, found: LaneState) -> Lane:
+        return _adopted(found, found.offset, in_broker=True)
+
+    def open_lane(self, state: ShardState, lane: Lane) -> bool:
+        if lane.in_broker:
+            return False
+        self._broker.set_offset(state.shard, state.epoch, lane.number, lane.offset)
+        lane.in_broker = True
+        return True
+
+    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
+        self._broker.drop_lanes(state.shard, state.epoch, lanes)
+
+    def verify(self, state: ShardState) -> None:
+        self._broker.verify(state.shard, state.epoch, state.confirmed)
+
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+        with state.active():
+            chunk = self._chunk(state, lane, flight, now_ms, since=True)
+        published = self._broker.publish(chunk)
+        if published.verdict is Verdict.FENCED:
+            raise Fenced(
+                f"another holder adopted shard {state.shard} in the broker; this process publishes nothing more from it"
+            )
+        if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
+            raise OffsetLost(f"the broker's offset of lane {lane.number} is {published.verdict.value}")
+        # The broker has a chunk that it had ALREADY from an earlier try, at the least from the first.
+        sure = chunk.number if published.verdict is Verdict.PUBLISHED else flight.first_number
+        state.confirmed = max(state.confirmed, sure)
+        return Confirmed(published.failed)
+
+
+class ConfirmedDelivery(Delivery):
+    announces = True
+    on_its_way_ms = ON_ITS_WAY_MS
+
+    def __init__(self, broker: ConfirmingBroker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+
+    @property
+    def broker(self) -> ConfirmingBroker:
+        return self._broker
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+        self._broker.adopt(shard, epoch)
+        return None
+
+    def lane(self, found: LaneState) -> Lane:
+        lane = _adopted(found, found.watermark, in_broker=True)
+        lane.sent, lane.in_doubt = found.offset, found.watermark
+        return lane
+
+    def open_lane(self, state: ShardState, lane: Lane) -> bool:
+        return False
+
+    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
+        """Do nothing: the broker knows no lanes."""
+
+    def verify(self, state: ShardState) -> None:
+        """Do nothing: the broker keeps no offset by which a loss could be seen."""
+
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+        may_send = self._may_send(state)
+        if not may_send():
+            # The process was suspended, or the store did not answer for the time of a lease. This broker fences nobody.
+            raise LeaseOver(f"the lease of shard {state.shard} is over or about to end; nothing is published now")
+        with state.active():
+            chunk = self._chunk(state, lane, flight, now_ms, since=False)
+        try:
+            return self._broker.publish(chunk, may_send)
+        except Interrupted as error:
+            flight.done |= error.confirmed
+            flight.redelivered = True
+            raise
+
+    def _may_send(self, state: ShardState) -> Callable[[], bool]:
+        return lambda: state.is_held(self._clock.monotonic_ms())
+
+
+def _adopted(found: LaneState, watermark: Position, *, in_broker: bool) -> Lane:
+    place = None if found.target is None else (found.scope, found.target)
+    return Lane(
+        found.lane,
+        found.offset,
+        watermark,
+        watermark,
+        place=place,
+        redelivered=found.redelivered,
+        in_store=True,
+        in_broker=in_broker,
+        told=found.offset,
+    )
+
+
+def delivery_to(broker: Broker, clock: Clock) -> Delivery:
+    """Return the delivery for a broker's kind."""
+    return FencedDelivery(broker) if broker.fences else ConfirmedDelivery(broker, clock)

@@ -1,0 +1,73 @@
+"""Housekeeping: delete old answers, tombstones and history, and close idle lanes.
+
+::
+
+    expire      old tombstones and answers are deleted
+    refill      the tombstone filter is filled anew where it is full
+    close       lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
+                over, since a rollback cannot replay a closed lane
+    forget      history beyond its retention is deleted, oldest batch first, a slice at a time
+"""
+
+from __future__ import annotations
+
+from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.state.lane import END
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.tombstones import TombstoneFilter
+from celery_wheel.engine.work import UnitOfWork
+
+#: Askers wait a few seconds for an answer.
+ANSWERS_KEPT_MS = 600_000
+
+#: Lanes closed in one round.
+CLOSED_AT_ONCE = 500
+
+
+def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
+    limits, now_ms = ctx.limits, ctx.clock.now_ms()
+    ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
+    yield "expired"
+    if state.tombstones.is_full:
+        yield from _fill_anew(ctx, state)
+    yield from _close_idle(ctx, state)
+    before_ms = now_ms - limits.retention_ms
+    most, only = limits.forget_count, limits.archived_only
+    with state.history:
+        gone = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, archived_only=only)
+    ctx.stats.add(forgotten=gone)
+    yield "forgotten"
+    yield Round.BUSY if gone else Round.IDLE
+
+
+def _fill_anew(ctx: Context, state: ShardState) -> Steps:
+    with state.active():
+        state.tombstones.begin_refill()
+    task_ids = list(ctx.store.tombstone_ids(ctx.shard))
+    yield "tombstones read"
+    with state.active():
+        state.tombstones = TombstoneFilter([*task_ids, *state.tombstones.added_meanwhile()])
+
+
+def _close_idle(ctx: Context, state: ShardState) -> Steps:
+    with state.active():
+        asleep = state.lanes.asleep_since(ctx.clock.monotonic_ms() - ctx.limits.lane_idle_ms)[:CLOSED_AT_ONCE]
+    empty = [
+        (lane, since_ms)
+        for lane, since_ms in asleep
+        if not (lane.in_store and ctx.store.count(ctx.shard, lane.number, lane.offset, END))
+    ]
+    if not empty:
+        return
+    yield "idle lanes found"
+    with state.active():
+        closed = [lane for lane, since_ms in empty if state.lanes.close(lane, since_ms)]
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        work.change.closed = [lane.number for lane in closed if lane.in_store]
+        work.reserve()
+    if work.change.closed:
+        yield from work.commit(ctx)
+    if known := [lane.number for lane in closed if lane.in_broker]:
+        # Where the broker does not answer now, the next adoption drops the lanes.
+        ctx.delivery.drop_lanes(state, known)
+        yield "closed lanes dropped in the broker"

@@ -1,0 +1,1 @@
+"""Intake: messages of the wheel queue, the inbox and bulk loads are accepted, each once."""

@@ -1,0 +1,148 @@
+"""The items of a shard's inbox, and the reader of them.
+
+::
+
+    kind          payload
+    message       a message, in the form in which producers put it into the wheel queue
+    cancel        {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; without an id there is no answer;
+                  {"for_good": true}: published tasks get a tombstone too, so that their retries within a day are
+                  cancelled
+    move          as cancel, without for_good and with {"eta_ms": int}; null: now
+    requeue       as cancel, without for_good
+    replay        as requeue, with {"rows": [str, …]} in place of the task ids: numbers of rows in decimal digits
+    complete      {"keys": [str, …], "how": "cancel" or "run"}, with id, actor and reason as above
+    pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
+    resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
+    accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
+
+A command names at most MAX_NAMES tasks or keys. Text that a store cannot take (NUL, lone surrogates) makes an item
+unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery_wheel.store.model import (
+    ACCEPT_CLOCK,
+    CANCEL,
+    COMPLETE,
+    MOVE,
+    PAUSE,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    InboxItem,
+    Message,
+    Unreadable,
+)
+from celery_wheel.store.text import END_OF_TIME_MS, check_text
+
+Decode = Callable[[bytes], Message | Unreadable]
+
+MAX_NAMES = 1_000
+
+#: Kind → name of the command's list, where it is not "task_ids".
+LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
+
+#: The database's largest whole number has 19 digits.
+_ROW = re.compile(r"[0-9]{1,18}").fullmatch
+
+
+@dataclass(slots=True, frozen=True)
+class Command:
+    """A command of any kind but ``complete``."""
+
+    item_id: int
+    kind: str
+    task_ids: list[str]  #: or the names in LISTS; the names of gates for a pause or a resume
+    actor: str
+    reason: str
+    answer_to: str | None = None  #: id under which the answer is stored
+    eta_ms: int | None = None  #: move: the new eta; None: now
+    for_good: bool = False  #: cancel: published tasks get a tombstone too
+    per_ms: int | None = None  #: resume: time for the backlog; None: at once
+
+
+@dataclass(slots=True, frozen=True)
+class Completion:
+    """A command ``complete``: it ends the waiting of every pending task that watches one of the keys."""
+
+    item_id: int
+    keys: list[str]
+    run: bool  #: run the tasks at once; else cancel them
+    actor: str
+    reason: str
+    answer_to: str | None = None  #: id under which the answer is stored
+
+
+def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command | Completion:
+    """Return the message or command of an item; an item that cannot be read is Unreadable, with its bytes."""
+    if item.kind == "message":
+        return decode(item.payload)
+    try:
+        return _completion(item) if item.kind == COMPLETE else _command(item)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
+        return Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)
+
+
+def _command(item: InboxItem) -> Command:
+    if item.kind in (PAUSE, RESUME):
+        return _gate_command(item)
+    if item.kind not in (CANCEL, MOVE, REQUEUE, REPLAY, ACCEPT_CLOCK):
+        raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
+    given = json.loads(item.payload)
+    task_ids, eta_ms = _names(given, LISTS.get(item.kind, "task_ids")), given.get("eta_ms")
+    if item.kind == REPLAY and not all(map(_ROW, task_ids)):
+        raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
+    if eta_ms is not None and (type(eta_ms) is not int or not 0 <= eta_ms < END_OF_TIME_MS):
+        raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
+    for_good = given.get("for_good", False) is True
+    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms, for_good=for_good)
+
+
+def _completion(item: InboxItem) -> Completion:
+    given = json.loads(item.payload)
+    keys, how = _names(given, "keys"), given.get("how", "cancel")
+    if how not in ("cancel", "run"):
+        raise ValueError(f'how must be "cancel" or "run", got {how!r:.60}')
+    return Completion(item.id, keys, how == "run", *_words(given), _answer_to(given))
+
+
+def _names(given: dict[str, Any], list_name: str) -> list[str]:
+    names = given[list_name]
+    if type(names) is not list or not 0 < len(names) <= MAX_NAMES:
+        raise TypeError(f"{list_name} must be a list of 1 to {MAX_NAMES:,}, got {names!r:.60}")
+    for name in names:
+        check_text(list_name, name, any_length=True)
+    return list(dict.fromkeys(names))
+
+
+def _words(given: dict[str, Any]) -> tuple[str, str]:
+    """Return the actor and the reason."""
+    words = {"actor": given.get("actor", ""), "reason": given.get("reason", "")}
+    for name, word in words.items():
+        check_text(name, word, any_length=True)
+    return words["actor"], words["reason"]
+
+
+def _answer_to(given: dict[str, Any]) -> str | None:
+    answer_to = given.get("id")
+    return None if answer_to is None else str(uuid.UUID(answer_to))
+
+
+def _gate_command(item: InboxItem) -> Command:
+    given = json.loads(item.payload)
+    gates, per_ms = _names(given, "gates"), given.get("per_ms")
+    for gate in gates:
+        if gate != "all:" and not gate.startswith(("queue:", "task:")):
+            raise ValueError(f"gates must be all:, queue:… or task:…, got {gate!r:.60}")
+    if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
+        raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
+    return Command(item.id, item.kind, gates, *_words(given), _answer_to(given), per_ms=per_ms)

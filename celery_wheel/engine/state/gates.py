@@ -1,0 +1,181 @@
+"""Gates: pauses and rate limits, of a task, of a queue or of everything.
+
+::
+
+    closed     paused: no row is published until the gate is resumed
+    metered    limited by wheel_rate_limits, or resumed "over" a time: the backlog is published evenly
+
+    main lane ─┬─ no gate ──────────────► broker
+               ├─ metered, and room ────► broker             while no row waits in the gate's lane
+               └─ else ──► lane of the gate ── room ─► broker      in order; rows of other gates do not wait behind it
+
+A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
+or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
+to other queues. A row moves to a gate's lane only when it is due: setting a gate costs the same, however much is
+pending.
+
+A meter lets one row through every ``per_ms / count``, and at once the rows that the last ``BURST_MS`` would have let
+through, so that fast meters publish chunks. In any time a meter lets through at most its rate and that burst. With
+several shards each shard gets its part of a rate.
+
+Monotonic milliseconds. Nothing here locks, reads a clock or does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from celery_wheel.store.model import PAUSED, Gate, Row
+
+#: (scope, name) of a gate and of its lane; the scope of a refusing destination is None.
+Place = tuple[str | None, str]
+
+ALL, QUEUE, TASK = "all", "queue", "task"
+
+EVERYTHING: Place = (ALL, "")
+
+BURST_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``count`` rows in ``per_ms``."""
+
+    count: int
+    per_ms: int
+
+
+class Meter:
+    """A leaky bucket, in microseconds: ``_free_us`` is when it will be empty again."""
+
+    def __init__(self, rate: Rate, now_ms: int, until_ms: int | None = None) -> None:
+        self.until_ms = until_ms  #: the meter lets everything through from this instant on; None: it never ends
+        self._each_us = -(-rate.per_ms * 1_000 // rate.count)  # rounded up: never faster
+        self._burst_us = max(self._each_us, BURST_MS * 1_000)
+        self._free_us = now_ms * 1_000
+
+    def room(self, now_ms: int) -> int:
+        """Return how many rows may be published now."""
+        taken_us = max(0, self._free_us - now_ms * 1_000)
+        return max(0, (self._burst_us - taken_us) // self._each_us)
+
+    def spend(self, count: int, now_ms: int) -> None:
+        self._free_us = max(self._free_us, now_ms * 1_000) + count * self._each_us
+
+    def next_ms(self) -> int:
+        """Return when the next row may be published."""
+        return -(-(self._free_us - self._burst_us + self._each_us) // 1_000)
+
+
+class Gates:
+    def __init__(self, rates: Mapping[str, Rate] | None = None, now_ms: int = 0) -> None:
+        self.closed: set[Place] = set()
+        self._limits = {name: Meter(rate, now_ms) for name, rate in (rates or {}).items()}
+        self._slow: dict[Place, Meter] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.closed or self._limits or self._slow)
+
+    def set(self, gate: Gate, backlog: int, wall_ms: int, now_ms: int) -> None:
+        """Set a gate.
+
+        Args:
+            backlog: rows behind a slow gate, to be published evenly in what is left of its time.
+        """
+        place = (gate.scope, gate.name)
+        self.open(place)
+        if gate.state == PAUSED:
+            self.closed.add(place)
+            return
+        left_ms = gate.at_ms + gate.per_ms - wall_ms
+        if left_ms > 0 and backlog > 0:
+            self._slow[place] = Meter(Rate(backlog, left_ms), now_ms, now_ms + left_ms)
+
+    def open(self, place: Place) -> None:
+        self.closed.discard(place)
+        self._slow.pop(place, None)
+
+    def meters(self, place: Place, now_ms: int) -> list[Meter]:
+        """Return the meters that rows have to pass at a place."""
+        slow = self._slow.get(place)
+        if slow is not None and slow.until_ms is not None and slow.until_ms <= now_ms:
+            del self._slow[place]
+            slow = None
+        limit = self._limits.get(place[1]) if place[0] in (QUEUE, TASK) else None
+        return [meter for meter in (slow, limit) if meter is not None]
+
+    def is_metered(self, place: Place, now_ms: int) -> bool:
+        return bool(self.meters(place, now_ms))
+
+    def room(self, place: Place, now_ms: int) -> tuple[int | None, int]:
+        """Return how many rows may pass a place now, None for any number; and when to ask again, if none may."""
+        room: int | None = None
+        again_ms = 0
+        for meter in self.meters(place, now_ms):
+            free = meter.room(now_ms)
+            if free == 0:
+                again_ms = max(again_ms, meter.next_ms())
+            room = free if room is None else min(room, free)
+        return room, again_ms
+
+    def spend(self, place: Place, count: int, now_ms: int) -> None:
+        for meter in self.meters(place, now_ms):
+            meter.spend(count, now_ms)
+
+
+def places_of(row: Row) -> tuple[Place, Place]:
+    """Return the gates of a row, in the order in which they are asked."""
+    return (TASK, row.task), (QUEUE, row.target)
+
+
+#: The answer for a row that waits in its lane, with every row behind it.
+STAY: Place = ("stay", "")
+
+
+@dataclass(slots=True)
+class Router:
+    """Decides for one chunk of one lane where each row goes; None is the broker."""
+
+    gates: Gates
+    own: Place | None  #: the lane's own place; None for a lane for any row
+    busy: set[Place]  #: places whose lanes have rows waiting: later rows of the place go behind them
+    now_ms: int
+    again_ms: int = 0  #: monotonic: when to ask again for the row that stays
+
+    def __call__(self, row: Row) -> Place | None:
+        task, queue = places_of(row)
+        closed = self.gates.closed
+        for place in (task, queue):
+            if place in closed and place != self.own:
+                return place
+        if self.own is not None and self.own[0] is None:  # the row has passed its gates and waits for its destination
+            return None
+        metered = [place for place in (task, queue) if place != self.own and self.gates.is_metered(place, self.now_ms)]
+        home = self.own or self._home(task, queue, metered)
+        if self.own == queue and task in metered:
+            return task
+        if home is not None and self._is_busy(home):
+            return home
+        if self._is_busy(refusing := (None, row.target)):
+            return refusing
+        if home is not None and not self._all_have_room(metered):
+            self.busy.add(home)
+            return STAY if home == self.own else home
+        for place in metered:
+            self.gates.spend(place, 1, self.now_ms)
+        return None
+
+    def _home(self, task: Place, queue: Place, metered: list[Place]) -> Place | None:
+        """Return the place where a row waits for its meters: its task if that is metered or busy, else its queue."""
+        return next((place for place in (task, queue) if place in metered or self._is_busy(place)), None)
+
+    def _is_busy(self, place: Place) -> bool:
+        return place in self.busy and place != self.own
+
+    def _all_have_room(self, places: list[Place]) -> bool:
+        for place in places:
+            room, self.again_ms = self.gates.room(place, self.now_ms)
+            if room == 0:
+                return False
+        return True

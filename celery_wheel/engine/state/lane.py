@@ -1,0 +1,354 @@
+"""A lane in a holder's memory: a state machine that owns the lane's offset, ready rows, chunk and settlement.
+
+::
+
+          settled     taken, published    in memory, complete         only in the store
+      ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position
+                offset             watermark    ▲       ▲         horizon
+                                              ready   open reservation (nothing at or after it is taken)
+
+    idle ──reserve, push──► ready ──take──► in flight ──confirm──► unsettled ──settle──► settling ──settled──► idle
+                                              │    ▲                                       └ offset = its end
+                                              │    ├─ refused: the rest is published again, later each time
+                                              └────┴─ no answer: the same rows are published again
+    idle for long ──► closed: the lane is gone from memory; its row stays in the store while there is history
+
+Invariants, each checked where it could break (InvariantBroken)
+
+1. ``offset <= watermark``; the watermark lies before every open reservation and never passes the horizon.
+2. Memory holds every live row in (watermark, horizon], except rows under an open reservation.
+3. A late row gets a position after the watermark, so (…, watermark] never changes again.
+4. At most one chunk is in flight and one settlement under way: of two, the later answer would move the offset back.
+
+A lane with a place is for rows that cannot be published at once: rows of a gate (see ``gates``), or of a destination
+that refused rows. Refused rows move there in order, rows of that destination that become due meanwhile follow, and the
+lane tries again, later each time. Its chunk stays in flight until the destination has taken all of it, so nothing
+overtakes. Rows of other destinations are published from their own lanes meanwhile.
+
+Where the broker keeps no offset, the stored (offset, watermark] is in doubt at adoption: ``in_doubt`` is its end, and
+``sent`` is the end of the part that has been published again.
+
+Lanes are made by the shard's state under its lock; nothing here locks, reads a clock or does I/O.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from celery_wheel.engine.port import Since
+from celery_wheel.engine.state.gates import STAY, Place
+from celery_wheel.errors import InvariantBroken
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Row
+
+#: After every row: the horizon of a lane whose every row is in memory.
+END = Position(2**63 - 1, 2**63 - 1)
+
+#: A destination that refuses rows is tried again after this time, which doubles with each refusal.
+RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
+
+#: A refusing destination gets one row at a time until it has taken this many: of several rows at once, it may take a
+#: later row after it has refused an earlier row.
+PROVEN_AFTER = 100
+
+#: Returns where a row goes; None is the broker.
+Route = Callable[[Row], Place | None]
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A chunk: the live rows in (after, upto] in order of position, less those diverted or expired."""
+
+    lane: int
+    after: Position
+    upto: Position
+    rows: list[Row]
+    bytes: int
+    ids: int  #: the sum of the rows' ids
+    diverted: list[tuple[Row, Place]] = field(default_factory=list)  #: rows of the range that move to another lane
+    missed: list[Row] = field(default_factory=list)  #: rows of the range that are later than their misfire option
+    taken_ms: int = 0  #: due time; 0 for rows in doubt
+    announced: bool = False  #: the store knows the end of the chunk
+    redelivered: bool = False  #: rows of the chunk may be in their queues already
+    first_number: int = 0  #: number of the first try to publish the chunk; 0 before that
+    done: set[int] = field(default_factory=set)  #: ids of the rows that need no further try
+    failed: dict[int, str] = field(default_factory=dict)  #: id → reason, of rows that cannot get to a queue
+
+    def left(self) -> list[Row]:
+        """Return the rows still to be published."""
+        return [row for row in self.rows if row.id not in self.done] if self.done else self.rows
+
+    @property
+    def changes_store(self) -> bool:
+        """Whether rows of the range have to move or expire in the store before the chunk is published."""
+        return bool(self.diverted or self.missed)
+
+
+@dataclass(slots=True, eq=False)
+class Unsettled:
+    """Chunks that the broker has confirmed and the store has not recorded yet."""
+
+    after: Position
+    upto: Position
+    count: int = 0
+    ids: int = 0  #: the sum of the rows' ids
+    bytes: int = 0
+    published_ms: int = 0
+    tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
+    failed: dict[int, str] = field(default_factory=dict)
+    refused: list[Row] = field(default_factory=list)  #: rows that move to the lane of their destination
+    redelivered: bool = False  #: the refused rows may be in their queue already
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    number: int
+    offset: Position = ORIGIN
+    watermark: Position = ORIGIN
+    horizon: Position = END
+    place: Place | None = None  #: the gate or destination that its rows wait for; None: any row
+    redelivered: bool = False  #: rows that wait in it may be in their queue already
+    in_store: bool = False  #: the lane has its row in the store
+    in_broker: bool = False  #: the broker has an offset for it
+    ready: list[tuple[int, int, int]] = field(default_factory=list)  #: a heap of (due_ms, seq, row id)
+    in_flight: InFlight | None = None  #: the chunk that was taken and that the broker has not confirmed yet
+    unsettled: Unsettled | None = None
+    settling: Unsettled | None = None  #: the part that is being committed to the store
+    told: Position = ORIGIN  #: start of the range whose rows the broker remembers (see ``port.Since``)
+    sent: Position = ORIGIN  #: end of the rows in doubt that were published again
+    in_doubt: Position = ORIGIN  #: end of the rows in doubt; none is in doubt unless this is after ``sent``
+    last_due_ms: int = 0  #: latest due time of the rows put into a lane with a place, as far as this holder knows
+    retry_at_ms: int = 0  #: monotonic: no chunk is taken before
+    idle_since_ms: int | None = None  #: monotonic; None while the lane is awake
+    _retry_ms: int = RETRY_FIRST_MS
+    _proven: int = 0  #: how many rows its destination has taken since it last refused a row
+    _reservations: dict[int, Position] = field(default_factory=dict)
+    _tokens: int = 0
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the lane is for a destination that refused rows."""
+        return self.place is not None and self.place[0] is None
+
+    def state(self, offset: Position | None = None) -> LaneState:
+        """Return the lane's row for the store, once the lane is settled up to ``offset``."""
+        scope, target = self.place or (None, None)
+        offset = self.offset if offset is None else offset
+        return LaneState(self.number, offset, max(offset, self.watermark), target, self.redelivered, scope)
+
+    # -- reserve -----------------------------------------------------------------------------------
+
+    def reserve(self, lowest: Position) -> int:
+        """Keep rows at or after ``lowest`` from being taken until the returned token is released."""
+        if lowest <= self.watermark:
+            raise InvariantBroken(f"{lowest} is to be reserved at or before the watermark {self.watermark}")
+        self._tokens += 1
+        self._reservations[self._tokens] = lowest
+        return self._tokens
+
+    def release(self, token: int) -> None:
+        del self._reservations[token]
+
+    def floor(self) -> Position:
+        """Return the lowest reserved position; END where none is reserved."""
+        return min(self._reservations.values(), default=END)
+
+    def late_due_ms(self, eta_ms: int) -> int:
+        """Return the due time of a row with this eta: with a new seq, its position is after the watermark."""
+        return max(eta_ms, self.watermark.due_ms)
+
+    def may_have_left(self, position: Position) -> bool:
+        """Whether a row at this position was published, or may have been."""
+        return position <= self.watermark or self.redelivered
+
+    def push(self, row: Row) -> None:
+        """Add a row of the window to the ready rows."""
+        heapq.heappush(self.ready, (row.due_ms, row.seq, row.id))
+
+    # -- take --------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        rows: dict[int, Row],
+        now_ms: int,
+        max_count: int,
+        max_bytes: int,
+        route: Route | None = None,
+        ahead_ms: int = 0,
+    ) -> InFlight | None:
+        """Take the next chunk and move the watermark to its end; None if no row may be published.
+
+        Args:
+            rows: the window; a heap entry whose row is gone from it, or has another seq, is stale.
+            route: decides for each row whether it moves to another lane.
+            ahead_ms: rows that are due within this time count as due.
+        """
+        if self.in_flight is not None:
+            raise InvariantBroken(f"lane {self.number} has another chunk in flight")
+        if self._waits_for_settlement():
+            return None
+        ready, taken, diverted, missed = self.ready, list[Row](), list[tuple[Row, Place]](), list[Row]()
+        weight, ids, last = 0, 0, None
+        # Due time may have gone back since a row was reaped, so its due time is compared once more. No reserved
+        # position is passed.
+        end = min((now_ms + ahead_ms + 1, 0), self.floor())
+        left = max_count
+        while ready and left > 0 and weight < max_bytes and ready[0] < end:
+            _, seq, row_id = heapq.heappop(ready)
+            row = rows.get(row_id)
+            if row is None or row.seq != seq:
+                continue
+            late = row.misfire_ms is not None and now_ms - row.eta_ms > row.misfire_ms
+            place = None if late or route is None else route(row)
+            if place is STAY:
+                self.push(row)
+                break
+            last = rows.pop(row_id)
+            left -= 1
+            weight += row.size
+            if late:
+                missed.append(row)
+            elif place is not None:
+                diverted.append((row, place))
+            else:
+                taken.append(row)
+                ids += row_id
+        if last is None:
+            return None
+        if diverted or missed:
+            weight = sum([row.size for row in taken])
+        upto = last.position
+        if not self.watermark < upto <= self.horizon:
+            raise InvariantBroken(f"a chunk of lane {self.number} ends at {upto}, which is not in memory as a whole")
+        self.in_flight = InFlight(
+            self.number,
+            self.watermark,
+            upto,
+            taken,
+            weight,
+            ids,
+            diverted,
+            missed,
+            now_ms,
+            redelivered=self.redelivered,
+        )
+        self.watermark = upto
+        return self.in_flight
+
+    def take_doubtful(self, rows: list[Row], upto: Position) -> None:
+        """Take the rows in doubt up to ``upto``: the former holder may have published them."""
+        weight, ids = sum(row.size for row in rows), sum(row.id for row in rows)
+        self.in_flight = InFlight(self.number, self.sent, upto, rows, weight, ids, announced=True, redelivered=True)
+
+    def since(self, flight: InFlight) -> Since:
+        """Return what the broker keeps with its offset: the rows after the stored offset, this chunk included."""
+        rows, ids = len(flight.rows), flight.ids
+        for done in (self.settling, self.unsettled):
+            if done is not None:
+                rows += done.count + len(done.failed)
+                ids += done.ids
+        self.told = self.offset
+        return Since(self.offset, rows, ids)
+
+    def at_once(self, max_count: int) -> int:
+        """Return how many rows one chunk may have."""
+        return max_count if not self.refusing or self._proven >= PROVEN_AFTER else 1
+
+    # -- confirm, refuse ---------------------------------------------------------------------------
+
+    def confirm(self, flight: InFlight, published_ms: int, refused: Collection[int] = ()) -> None:
+        """Count a chunk that the broker has confirmed as unsettled; its failed and refused rows are noted there."""
+        self.in_flight = None
+        self._retry_ms = RETRY_FIRST_MS
+        self._proven += len(flight.rows)
+        self.sent = max(self.sent, flight.upto)
+        if self.unsettled is None:
+            self.unsettled = Unsettled(flight.after, flight.upto)
+        done = self.unsettled
+        done.upto = flight.upto
+        done.published_ms = published_ms
+        done.count += len(flight.rows) - len(flight.failed) - len(refused)
+        done.failed.update(flight.failed)
+        done.bytes += flight.bytes
+        done.ids += flight.ids
+        rows = flight.rows
+        if refused:
+            done.refused += [row for row in rows if row.id in refused]
+            done.redelivered = flight.redelivered
+            done.bytes -= sum(row.size for row in done.refused)
+            rows = [row for row in rows if row.id not in refused]
+        tally = done.tally
+        for row in rows:
+            key = row.due_ms // HOUR_MS, row.queue or row.routing_key, row.task
+            tally[key] = tally.get(key, 0) - 1
+
+    def refuse(self, flight: InFlight, refused: Collection[int], now_ms: int) -> None:
+        """Keep the refused rows of a chunk in flight: they are published again before any other row of the lane."""
+        flight.done.update(row.id for row in flight.left() if row.id not in refused)
+        self._proven = 0
+        self.retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(RETRY_MAX_MS, 2 * self._retry_ms)
+
+    def distrust(self) -> None:
+        """Publish one row at a time again: the destination has refused a row."""
+        self._proven = 0
+
+    # -- settle ------------------------------------------------------------------------------------
+
+    def begin_settling(self) -> Unsettled | None:
+        """Return the unsettled chunks to commit; None where there are none, or a settlement is under way."""
+        if self.settling is not None or self.unsettled is None:
+            return None
+        self.unsettled, self.settling = None, self.unsettled
+        return self.settling
+
+    def hold_settling(self) -> bool:
+        """Keep settlements out while the lane's row is written as it is; False where one is under way."""
+        if self.settling is not None:
+            return False
+        self.settling = Unsettled(self.offset, self.offset)
+        return True
+
+    def settled(self, offset: Position) -> None:
+        """Move the offset: the settlement is committed."""
+        if not self.offset <= offset <= self.watermark:
+            raise InvariantBroken(f"the offset of lane {self.number} cannot go from {self.offset} to {offset}")
+        self.offset, self.settling = offset, None
+
+    def confirmed(self) -> Position:
+        """Return the position up to which the broker has confirmed the lane."""
+        done = self.unsettled or self.settling
+        return done.upto if done else self.offset
+
+    @property
+    def replayable(self) -> Position:
+        """The position up to which rows may be replayed: settled, and in no range that the broker remembers."""
+        open_ = self.in_flight or self.unsettled or self.settling
+        return min(self.offset, self.told) if open_ else self.offset
+
+    def _waits_for_settlement(self) -> bool:
+        """Whether failed or refused rows are unsettled: the broker remembers those of its last chunk only."""
+        return any(done is not None and (done.failed or done.refused) for done in (self.settling, self.unsettled))
+
+    # -- what waits --------------------------------------------------------------------------------
+
+    def next_due_ms(self, rows: Mapping[int, Row]) -> int | None:
+        """Return when the first ready row is due; None where none is ready, or it has to wait for the store."""
+        if self._waits_for_settlement():
+            return None
+        while self.ready:
+            due_ms, seq, row_id = self.ready[0]
+            row = rows.get(row_id)
+            if row is not None and row.seq == seq:
+                return due_ms if (due_ms, seq) < self.floor() else None
+            heapq.heappop(self.ready)
+        return None
+
+    def has_open(self) -> bool:
+        """Whether anything is under way: a chunk, a reservation, rows in doubt, or failed or refused rows."""
+        return bool(self.in_flight or self._reservations or self.sent < self.in_doubt or self._waits_for_settlement())
+
+    def is_idle(self) -> bool:
+        """Whether nothing is under way and no row is only in the store."""
+        return not self.has_open() and self.horizon == END and self.unsettled is None and self.settling is None

@@ -1,0 +1,40 @@
+"""Where a PostgreSQL store lives: from its URL to a database, before anything is connected."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sqlalchemy import URL
+
+from celery_wheel.errors import SettingError
+
+if TYPE_CHECKING:
+    from celery_wheel.store.postgresql.database import PostgresqlDatabase
+
+_HOSTS = re.compile(r"(postgresql[^:/]*://(?:[^@/?]*@)?)([^/?@]*,[^/?@]*)(/[^?]*)(?:\?(.*))?").fullmatch
+
+
+def with_hosts_apart(url: str) -> str:
+    """``postgresql://h1:5432,h2:5433/db``, as libpq and its manual have it, in the form that SQLAlchemy reads."""
+    found = _HOSTS(url)
+    if found is None:
+        return url
+    before, hosts, database, query = found.groups()
+    apart = [f"host={host}" for host in hosts.split(",")]
+    return f"{before}{database}?{'&'.join(apart + ([query] if query else []))}"
+
+
+def open_database(url: URL, durability: str, lease_ms: int) -> PostgresqlDatabase:
+    if not url.database:
+        raise SettingError("wheel_store must name a database, like postgresql://user@host/database, got none")
+    try:
+        import psycopg  # noqa: F401 - asked for by itself, so that no other missing module is taken for it
+    except ImportError:
+        raise SettingError(
+            "wheel_store must be a database whose driver is installed, got postgresql://…; "
+            "run: pip install 'celery-wheel[postgresql]'"
+        ) from None
+    from celery_wheel.store.postgresql.database import PostgresqlDatabase
+
+    return PostgresqlDatabase(url, durability=durability, lease_ms=lease_ms)

@@ -1,0 +1,53 @@
+"""The statements of what may be forgotten once it is archived. ``store.archived`` says what the numbers mean.
+
+::
+
+    wheel_shard     marks, forgotten            the holder, at its epoch
+    wheel_timer     ids_in_range                with whether an outcome of the row waits for the archive
+    wheel_batch     floors                      the first position of each lane beyond the mark
+    wheel_outcome   last_outcome
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, func, literal_column, select, update
+
+from celery_wheel.store.prepared import Prepared
+from celery_wheel.store.schema import batch, outcome, shard, timer
+
+
+class Archived:
+    """The statements. ``held``: the shard's row, at the holder's epoch; ``in_range``: rows of a range of positions."""
+
+    def __init__(
+        self,
+        prepare: Callable[[Any], Prepared],
+        held: ColumnElement[bool],
+        in_range: ColumnElement[bool],
+        timers: Sequence[Any],
+    ) -> None:
+        self.marks = prepare(select(shard.c.history_bytes, shard.c.archived, shard.c.seq).where(held))
+        beyond = outcome.join(shard, and_(shard.c.shard == outcome.c.shard, outcome.c.id > shard.c.archived))
+        # Of EXISTS PostgreSQL may make a table of all outcomes beyond the marks, anew for each batch that goes.
+        one = (
+            select(outcome.c.id).select_from(beyond).where(outcome.c.timer_id == timer.c.id).limit(literal_column("1"))
+        )
+        waits = one.scalar_subquery().is_not(None)
+        ids = select(timer.c.id, waits.label("waits")).where(in_range).order_by(timer.c.due_ms, timer.c.seq)
+        self.ids_in_range = prepare(ids.limit(bindparam("limit")))
+        of_shard = batch.c.shard == bindparam("shard")
+        order = (batch.c.from_due_ms, batch.c.from_seq)
+        nth = func.row_number().over(partition_by=batch.c.lane, order_by=order).label("nth")
+        beyond_mark = select(batch.c.lane, *order, nth).where(of_shard, batch.c.id > bindparam("after")).subquery()
+        columns = (beyond_mark.c.lane, beyond_mark.c.from_due_ms, beyond_mark.c.from_seq)
+        self.floors = prepare(select(*columns).where(beyond_mark.c.nth == 1))
+        # As a condition the shard would have SQLite read all outcomes of the shard, by the index that begins with it,
+        # and PostgreSQL all from the highest id down.
+        of_it = case((outcome.c.shard == bindparam("shard"), outcome.c.id))
+        self.last_outcome = prepare(select(func.max(of_it)).where(outcome.c.timer_id.in_(timers)))
+        number: Any = bindparam("number", type_=BigInteger)
+        higher = case((shard.c.forgotten < number, number), else_=shard.c.forgotten)
+        self.forgotten = prepare(update(shard).where(held).values(forgotten=higher))

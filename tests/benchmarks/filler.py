@@ -1,0 +1,83 @@
+"""Fills a store past the engine, as the holder of a shard: rows, what is set aside, and settlements."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from celery_wheel.store.model import (
+    HOUR_MS,
+    ORIGIN,
+    REST,
+    SHARD_BITS,
+    Batch,
+    Change,
+    LaneState,
+    Message,
+    Move,
+    NewRow,
+    Outcome,
+    Position,
+    TallyKey,
+)
+from celery_wheel.store.ports import Store
+
+NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
+LEASE_MS = 3_000
+
+_PLACE = {"exchange": "", "exchange_type": "direct", "routing_key": "celery", "priority": None, "key": None}
+_EMPTY = {"expires_ms": None, "queue_expires_ms": None, "headers": b"{}", "properties": b"{}", "body": b"[[], {}, {}]"}
+_MESSAGE: dict[str, Any] = {"task": "bench.task", "queue": "celery", "created_ms": NOW, **_PLACE, **_EMPTY}
+
+
+class Filler:
+    def __init__(self, store: Store, shard: int = 0) -> None:
+        self.store, self.shard = store, shard
+        self._count = itertools.count(1)
+        self._settled = ORIGIN
+        epoch = store.acquire(shard, "bench", NOW, LEASE_MS)
+        assert epoch is not None, "a new store has no other holder"
+        self.epoch = epoch
+
+    def row(self, due_ms: int, **parts: Any) -> NewRow:
+        seq = self._seq()
+        name = str(uuid.UUID(int=seq << 80 | 7 << 76))
+        ids = {"envelope_id": name, "task_id": f"task-{name}", "eta_ms": due_ms}
+        return NewRow(seq, 0, due_ms, seq, NOW, Message(**{**_MESSAGE, **ids, **parts}))
+
+    def accept(self, rows: Sequence[NewRow]) -> None:
+        self._apply(rows=rows, tally=_tally(rows, 1))
+
+    def set_aside(self, rows: Sequence[NewRow], kind: str, at_ms: int) -> None:
+        """Rows that were accepted, and now are cancelled or rejected."""
+        moves = [Move(row.id, REST, at_ms, self._seq()) for row in rows]
+        outcomes = [Outcome(self._seq(), row.id, kind, "asked for", "somebody", at_ms) for row in rows]
+        self._apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
+
+    def settle(self, *to: Position, late_ms: int = 0) -> None:
+        """A settlement up to each of these positions, so long after its due time; all in one commit."""
+        batches, total = [], Counter[TallyKey]()
+        for position in to:
+            left = self.store.summary(self.shard, 0, self._settled, position)
+            at_ms = position.due_ms + late_ms
+            batches.append(Batch(self._seq(), 0, self._settled, position, 1, left.bytes, at_ms))
+            total.subtract(left.tally)
+            self._settled = position
+        self._apply(batches=batches, lanes=[LaneState(0, self._settled, self._settled)], tally=dict(total))
+
+    def _seq(self) -> int:
+        self._last = next(self._count) << SHARD_BITS | self.shard
+        return self._last
+
+    def _apply(self, **parts: Any) -> None:
+        self.store.apply(self.shard, self.epoch, Change(seq=self._last, **parts))
+
+
+def _tally(rows: Sequence[NewRow], sign: int) -> dict[TallyKey, int]:
+    found = Counter(
+        TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task) for row in rows
+    )
+    return {key: sign * count for key, count in found.items()}

@@ -1,0 +1,35 @@
+"""What benches and the processes beside them are set up with: an app, and a clock that can be moved.
+
+It imports no test server: the scheduler's memory and its start are measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_wheel import Celery
+from celery_wheel.timing import SystemClock
+
+#: Limits of an engine whose clock is moved: the watch that would call it wrong is told not to.
+NO_WATCH: dict[str, Any] = {"max_clock_skew_ms": 10**15}
+
+
+class MovedClock(SystemClock):
+    """This machine's clock, ahead or behind by what it was moved; both kinds of time move together."""
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.ahead_ms
+
+
+def make_app(broker: str, store: str, **settings: Any) -> Any:
+    app = Celery("bench", broker=broker, set_as_current=False)
+    app.conf.update(wheel_store=store, task_ignore_result=True, **settings)
+    return app

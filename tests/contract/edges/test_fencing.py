@@ -1,0 +1,198 @@
+"""Brokers that keep offsets: every verdict, adoption, fencing, and the proof that nothing was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_wheel.engine.port import BrokerOffset, Published, Verdict
+from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
+from celery_wheel.store.model import ORIGIN
+from tests.contract.edges.samples import BIG, EPOCH, SHARD, at, make_chunk, make_row, make_since
+
+
+def adopted(bench: Any, *lanes: int) -> Any:
+    edge = bench.edge()
+    assert edge.fences is True
+    edge.adopt(SHARD, EPOCH)
+    for lane in lanes or (0,):
+        edge.set_offset(SHARD, EPOCH, lane, ORIGIN)
+    return edge
+
+
+def test_a_new_shard_has_no_offsets(fencing: Any) -> None:
+    assert fencing.edge().adopt(SHARD, EPOCH) == {}
+
+
+def test_chunks_are_published_in_order_and_the_offset_moves(fencing: Any) -> None:
+    edge = adopted(fencing)
+    assert edge.publish(make_chunk(0, 3)) == Published(Verdict.PUBLISHED)
+    assert edge.publish(make_chunk(3, 5, number=2)) == Published(Verdict.PUBLISHED)
+    assert fencing.dispatched() == [1, 2, 3, 4, 5]
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}
+
+
+def test_an_empty_chunk_only_moves_the_offset(fencing: Any) -> None:
+    edge = adopted(fencing)
+    assert edge.publish(make_chunk(0, 9, [])).verdict is Verdict.PUBLISHED
+    assert edge.adopt(SHARD, EPOCH)[0].offset == at(9)
+
+
+def test_a_repeated_chunk_is_there_already_and_published_once(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.publish(make_chunk(0, 2))
+    assert edge.publish(make_chunk(0, 2)) == Published(Verdict.ALREADY)
+    edge.publish(make_chunk(2, 3, number=2))
+    assert edge.publish(make_chunk(0, 2)) == Published(Verdict.ALREADY)
+    assert fencing.dispatched() == [1, 2, 3]
+
+
+def test_an_offset_before_the_chunk_is_a_rollback(fencing: Any) -> None:
+    edge = adopted(fencing)
+    assert edge.publish(make_chunk(5, 6)) == Published(Verdict.ROLLED_BACK)
+    assert fencing.dispatched() == []
+    assert edge.adopt(SHARD, EPOCH)[0].offset == ORIGIN
+
+
+def test_an_offset_inside_the_chunk_is_treated_as_a_rollback(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.set_offset(SHARD, EPOCH, 0, at(5))
+    assert edge.publish(make_chunk(3, 9)).verdict is Verdict.ROLLED_BACK
+    assert fencing.dispatched() == []
+
+
+def test_a_lane_or_an_epoch_that_is_not_known_is_missing(fencing: Any) -> None:
+    edge = adopted(fencing)
+    assert edge.publish(make_chunk(0, 1, lane=1)) == Published(Verdict.MISSING)
+    assert edge.publish(make_chunk(0, 1, epoch=EPOCH + 1)) == Published(Verdict.MISSING)
+    assert fencing.dispatched() == []
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "adopt": lambda edge: edge.adopt(SHARD, EPOCH),
+    "set_offset": lambda edge: edge.set_offset(SHARD, EPOCH, 0, at(9)),
+    "drop_lanes": lambda edge: edge.drop_lanes(SHARD, EPOCH, [0]),
+    "verify": lambda edge: edge.verify(SHARD, EPOCH, 0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_newer_epoch_fences(fencing: Any, call: str) -> None:
+    edge = adopted(fencing)
+    fencing.produce(1)
+    token = edge.peek(SHARD, 1, BIG).token
+    fencing.edge().adopt(SHARD, EPOCH + 1)
+    with pytest.raises(Fenced):
+        CALLS[call](edge)
+    with pytest.raises(Fenced):
+        edge.trim(SHARD, EPOCH, token)
+    assert edge.publish(make_chunk(0, 1)) == Published(Verdict.FENCED)
+    assert fencing.dispatched() == []
+    assert fencing.edge().adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(ORIGIN)}
+    assert edge.depth(SHARD) == 1
+
+
+@pytest.mark.parametrize("call", ["set_offset", "drop_lanes", "verify"])
+def test_an_epoch_that_the_broker_does_not_know_must_adopt_anew(fencing: Any, call: str) -> None:
+    edge = fencing.edge()
+    fencing.edge().adopt(SHARD, EPOCH - 1)
+    with pytest.raises(OffsetLost):
+        CALLS[call](edge)
+
+
+def test_offsets_may_be_set_back_and_forth(fencing: Any) -> None:
+    edge = adopted(fencing)
+    for number in (9, 3):
+        edge.set_offset(SHARD, EPOCH, 0, at(number))
+    assert edge.publish(make_chunk(3, 4)).verdict is Verdict.PUBLISHED
+
+
+def test_lanes_have_offsets_of_their_own_and_closed_ones_are_forgotten(fencing: Any) -> None:
+    edge = adopted(fencing, 0, 1, 2)
+    edge.publish(make_chunk(0, 1, [make_row(1)], lane=1, since=make_since(1)))
+    edge.drop_lanes(SHARD, EPOCH, [1, 2, 77])
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN)}
+    assert edge.publish(make_chunk(1, 2, lane=1)).verdict is Verdict.MISSING
+    edge.set_offset(SHARD, EPOCH, 1, at(1))
+    assert edge.publish(make_chunk(1, 2, lane=1, number=2)).verdict is Verdict.PUBLISHED
+    edge.drop_lanes(SHARD, EPOCH, [])
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_cannot_get_to_a_queue_is_told_and_told_again(fencing: Any) -> None:
+    edge = adopted(fencing)
+    rows = [make_row(1), fencing.broken_row(2), make_row(3)]
+    published = edge.publish(make_chunk(0, 3, rows))
+    assert published.verdict is Verdict.PUBLISHED
+    assert published.failed.keys() == {2}
+    assert fencing.dispatched() == [1, 3]
+    assert edge.publish(make_chunk(0, 3, rows)) == Published(Verdict.ALREADY, published.failed)
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(3), published.failed)}
+    edge.publish(make_chunk(3, 4, number=2))
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(4))}
+
+
+def test_setting_the_offset_forgets_the_failures_and_since(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.publish(make_chunk(0, 1, [fencing.broken_row(1)], since=make_since(0)))
+    edge.set_offset(SHARD, EPOCH, 0, at(1))
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1))}
+
+
+def test_since_is_kept_beside_the_offset(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.publish(make_chunk(0, 2, since=make_since(0)))
+    assert edge.adopt(SHARD, EPOCH)[0].since == make_since(0)
+    edge.publish(make_chunk(0, 2, since=make_since(1)))
+    assert edge.adopt(SHARD, EPOCH)[0].since == make_since(0), "a repetition changes nothing"
+
+
+# -- verify ------------------------------------------------------------------------------------------------
+
+
+def test_the_last_chunk_is_the_confirmed_one_or_a_later_one(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.verify(SHARD, EPOCH, 0)
+    edge.publish(make_chunk(0, 1, number=1))
+    edge.publish(make_chunk(1, 2, number=2))
+    for confirmed in (2, 1, 0):
+        edge.verify(SHARD, EPOCH, confirmed)
+    with pytest.raises(OffsetLost):
+        edge.verify(SHARD, EPOCH, 3)
+
+
+def test_a_repeated_chunk_of_another_lane_does_not_set_the_last_one_back(fencing: Any) -> None:
+    edge = adopted(fencing, 0, 1)
+    edge.publish(make_chunk(0, 1, number=2))
+    edge.publish(make_chunk(0, 1, lane=1, number=1))
+    edge.verify(SHARD, EPOCH, 2)
+
+
+def test_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_one(fencing: Any) -> None:
+    edge = adopted(fencing)
+    edge.publish(make_chunk(0, 1, number=12))
+    edge.adopt(SHARD, EPOCH)
+    edge.verify(SHARD, EPOCH, 12)
+    edge.adopt(SHARD, EPOCH + 1)
+    edge.verify(SHARD, EPOCH + 1, 0)
+    edge.publish(make_chunk(1, 2, number=1, epoch=EPOCH + 1))
+    edge.verify(SHARD, EPOCH + 1, 1)
+
+
+# -- stores ------------------------------------------------------------------------------------------------
+
+
+def test_another_stores_offsets_are_never_adopted(fencing: Any) -> None:
+    if not hasattr(fencing, "other_store"):
+        return  # a test has one store
+    edge = adopted(fencing)
+    edge.set_offset(SHARD, EPOCH, 0, at(5))
+    for epoch in (EPOCH - 1, EPOCH, EPOCH + 1):
+        with pytest.raises(StoreConflict):
+            fencing.other_store().adopt(SHARD, epoch)
+    edge.verify(SHARD, EPOCH, 0)
+    assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}

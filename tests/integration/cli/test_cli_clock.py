@@ -1,0 +1,102 @@
+"""A scheduler without a second clock: its wall clock is stepped, which every face shows, and then accepted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+from kombu.transport.memory import Channel, Transport
+
+from celery_wheel import Celery
+from celery_wheel.broker import broker_for
+from celery_wheel.cli import wheel
+from celery_wheel.conf import Conf
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.runner import Runner
+from celery_wheel.service import open_store_of
+from celery_wheel.timing import SystemClock
+from tests.servers import wait_until
+
+
+class SteppedClock(SystemClock):
+    """This machine's clocks, the wall clock ahead."""
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+class Bench:
+    """Two shards in the memory transport, held in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = Celery("clocks", broker="memory://", set_as_current=False)
+        self.app.conf.update(wheel_store=f"sqlite:///{folder}/wheel.sqlite3", wheel_shards=2)
+        conf = Conf(self.app)
+        self.clock = SteppedClock()
+        self._store = open_store_of(conf)
+        self.runners = [
+            Runner(
+                Engine(shard, "here", self._store, broker_for(self.app, conf, self._store.uuid), self.clock),
+                lease_ms=2_000,
+                poll_ms=20,
+            )
+            for shard in range(2)
+        ]
+        for runner in self.runners:
+            runner.start()
+
+    def __call__(self, *arguments: str) -> Result:
+        context = CLIContext(app=self.app, no_color=True, workdir=None, quiet=False)
+        found = CliRunner().invoke(wheel, arguments, obj=context)
+        assert isinstance(found.exception, SystemExit | None), found.exc_info
+        return found
+
+    def disputed_ms(self) -> list[int | None]:
+        return [one["disputed_ms"] for one in json.loads(self("clock", "--json").stdout)["clocks"]]
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.stop()
+        self._store.close()
+        self.app.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    yield found
+    found.close()
+    Channel.queues.clear()
+    Transport.global_state.clear()
+
+
+def test_a_step_is_shown_everywhere_until_it_is_accepted(bench: Bench) -> None:
+    wait_until(lambda: bench.disputed_ms() == [0, 0], "both shards have a holder")
+    shown = bench("clock")
+    assert shown.exit_code == 0
+    assert shown.stdout.count("agrees with due time") == 2
+    assert bench("clock", "accept").exit_code == 3, "there is nothing to accept"
+    bench.clock.ahead_ms = 30_000
+    began_s = time.monotonic()
+    wait_until(lambda: bench.disputed_ms() == [30_000, 30_000], "the step is seen")
+    assert time.monotonic() - began_s < 20
+    shown = bench("clock")
+    assert shown.exit_code == 3
+    assert "30 s ahead of due time" in shown.stdout
+    for command in ("clock", "status", "doctor"):
+        said = " ".join(bench(command).stdout.replace("│", " ").split())
+        assert "wheel clock accept" in said, said
+    accepted = bench("clock", "accept", "--reason", "the host had started with a wrong clock")
+    assert (accepted.exit_code, accepted.stdout) == (0, "due time follows the wall clock now\n")
+    wait_until(lambda: bench.disputed_ms() == [0, 0], "due time follows")
+    assert json.loads(bench("clock", "accept", "--json").stdout) == {"answer": "agreed"}

@@ -1,0 +1,315 @@
+"""Lanes: idle ones cost a round nothing, and are closed after a while without anything getting lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from celery_wheel.engine.context import run_round
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.lane import Lane
+from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.errors import BrokerError, InvariantBroken
+from celery_wheel.store.model import ORIGIN, Position, Row
+from tests.unit.engine.conftest import Rig
+
+IDLE_MS = 60_000
+
+
+def limited(names: int, **limits: int) -> Rig:
+    """A shard of which so many queues were limited once, each with a row that had to wait, and that is empty now."""
+    rates = {f"q{n}": Rate(1, 100) for n in range(names)}
+    rig = Rig(Limits(rates=rates, lane_idle_ms=IDLE_MS, **limits))
+    for n in range(names):
+        for nth in range(3):
+            rig.send(f"{n} {nth}", 0, queue=f"q{n}", routing_key=f"q{n}")
+    while len(rig.pushed) < 3 * names:
+        rig.run()
+        rig.pass_time(50)
+    rig.run(rounds=2)
+    return rig
+
+
+def looked_at(rig: Rig) -> int:
+    """How often an idle round asks a lane for anything."""
+    with mock.patch.object(Lane, "next_due_ms", autospec=True, side_effect=Lane.next_due_ms) as asked:
+        rig.run("prefetch", "dispatch", "settle")
+        rig.engine.wait_ms()
+    return asked.call_count
+
+
+def test_lanes_that_are_empty_again_cost_a_round_nothing() -> None:
+    few, many = limited(2), limited(60)
+    assert many.engine.state is not None
+    assert len(many.engine.state.lanes.all) == 61
+    assert looked_at(many) == looked_at(few)
+
+
+def test_a_lane_wakes_when_a_row_is_to_wait_in_it() -> None:
+    rig = limited(2)
+    state = rig.engine.state
+    assert state is not None
+    assert list(state.lanes.awake) == [0]
+    for nth in range(3):
+        rig.send(f"later {nth}", 0, queue="q1", routing_key="q1")
+    rig.run(rounds=2)
+    assert [lane.place for lane in state.lanes] == [None, ("queue", "q1")]
+    for _ in range(6):
+        rig.pass_time(100)
+        rig.run()
+    assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+    assert list(state.lanes.awake) == [0]
+
+
+class TestClose:
+    def closed(self, names: int = 3) -> Rig:
+        rig = limited(names)
+        rig.pass_time(IDLE_MS - 10_000)
+        rig.run("tend", "keep_house")
+        assert len(rig.store.lanes(0)) == names + 1, "not before their time"
+        rig.pass_time(10_000)
+        rig.run("tend", "keep_house")
+        return rig
+
+    def test_lanes_that_were_idle_for_long_leave_memory_store_and_broker(self) -> None:
+        rig = self.closed()
+        state = rig.engine.state
+        assert state is not None
+        assert [lane.lane for lane in rig.store.lanes(0)] == list(state.lanes.all) == [0]
+        assert set(rig.server.keys.fence.offsets) == {0}
+
+    def test_the_next_holder_sees_no_rollback(self) -> None:
+        rig = self.closed()
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(5_000)
+        rig.run(rounds=3)
+        assert rig.engine.stats.rollbacks == 0
+        assert len(rig.pushed) == 9
+
+    def test_a_crash_before_the_broker_forgets_them_is_made_up_for_by_the_next_holder(self) -> None:
+        rig = limited(3)
+        rig.pass_time(IDLE_MS)
+        for step in rig.engine.keep_house():
+            if step == "applied":
+                break
+        assert len(rig.server.keys.fence.offsets) == 4
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(5_000)
+        rig.run(rounds=3)
+        assert set(rig.server.keys.fence.offsets) == {0}
+        assert rig.engine.stats.rollbacks == 0
+
+    def test_a_broker_that_does_not_answer_then_ends_no_state(self) -> None:
+        rig = limited(3)
+        rig.pass_time(IDLE_MS)
+        with mock.patch.object(rig.broker, "drop_lanes", side_effect=BrokerError("away")):
+            rig.run("tend", "keep_house")
+        assert rig.engine.state is not None
+        assert len(rig.store.lanes(0)) == 1
+
+    def test_rows_of_a_closed_lane_have_left(self) -> None:
+        """They are found in the history: a cancel comes too late, and they can be replayed."""
+        rig = self.closed()
+        moved = next(one for one in rig.disk.shard(0).rows.values() if one.row.lane > 0)
+        number, row_id = "00000000-0000-4000-8000-000000000001", moved.row.id
+        task_id = rig.task_id(row_id)
+        rig.store.ask(0, "cancel", json.dumps({"task_ids": [task_id], "id": number}).encode())
+        rig.run("ingest")
+        assert rig.store.answer(number) == {task_id: "too_late"}
+        replay = number[:-1] + "2"
+        rig.store.ask(0, "replay", json.dumps({"rows": [str(row_id)], "id": replay}).encode())
+        rig.run(rounds=2)
+        assert rig.store.answer(replay) == {str(row_id): "done"}
+        assert rig.pushed.count(task_id) == 2
+
+    def test_a_place_has_another_lane_when_rows_come_after_that(self) -> None:
+        rig = limited(1)
+        (before,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
+        rig.pass_time(IDLE_MS)
+        rig.run("tend", "keep_house")
+        for nth in range(3):
+            rig.send(f"later {nth}", 0, queue="q0", routing_key="q0")
+        rig.run(rounds=2)
+        (after,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
+        assert after > before
+        for _ in range(6):
+            rig.pass_time(100)
+            rig.run()
+        assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+
+    def test_nothing_is_remembered_of_closed_lanes(self) -> None:
+        """A place that is limited now and then has a lane of another number each time."""
+        rig = self.closed()
+        state = rig.engine.state
+        assert state is not None
+        assert set(state.window._weights) <= {0}
+
+    def test_a_lane_that_wakes_meanwhile_stays(self) -> None:
+        rig = limited(1)
+        rig.pass_time(IDLE_MS)
+        rig.run("tend")
+        for nth in range(3):
+            rig.send(f"later {nth}", 0, queue="q0", routing_key="q0")
+        rig.run("ingest")
+        steps = rig.engine.keep_house()
+        while next(steps) != "idle lanes found":
+            pass
+        rig.run("dispatch")
+        assert list(steps)
+        assert len(rig.store.lanes(0)) == 2
+        rig.pass_time(500)
+        rig.run(rounds=6)
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda lane: lane.reserve(Position(10, 1)),
+        lambda lane: lane.settled(Position(11, 0)),
+        lambda lane: [lane.take_doubtful([], Position(11, 0)), lane.take({}, 0, 1, 1)],
+    ],
+    ids=["reserve before the watermark", "settle after the watermark", "take twice"],
+)
+def test_a_lane_that_is_not_as_it_must_be_says_so(misuse: Callable[[Lane], object]) -> None:
+    lane = Lane(0, watermark=Position(10, 1))
+    with pytest.raises(InvariantBroken):
+        misuse(lane)
+
+
+def test_a_broken_invariant_ends_the_state_and_not_the_process() -> None:
+    rig = Rig()
+    rig.send("a", 0)
+    rig.run("tend", "ingest", "prefetch")
+    state = rig.engine.state
+    assert state is not None
+    state.lanes[0].horizon = ORIGIN  # memory says that it has less than it takes
+    rig.run("dispatch")
+    assert (rig.engine.state, rig.engine.stats.guard_trips, rig.pushed) == (None, 1, [])
+    rig.run(rounds=3)
+    assert rig.pushed == ["a"]
+
+
+def test_people_are_told_once_that_a_state_ended(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Each activity that was under way finds its epoch over."""
+    rig.run()
+    rig.send("a", 0)
+    rounds = [rig.engine.ingest(), rig.engine.keep_house()]
+    while next(rounds[0]) != "reserved":
+        pass
+    assert rig.store.acquire(0, "two", rig.clock.now_ms() + 10_000, 2_000)
+    caplog.clear()
+    for steps in rounds:
+        run_round(steps)
+    ended = [record.levelname for record in caplog.records if "is adopted anew" in record.getMessage()]
+    assert ended == ["ERROR"]
+
+
+class TestShares:
+    """Of the window each lane has its share: none is kept out by what waits in another."""
+
+    def gate(self, rig: Rig, kind: str) -> None:
+        rig.store.ask(0, kind, json.dumps({"gates": ["queue:mail"]}).encode())
+        rig.run("ingest")
+
+    def paused(self, limits: Limits, body: bytes = b"body") -> Rig:
+        """A shard with 200 tasks that are due and paused, and 60 that are due in 20 s and are not."""
+        rig = Rig(limits)
+        rig.run()
+        self.gate(rig, "pause")
+        for n in range(200):
+            rig.send(f"paused {n}", 0, queue="mail", routing_key="mail", body=body)
+        rig.run(rounds=10)
+        for n in range(60):
+            rig.send(f"open {n}", 20_000, body=body)
+        rig.run(rounds=10)
+        assert rig.pushed == []
+        return rig
+
+    @pytest.mark.parametrize(
+        "limits",
+        [Limits(window_bytes=200_000, load_bytes=50_000), Limits(window_count=100, load_count=50)],
+        ids=["bytes", "count"],
+    )
+    def test_a_paused_queue_keeps_nothing_out_that_becomes_due(self, limits: Limits) -> None:
+        rig = self.paused(limits, b"x" * 2_000)
+        state = rig.engine.state
+        assert state is not None
+        assert len(state.window.rows) <= limits.window_count
+        assert state.window.bytes <= limits.window_bytes
+        rig.pass_time(20_000)
+        rig.run(rounds=10)
+        assert rig.pushed == [f"open {n}" for n in range(60)]
+
+    def test_many_lanes_that_are_over_their_share_are_cut_in_one_pass(self) -> None:
+        """All are, when another awakes: a pass for each held up the shard for longer than its lease."""
+
+        class Rows(dict[int, Row]):
+            passes = 0
+
+            def values(self) -> Any:
+                self.passes += 1
+                return super().values()
+
+        rig = limited(60)
+        state = rig.engine.state
+        assert state is not None
+        for nth in range(5):
+            for n in range(60):
+                rig.send(f"{n} more {nth}", 0, queue=f"q{n}", routing_key=f"q{n}")
+        rig.run("ingest", "dispatch")
+        state.window.max_count = 300
+        state.window.rows = rows = Rows(state.window.rows)
+        assert state.window.evict(state.lanes) > 60
+        assert rows.passes == 1
+
+    def test_what_is_due_again_does_not_wait_for_room_in_the_main_lane(self) -> None:
+        rig = self.paused(Limits(window_count=100, load_count=50))
+        self.gate(rig, "resume")
+        rig.run(rounds=60)
+        assert rig.pushed == [f"paused {n}" for n in range(200)]
+
+
+def test_gates_are_read_while_lanes_open(rig: Rig) -> None:
+    """A pause that ends slowly counts what waits in each lane; dispatch opens one meanwhile."""
+    rig.run()
+    state, count = rig.engine.state, rig.store.count
+    assert state is not None
+
+    def counting(*args: object) -> int:
+        with state.lock:
+            state.lanes.wake(state.lanes.for_place(("queue", f"q{len(state.lanes.all)}")))
+        return count(*args)  # type: ignore[arg-type]
+
+    number = "00000000-0000-4000-8000-000000000001"
+    rig.store.ask(0, "pause", json.dumps({"gates": ["all:"]}).encode())
+    rig.run("ingest")
+    rig.store.ask(0, "resume", json.dumps({"gates": ["all:"], "per_ms": 1_000, "id": number}).encode())
+    with mock.patch.object(rig.store, "count", counting):
+        rig.run("ingest")
+    assert rig.store.answer(number) == {"all:": "done"}
+
+
+def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
+    """One that another unit opened may be settled further by the time that this one commits."""
+    rig.send("first", 0)
+    rig.run()
+    state = rig.engine.state
+    assert state is not None
+    with state.active():
+        lane = state.lanes._open(None)
+        state.lanes.wake(lane)
+        work = UnitOfWork(state, rig.clock.now_ms())
+        work.save(state.lanes[0])
+        work.reserve()
+    assert [one.lane for one in work.change.lanes] == [0]
+
+
+def test_limits_say_when_lanes_close() -> None:
+    assert replace(Limits(), lane_idle_ms=1).lane_idle_ms == 1
+    assert Limits().lane_idle_ms >= Limits().rollback_window_ms
