@@ -86,6 +86,7 @@ class Engine:
         self.wanted = True
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None while another may hold the shard
         self._stands_by = False
+        self._changing = threading.Lock()  #: held while ``state`` is compared and changed
         self._quiet_until_ms = clock.monotonic_ms()
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
@@ -206,8 +207,10 @@ class Engine:
 
     def _drop(self, state: ShardState, reason: str) -> None:
         state.end(reason)
-        if self.state is state:
-            self.state = None
+        with self._changing:  # another thread may have ended it too, and the next state may be there by now
+            ended_here = self.state is state
+            self.state = None if ended_here else self.state
+        if ended_here:
             self._ctx.broker.leave(self.shard, state.epoch)
 
     # -- tend --------------------------------------------------------------------------------------
@@ -297,7 +300,8 @@ class Engine:
         yield "state made"
         self._renewed(state, lease_until_ms)
         self.stats.add(adoptions=1, rollbacks=adoption.rollbacks)
-        self.state = state
+        with self._changing:
+            self.state = state
         self._stands_by = False
         ctx.wake.set()
         ctx.unannounced.set()

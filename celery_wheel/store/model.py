@@ -30,34 +30,27 @@ SHARD_BITS = 8
 REST = -1
 
 MAX_SEQ = 2**63 - 1
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 #: Raised by every change of the tables (``schema``); a store carries the version it was made or migrated with.
 SCHEMA_VERSION = 1
 
 #: Commands in the inbox, see ``celery_wheel.engine.intake.inbox``.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
-PAUSE, RESUME = "pause", "resume"
-ACCEPT_CLOCK = "accept_clock"
+PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 
 #: States of a bulk load; only an open load can be aborted; a committed load is done once all of it is accepted.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
-
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
 
 #: Kinds of outcomes after which a row can be requeued.
 SET_ASIDE = ("rejected", "expired", "parked")
-
-#: A kind of watch, see ``Watch``.
-UNANNOUNCED = "unannounced"
-
 #: Outcomes of a message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
 
-#: Kinds of a row's claim on a key: the key completes the row; or the row is the only pending one of the key.
-WATCH, UNIQUE = "watch", "unique"
+#: Kinds of a row's claim: a key completes the row; it is the only pending row of a key; without a key, see ``Watch``.
+WATCH, UNIQUE, UNANNOUNCED = "watch", "unique", "unannounced"
 
 
 class Position(NamedTuple):
