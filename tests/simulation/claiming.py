@@ -155,7 +155,7 @@ class Claiming:
             return
         reasons = {one.timer_id: f"{one.kind}: {one.reason}" for one in data.outcomes}
         kind, _, reason = reasons[row_id].partition(": ")
-        if reason.startswith("another task is waiting"):
+        if reason.startswith("another task with the unique key"):
             self.counts[f"{kind}, another waits"] += 1
             if not others.keys() & waited:
                 raise self._violation(f"{message.task_id} was set aside, and nobody waited for {message.unique}")

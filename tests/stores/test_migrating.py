@@ -14,7 +14,8 @@ from sqlalchemy import Connection, inspect, update
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store import migrate, migrate_store
-from celery_wheel.store.schema import SCHEMA_VERSION, gate, meta
+from celery_wheel.store.model import SCHEMA_VERSION
+from celery_wheel.store.schema import gate, meta
 from celery_wheel.store.sql import SqlStore
 from tests.stores.backends import SqlBackend
 from tests.stores.samples import NOW, Holder

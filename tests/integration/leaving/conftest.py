@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,8 @@ import pytest
 
 from celery_wheel import Celery
 from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.claim import claim
+from celery_wheel.errors import StoreConflict
 from tests.integration.leaving.leaving_project import QUEUES
 from tests.rabbit import RabbitServer
 from tests.servers import PATIENCE_S, RedisServer, wait_until
@@ -180,3 +182,12 @@ def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[Stack]:
     found = Stack(tmp_path, redis_server.url)
     yield found
     found.close()
+
+
+def claimed(app: Any, shards: Iterable[int]) -> bool:
+    """Claim the broker for the app's store; False while a holder of the other store was seen lately."""
+    try:
+        claim(app, shards)
+    except StoreConflict:
+        return False
+    return True

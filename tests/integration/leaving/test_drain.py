@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.claim import claim
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.leaving import Drained, drain, import_, open_for_leaving, to_broker, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.handover import SqlHandover
-from tests.integration.leaving.conftest import HERE, Stack, waiting
+from tests.integration.leaving.conftest import HERE, Stack, claimed, waiting
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer, wait_until
 
@@ -107,7 +106,7 @@ def shard_of(task_id: str) -> int:
 
 
 def test_workers_that_know_no_wheel_run_what_was_handed_over_when_it_is_due(stack: Stack) -> None:
-    filled(stack, 20, in_s=8)
+    filled(stack, 20, in_s=15)
     send(stack, "overdue", 0.05)
     done = drained(stack, to_broker=True)
     assert (done.moved, done.due) == (20, 1)
@@ -272,7 +271,8 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     for _ in range(2):
         found = import_(stack.app, file)
         assert (found.put + found.known, found.bad_count, found.missing) == (22, 0, 0)
-    claim(stack.app, range(3))  # the offsets in Redis are the first store's
+    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
+    wait_until(lambda: claimed(stack.app, range(3)), "the broker is free")
     stack.beat()
     stack.worker()
     tags = [f"task {n}" for n in range(20)] + ["packed", "pickled"]

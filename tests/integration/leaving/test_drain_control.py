@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from celery_wheel.claim import claim
 from celery_wheel.leaving import drain, import_, open_for_leaving
 from celery_wheel.store import open_store
-from tests.integration.leaving.conftest import Stack
+from tests.integration.leaving.conftest import Stack, claimed
 from tests.integration.leaving.test_drain import drained, pending, queued, send
 from tests.servers import wait_until
 
@@ -45,7 +44,8 @@ def test_claims_and_options_come_along_in_a_file(redis_stack: Stack, tmp_path: P
         assert store.watchers(0, "unique", ["one"]) == []
     stack.app.conf.wheel_store = stack.settings["wheel_store"] = f"sqlite:///{tmp_path}/other.sqlite3"
     import_(stack.app, file)
-    claim(stack.app, [0])  # the offsets in Redis are the first store's
+    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
+    wait_until(lambda: claimed(stack.app, [0]), "the broker is free")
     stack.beat()
     with closing(open_store(stack.app.conf.wheel_store, create=True)) as other:
         wait_until(lambda: other.find(0, [task_id]), "it is taken in")

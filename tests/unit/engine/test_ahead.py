@@ -42,7 +42,7 @@ def in_doubt(rig: RabbitRig) -> None:
     rig.send_in("due later", eta_ms=rig.clock.now_ms() + 120_000)
     rig.run("tend", "ingest", "prefetch")
     for step in rig.engine.dispatch():
-        if step == "settled":
+        if step == "applied":
             break
     rig.limits = replace(rig.limits, ahead_ms=0)
     wheel = rig.rabbit.wheel
