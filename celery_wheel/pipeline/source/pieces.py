@@ -114,7 +114,7 @@ def of_ids(after: int, upto: int, offsets: Iterable[LaneOffset]) -> tuple[str, W
     """Pending rows by id, in (after, upto]: FROM and WHERE. Of a lane that is not in ``offsets`` all rows wait."""
     rows = ", ".join(f"({one.shard}, {one.lane}, {one.offset.due_ms}, {one.offset.seq}, {one.last})" for one in offsets)
     source = f"""wheel_timer t LEFT JOIN (
-        WITH offset (shard, lane, due_ms, seq, last) AS (VALUES {rows}) SELECT * FROM offset
+        WITH lane_offset (shard, lane, due_ms, seq, last) AS (VALUES {rows}) SELECT * FROM lane_offset
     ) h ON h.shard = t.shard AND h.lane = t.lane"""
     where = Where().add("t.id > ? AND t.id <= ?", after, upto).add("t.lane >= 0")
     return source, where.add("h.shard IS NULL OR ((t.due_ms, t.seq) > (h.due_ms, h.seq) AND t.seq <= h.last)")
