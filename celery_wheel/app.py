@@ -132,7 +132,7 @@ def _diverts(app: Any, call: dict[str, Any]) -> bool:
 
 
 def _as_taken(function: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the function takes by position, and by name the positions for which it has no room.
+    """Return the arguments to pass by position, and those to pass by name where it takes no more.
 
     An app's class may well override ``send_task(self, name, args=None, kwargs=None, **options)``.
     """

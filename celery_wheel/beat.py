@@ -9,7 +9,7 @@
 Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entry either:
 a standby sets the base scheduler up when it takes over, and so goes on from what the former holder has saved.
 
-What the base scheduler has saved in a file (``celerybeat-schedule``) may be damaged by then. It is moved aside, with a
+The file of the base scheduler (``celerybeat-schedule``) may be damaged by then. It is moved aside, with a
 line in the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
 
 The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none, and a

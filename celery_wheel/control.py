@@ -7,7 +7,7 @@
     Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a verdict
                     pause, resume, accept_clock
 
-What acts is a request to the holders of the shards (``celery_wheel.requests``): it says for certain what became of it;
+Each action is a request to the holders of the shards (``celery_wheel.requests``): its result is certain;
 or it is put into a transaction of the caller's, for a ``Pending`` verdict (``celery_wheel.transaction``).
 """
 

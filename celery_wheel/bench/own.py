@@ -1,4 +1,4 @@
-"""What a measurement makes for itself and removes in the end: an app, a store and queues that nobody else has.
+"""A measurement's own app, store and queues, which it makes and removes.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What an installation can do: tasks in and out at once, on its own broker and beside its own store.
+"""The rates of an installation: tasks in and out at once, on its own broker and beside its own store.
 
 ::
 

@@ -72,7 +72,7 @@ class Columns:
 
 
 class _Called(NamedTuple):
-    """What rows with the same task, queue and priority have in common."""
+    """The options that rows of one task, queue and priority share."""
 
     name: str
     task: Any
