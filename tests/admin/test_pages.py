@@ -299,7 +299,7 @@ def test_a_store_that_was_replaced_is_opened_anew(viewer: Client, store: SqlStor
 def test_a_store_that_has_other_shards_now_is_opened_anew(
     viewer: Client, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_wheel.control.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("celery_wheel.requests.process_store.LOOK_EVERY_S", 0)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("never") == 2
     store.maintenance.reshard(5, lambda key, task_id, shards: 0, NOW)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("never") == 5
