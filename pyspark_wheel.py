@@ -1,4 +1,4 @@
-"""By this name Spark finds the data source ``wheel`` by itself; see ``celery_wheel.pipeline.source``."""
+"""The module by whose name Spark discovers the data source ``wheel``; see ``celery_wheel.pipeline.source``."""
 
 from celery_wheel.pipeline.source import WheelDataSource as DefaultSource
 

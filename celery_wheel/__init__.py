@@ -1,6 +1,6 @@
 """Durable countdown, eta and retry for Celery: a hierarchical timing wheel in beat.
 
-Importing this package imports nothing else; each name below is loaded when it is first used.
+Importing this package imports no other module; the first use of a name below imports the module that defines it.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
     from celery_wheel.control import wheel_of
     from celery_wheel.errors import NotCommitted, WheelUnavailable
-    from celery_wheel.requests.request import Pending
-    from celery_wheel.requests.verdicts import Completed, Verdict
+    from celery_wheel.requests.request import TransactionalRequest
+    from celery_wheel.requests.results import CommandResult, CompletionResult
 
 __version__ = "0.1.0"
 __all__ = [
     "Celery",
-    "Completed",
+    "CommandResult",
+    "CompletionResult",
     "NotCommitted",
-    "Pending",
-    "Verdict",
+    "TransactionalRequest",
     "WheelUnavailable",
     "__version__",
     "install",
     "wheel_of",
 ]
 
-_HOME = {
+_MODULES = {
     "Celery": "celery_wheel.app",
+    "CommandResult": "celery_wheel.requests.results",
+    "CompletionResult": "celery_wheel.requests.results",
+    "NotCommitted": "celery_wheel.errors",
+    "TransactionalRequest": "celery_wheel.requests.request",
+    "WheelUnavailable": "celery_wheel.errors",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
-    "Completed": "celery_wheel.requests.verdicts",
-    "Verdict": "celery_wheel.requests.verdicts",
-    "Pending": "celery_wheel.requests.request",
-    "NotCommitted": "celery_wheel.errors",
-    "WheelUnavailable": "celery_wheel.errors",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,22 +4,22 @@
 
     apply_async · retry · canvas · beat · celery call
                       │
-                  send_task ── no delay, wheel=False, past, too near, other broker ──► Celery, untouched
+                  send_task ── no delay, wheel=False, past, too near, other broker ──► Celery, unchanged
                       │
-              countdown or eta ──► one instant, as a HeldEta ──► Celery's send_task ──► interception
+              countdown or eta ──► one instant, as a WheelEta ──► Celery's send_task ──► interception
 
-1. Only calls with a countdown or an eta are touched, and those that ask to be transactional. Whatever stays with
-   Celery is handed on as it came: a past eta runs at once, with its eta, as ever.
-2. The id of a task that waits is a UUIDv7, unless the caller chose one.
-3. ``wheel=`` is taken out here, from wherever a call gets its options: apply_async, signatures, retry, beat entries.
-4. ``install`` gives the app a subclass of its own class. So it also works on an app that was used before, twice is
-   once, and the app remains what it is when it is pickled for another process. A ``send_task`` of the project's own
-   class gets what the caller gave, as it was given, but for a delay that the wheel takes: that is an instant there.
-5. The app's workers have a step more, which does nothing unless ``wheel_rescue`` is set (``celery_wheel.rescue``).
-   Where it is set, what ``wheel=False`` leaves to Celery is marked, or a worker would rescue it.
+1. Only delayed calls (with a countdown or an eta) and transactional calls change. All other calls pass to Celery
+   unchanged: a task with a past eta runs at once, with its eta.
+2. The id of a delayed task is a UUIDv7, unless the caller chose one.
+3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries.
+4. ``install`` sets the app's class to a subclass of the class that it has. So ``install`` also works on an app that was
+   used before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class
+   gets the caller's arguments in their form, except a delay for the wheel, which is an instant there.
+5. The app's workers have an additional step, which acts where ``wheel_rescue`` is set
+   (``celery_wheel.producer.rescue``). There messages with ``wheel=False`` are marked, or a worker would rescue them.
 
-Not here: ``task_always_eager``, which never sends, messages that are published past ``send_task``, and an ``amqp`` or a
-sender that was replaced by something else: what is sent through those is Celery's.
+The app does not change ``task_always_eager``, which never sends, messages that are published without ``send_task``, and
+messages of an ``amqp`` or a sender that the project has replaced.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
-from celery_wheel.eta import due, microseconds
-from celery_wheel.ids import uuid7
-from celery_wheel.interception import HeldEta, WheelAMQP, diverting, hold
-from celery_wheel.options import CallOptions, parse
-from celery_wheel.reach import reaches
-from celery_wheel.transaction import inbox_of, wanted
+from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.eta import due_time, epoch_us
+from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
+from celery_wheel.producer.options import CallOptions, parse
+from celery_wheel.producer.transaction import inbox_of, is_transactional
+from celery_wheel.values.ids import uuid7
 
 App = TypeVar("App")
 
-#: What a call of Celery's ``send_task`` may give by position.
+#: Arguments that Celery's ``send_task`` accepts by position.
 _POSITIONS = tuple(inspect.signature(celery.Celery.send_task).parameters)[1:-1]
 
 
 class WheelApp:
-    """Mixed into an app's class: ``send_task`` marks what is to wait, ``amqp`` diverts it."""
+    """Mixed into an app's class: ``send_task`` marks messages for the wheel, ``amqp`` diverts them."""
 
     @cached_property
     def amqp(self) -> Any:
@@ -62,61 +62,61 @@ class WheelApp:
 
     @property
     def wheel(self) -> Any:
-        """What waits, and what is to become of it: a ``celery_wheel.control.Wheel``."""
-        from celery_wheel.control import wheel_of  # with the store, which a producer does not need
+        """The ``celery_wheel.control.Wheel``, which queries and changes pending tasks."""
+        from celery_wheel.control import wheel_of  # imports the store, which a producer does not need
 
         return wheel_of(self)
 
-    def send_task(self, *given: Any, wheel: Any = None, **options: Any) -> Any:
-        """As Celery's, by position and by name; ``wheel`` is described in ``celery_wheel.options``."""
-        asked = parse(wheel)
-        call = {**dict(zip(_POSITIONS, given, strict=False)), **options}
-        if asked.native and _is_delayed(call) and Conf(self).rescue:
-            # A worker would else take it for the message of a producer that knows no wheel.
+    def send_task(self, *args: Any, wheel: Any = None, **options: Any) -> Any:
+        """Send a task as Celery does; ``wheel`` is described in ``celery_wheel.producer.options``."""
+        wheel_options = parse(wheel)
+        call = {**dict(zip(_POSITIONS, args, strict=False)), **options}
+        if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
+            # Without the mark a worker would rescue it, like the message of a producer without the wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
-        elif not asked.native and (_is_delayed(call) or asked.transactional):
-            held = self._held(call, asked)
-            if held is not None:
-                changes = {"eta": held, "task_id": call.get("task_id") or uuid7()}
+        elif not wheel_options.native and (_is_delayed(call) or wheel_options.transactional):
+            eta = self._wheel_eta(call, wheel_options)
+            if eta is not None:
+                changes = {"eta": eta, "task_id": call.get("task_id") or uuid7()}
                 if "countdown" in call:
                     changes["countdown"] = None
-                given = tuple(changes.pop(name, value) for name, value in zip_longest(_POSITIONS[: len(given)], given))
+                args = tuple(changes.pop(name, value) for name, value in zip_longest(_POSITIONS[: len(args)], args))
                 options.update(changes)
         send: Any = super().send_task  # type: ignore[misc]
-        given, named = _as_taken(send, given)
-        return send(*given, **named, **options)
+        args, named = _split_arguments(send, args)
+        return send(*args, **named, **options)
 
-    def _held(self, call: dict[str, Any], asked: CallOptions) -> HeldEta | None:
-        """The eta of a call that is to wait in the wheel; None if it is Celery's own affair."""
+    def _wheel_eta(self, call: dict[str, Any], options: CallOptions) -> WheelEta | None:
+        """Return the eta of a call for the wheel; None for a call that stays with Celery."""
         app: Any = self
         conf = Conf(app)
         now = app.now()
-        now_us = microseconds(now)
+        now_us = epoch_us(now)
         countdown, eta = call.get("countdown"), call.get("eta")
         diverts = conf.enabled and _diverts(app, call)
-        if asked.transactional or (conf.enabled and wanted(app, asked.transactional)):
+        if options.transactional or (conf.enabled and is_transactional(app, options.transactional)):
             inbox_of(app)
             if not diverts:
                 raise SettingError(
-                    "wheel_transactional needs wheel_enabled = True, a transport that the wheel serves, and the app's "
-                    "own broker; nothing was sent; with wheel={'transactional': False} it would be sent without regard "
-                    "to the transaction"
+                    "wheel_transactional needs wheel_enabled = True, a transport that the wheel supports, and the "
+                    "app's own broker; nothing was sent; wheel={'transactional': False} sends the task independently "
+                    "of the transaction"
                 )
-            # Also what is due by now: at once would be before the commit.
-            return hold(due(app, now, countdown, eta or now), now_us // 1000, asked)
+            # A task that is due now as well: to send it at once would be before the commit.
+            return WheelEta(due_time(app, now, countdown, eta or now), now_us // 1000, options)
         if not diverts:
             return None
-        at = due(app, now, countdown, eta)
-        if at.at_us <= now_us or at.at_us < now_us + conf.min_delay_ms * 1000:
+        due = due_time(app, now, countdown, eta)
+        if due.at_us <= now_us or due.at_us < now_us + conf.min_delay_ms * 1000:
             return None
-        return hold(at, now_us // 1000, asked)
+        return WheelEta(due, now_us // 1000, options)
 
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()
         base = vars(type(self)).get("_mixed_into")
         if base is None:
             return reduced
-        # A class that install made cannot be found by name in another process; the one below it can.
+        # Another process cannot import a class that install made by its name, but its base.
         function, (_, *args) = reduced
         return _restore, (function, (base, *args))
 
@@ -126,31 +126,31 @@ def _is_delayed(call: dict[str, Any]) -> bool:
 
 
 def _diverts(app: Any, call: dict[str, Any]) -> bool:
-    """Whether the wheel would get this call's message, if it is to wait."""
+    """Whether the wheel would get this call's message, if it is delayed."""
     producer = call.get("producer") or call.get("publisher")
-    return isinstance(app.amqp, WheelAMQP) and reaches(app, call.get("connection"), producer)
+    return isinstance(app.amqp, WheelAMQP) and is_eligible(app, call.get("connection"), producer)
 
 
-def _as_taken(function: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments to pass by position, and those to pass by name where it takes no more.
+def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments to pass by position, and those to pass by name because the function accepts no more.
 
-    An app's class may well override ``send_task(self, name, args=None, kwargs=None, **options)``.
+    An app's class may override ``send_task(self, name, args=None, kwargs=None, **options)``.
     """
-    if not 3 < len(given) <= len(_POSITIONS):  # name, args, kwargs: every override has those
-        return given, {}
+    if not 3 < len(args) <= len(_POSITIONS):  # every override has name, args, kwargs
+        return args, {}
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return given, {}
-    room = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY) - kinds.count(inspect.Parameter.VAR_KEYWORD)
-    return given[:room], dict(zip(_POSITIONS[room:], given[room:], strict=False))
+        return args, {}
+    count = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY) - kinds.count(inspect.Parameter.VAR_KEYWORD)
+    return args[:count], dict(zip(_POSITIONS[count:], args[count:], strict=False))
 
 
-#: By name, so that producers need not load what workers need; whether it does anything, the setting says.
-RESCUE = "celery_wheel.rescue:Rescue"
+#: A name, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the step on.
+RESCUE = "celery_wheel.producer.rescue:Rescue"
 
 
 class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types
-    """A drop-in for ``celery.Celery`` whose delayed tasks wait in the wheel."""
+    """A drop-in replacement for ``celery.Celery`` that schedules delayed tasks by the wheel."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -158,7 +158,7 @@ class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries n
 
 
 def install(app: App) -> App:
-    """Make an app's delayed tasks wait in the wheel; returns the app. Installing twice is installing once."""
+    """Schedule an app's delayed tasks by the wheel; returns the app. A second call changes nothing."""
     real: Any = getattr(app, "_get_current_object", lambda: app)()  # behind current_app's proxy
     if type(real) is celery.Celery:
         real.__class__ = Celery
@@ -178,13 +178,13 @@ def _divert(amqp: Any) -> Any:
     if not isinstance(amqp, WheelAMQP):
         _mix(WheelAMQP, amqp)
         sender = vars(amqp).get("send_task_message")
-        if sender is not None:  # made before
-            amqp.send_task_message = diverting(amqp.app, sender)
+        if sender is not None:  # the app was used before
+            amqp.send_task_message = divert_sender(amqp.app, sender)
     return amqp
 
 
 def _mix(mixin: type, thing: Any) -> Any:
-    """Give a thing a subclass of its own class, with the mixin before it; once."""
+    """Set a thing's class to a subclass with the mixin first, unless it has the mixin already."""
     if not isinstance(thing, mixin):
         thing.__class__ = _mixed(mixin, thing.__class__)
     return thing

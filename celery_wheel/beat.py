@@ -2,18 +2,18 @@
 
 ::
 
-    celery beat ── tick() ──► WheelMixin ──► the base scheduler (periodic entries, as ever)
+    celery beat ── tick() ──► WheelMixin ──► the base scheduler (periodic entries)
                                   │          only while this process holds shard 0
                                   └── WheelService: the engine's threads, with connections of their own
 
-Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entry either:
-a standby sets the base scheduler up when it takes over, and so goes on from what the former holder has saved.
+Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entries: a standby sets
+the base scheduler up at its takeover, and so continues from the state that the former holder has saved.
 
-The file of the base scheduler (``celerybeat-schedule``) may be damaged by then. It is moved aside, with a
-line in the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
+The file of the base scheduler (``celerybeat-schedule``) may be damaged by then. The takeover renames it, with a line in
+the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
 
 The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none, and a
-process that forks before has none to lose. ``close`` may come at any moment, twice, from a signal handler.
+process that forks before has none to lose. ``close`` may be called at any moment, twice, by a signal handler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from celery.beat import PersistentScheduler
@@ -30,48 +30,31 @@ from celery.utils.imports import symbol_by_name
 from celery_wheel.app import WheelApp
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
-from celery_wheel.service import WheelService
+from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store.place import read_url
 
 logger = logging.getLogger(__name__)
 
-#: A tick returns at least this often, so that an engine's failure and a takeover are seen soon.
+#: A tick returns at least this often, so that beat soon notices an engine's failure and a takeover.
 MAX_TICK_S = 0.5
 
-#: What Celery writes into a schedule file.
+#: The keys of Celery's schedule file.
 KEYS = frozenset(("entries", "tz", "utc_enabled", "__version__"))
 
-#: What the kinds of dbm below ``shelve`` append to its name.
+#: The suffixes that the kinds of dbm below ``shelve`` append to the file's name.
 SUFFIXES = (*PersistentScheduler.known_suffixes, ".pag", "-journal", "-shm", "-wal")
 
 
 class StartRefused(WheelError, click.ClickException):
-    """The scheduler cannot start; the command line prints why and exits with 1."""
+    """The scheduler cannot start; the command line prints the reason and exits with 1."""
 
 
-if TYPE_CHECKING:
-
-    class _Base:
-        """What the mixin uses of a Celery scheduler; celery carries no types."""
-
-        app: Any
-        info: str
-        _heap: Any
-        schedule_filename: str
-        persistence: Any
-
-        def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None: ...
-        def setup_schedule(self) -> None: ...
-        def tick(self, *args: Any, **kwargs: Any) -> float | None: ...
-        def should_sync(self) -> bool: ...
-        def close(self) -> None: ...
-
-else:
-    _Base = object
+#: A scheduler class of Celery comes after the mixin; celery carries no types.
+_Base: Any = object
 
 
-class WheelMixin(_Base):
-    """Goes before a scheduler class of Celery's."""
+class WheelMixin(_Base):  # type: ignore[misc]
+    """Mixed into a scheduler class of Celery: runs the engine, and the periodic entries while holding shard 0."""
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
         self._service = WheelService(app)
@@ -79,7 +62,7 @@ class WheelMixin(_Base):
         self._closing = False
         if not isinstance(app, WheelApp):
             logger.warning(
-                "this app is a plain Celery: its delayed tasks wait in workers; use celery_wheel.Celery or "
+                "this app is a plain Celery: workers hold its delayed tasks; use celery_wheel.Celery or "
                 "celery_wheel.install(app)",
                 extra={"action": "not_installed"},
             )
@@ -91,7 +74,7 @@ class WheelMixin(_Base):
         super().__init__(app, *args, lazy=True, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float | None:
-        """Serve beat: periodic entries while holding, and the engine's failure, if there was one."""
+        """Send the periodic entries that are due while holding shard 0; raise the engine's failure, if any."""
         if not self._service.started:
             self._service.start()
         self._service.raise_failure()
@@ -100,15 +83,15 @@ class WheelMixin(_Base):
             self._set_periodic(holds)
         if not holds:
             return MAX_TICK_S
-        wait_s = super().tick(*args, **kwargs)
+        wait_s: float | None = super().tick(*args, **kwargs)
         return min(wait_s, MAX_TICK_S) if wait_s else wait_s
 
     def _set_periodic(self, on: bool) -> None:
         self._periodic = on
         if on:
-            self._heap = None  # another holder may have run entries since: their times are in the schedule anew
+            self._heap = None  # another holder may have sent entries since: the schedule has their new times
             if isinstance(self, PersistentScheduler):
-                set_aside_if_unusable(self.schedule_filename, self.persistence)
+                rename_if_unusable(self.schedule_filename, self.persistence)
             self.setup_schedule()
         else:
             super().close()
@@ -125,16 +108,16 @@ class WheelMixin(_Base):
             super().close()
 
     @property
-    def info(self) -> str:  # type: ignore[override]  # a property in Celery's class as well
-        """Lines for the banner."""
+    def info(self) -> str:
+        """The lines of beat's banner."""
         conf = Conf(self.app)
         url = read_url(conf.store).difference_update_query(("password", "sslpassword", "options"))
         store = url.render_as_string(hide_password=True)
         return f"    . wheel -> {store} (namespace {conf.namespace})\n{super().info}"
 
 
-def set_aside_if_unusable(path: str, shelve: Any) -> None:
-    """Rename a schedule file that Celery could not go on from, with its siblings. Raises OSError if that fails."""
+def rename_if_unusable(path: str, shelve: Any) -> None:
+    """Rename a schedule file, and its siblings, that Celery cannot use. Raises OSError if that fails."""
     found = [suffix for suffix in SUFFIXES if os.path.lexists(path + suffix)]
     if not found:
         return
@@ -142,22 +125,22 @@ def set_aside_if_unusable(path: str, shelve: Any) -> None:
         with shelve.open(path, flag="r") as stored:
             _check_stored(dict(stored))
     except Exception as error:
-        aside = f"{path}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        new_path = f"{path}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         for suffix in found:
-            os.replace(path + suffix, aside + suffix)
+            os.replace(path + suffix, new_path + suffix)
         logger.error(
-            "beat: the schedule file %s cannot be used (%s: %s) and was moved to %s; when each periodic entry last ran "
-            "is lost: intervals count from now, and what became due while no scheduler ran is not made up for",
+            "beat: the schedule file %s cannot be used (%s: %s) and was renamed to %s; the times at which periodic "
+            "entries last ran are lost: intervals count from now, and entries that became due meanwhile are skipped",
             path,
             type(error).__name__,
             error,
-            aside,
-            extra={"action": "schedule_set_aside", "path": path, "aside": aside},
+            new_path,
+            extra={"action": "schedule_renamed", "path": path, "new_path": new_path},
         )
 
 
 def _check_stored(stored: dict[str, Any]) -> None:
-    """Raise for what would end Celery's scheduler, or keep an entry from ever being due."""
+    """Raise for a value that would end Celery's scheduler, or prevent an entry from ever being due."""
     if missing := KEYS - stored.keys():
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     if not isinstance(stored["utc_enabled"], bool):

@@ -1,14 +1,14 @@
-"""``app.wheel``: what waits in an app's wheel, and what is to become of it; for Python, the CLI and the admin.
+"""``app.wheel``: queries and commands for an app's pending tasks, for Python, the CLI and the admin.
 
 ::
 
-    Queries         pending, counts, get, find, history, outcomes, batches,      from the store, whoever runs
-                    forecast, status, gates
-    Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a verdict
+    Queries         pending, counts, get, find, history, outcomes, batches,      from the store, also without a
+                    forecast, status, gates                                      scheduler
+    Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a result
                     pause, resume, accept_clock
 
-Each action is a request to the holders of the shards (``celery_wheel.requests``): its result is certain;
-or it is put into a transaction of the caller's, for a ``Pending`` verdict (``celery_wheel.transaction``).
+A command is a request to the holders of the shards (``celery_wheel.requests``), with a definite result; or it is part
+of the caller's transaction and returns a ``TransactionalRequest`` (``celery_wheel.producer.transaction``).
 """
 
 from __future__ import annotations
@@ -17,45 +17,54 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from celery_wheel.conf import Conf
-from celery_wheel.queries import Queries, now_ms
+from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests.arguments import (
     MAX_OVER_S,
-    How,
+    CommandOptions,
+    GateOptions,
+    RequestOptions,
     TaskLike,
     Tasks,
-    Which,
-    Who,
-    check_at_once,
+    attribution,
     gate_name,
     ids_of,
-    is_one,
+    is_single,
     keys_of,
-    per_ms,
+    refuse_transactional,
     rows_of,
-    timeout,
-    who,
+    spread_ms,
+    timeout_of,
 )
 from celery_wheel.requests.process_store import ProcessStore
-from celery_wheel.requests.request import Pending, Request
-from celery_wheel.requests.verdicts import BestVerdict, Completed, EveryShard, Merge, Result, Sums, Verdict, WorstSaying
+from celery_wheel.requests.queries import Queries, now_ms
+from celery_wheel.requests.request import Request, TransactionalRequest
+from celery_wheel.requests.results import (
+    BestResult,
+    CommandResult,
+    CompletionResult,
+    EveryShard,
+    Merge,
+    MostUrgentAnswer,
+    Result,
+    SummedCounts,
+)
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
-from celery_wheel.transaction import Inbox, inbox_of, wanted
 
 if TYPE_CHECKING:
-    from celery_wheel.bulk import Scheduled
+    from celery_wheel.bulk_load import ScheduleResult
 
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 Completing = Literal["cancel", "run"]
-Answer = Verdict | dict[str, Verdict] | Pending
+Answer = CommandResult | dict[str, CommandResult] | TransactionalRequest
 
 
 class Wheel(Queries):
-    """Every method raises StoreError, with what to do, where the store cannot be read.
+    """The queries and commands of one app.
 
-    A task id, a key, a name, a reason or an actor that no store can hold is refused with an ArgumentError or a
-    TypeError, before anything is sent: of several tasks all are checked first.
+    Every method raises StoreError, with a remedy, where the store cannot be read. A task id, key, name, reason or actor
+    that no store can hold raises ArgumentError or TypeError before anything is sent: all tasks are checked first.
     """
 
     def __init__(self, app: Any) -> None:
@@ -65,184 +74,204 @@ class Wheel(Queries):
 
     @property
     def store(self) -> FullStore:
-        """The store, taken as it is; one that is not there is not made."""
+        """The store, opened but never made."""
         return self._process_store.open().store
 
     def close(self) -> None:
-        """Give the connections back; the next question opens the store again."""
+        """Close the connections; the next call opens the store again."""
         self._process_store.close()
 
-    # -- acting ---------------------------------------------------------------------------------------
+    # -- commands -------------------------------------------------------------------------------------
 
     @overload
-    def cancel(self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[Who]) -> Pending: ...
+    def cancel(
+        self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> TransactionalRequest: ...
     @overload
-    def cancel(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    def cancel(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
-    def cancel(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def cancel(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def cancel(self, tasks: Tasks, **how: Any) -> Answer:
-        """Cancel a task, or each of several: it is not dispatched.
+        """Cancel a pending task, or several.
 
-        The verdict is ``done`` (this request cancelled it), ``already`` (an earlier one did), ``too_late`` (it was
-        handed to the broker, or may have been) or ``unknown`` (it has not come to the wheel; if it comes within a day,
-        it is not dispatched).
+        The result is ``done`` (this request cancelled the task), ``already`` (an earlier request did), ``too_late``
+        (the task was dispatched, or may have been) or ``unknown`` (the wheel has not accepted such a task; if it
+        arrives within a day, it is not dispatched).
 
         Args:
-            tasks: a task id or an AsyncResult; or several, for a verdict on each by its id.
-            how: ``reason`` and ``actor`` for those who look at it later; ``timeout`` in seconds, 10 if none is given.
-                With ``transactional=True`` it is part of the caller's transaction, and so it is inside an atomic block
-                where ``wheel_transactional`` is set: then a ``Pending`` is returned, whose ``result`` is the verdict.
+            tasks: a task id or an AsyncResult; or several, for a dict from each id to its result.
+            how: ``reason`` and ``actor`` for people who read the history; ``timeout`` in seconds, 10 by default.
+                With ``transactional=True``, and inside an atomic block where ``wheel_transactional`` is set, the
+                request is part of the caller's transaction, and the call returns a ``TransactionalRequest``.
 
-        Raises WheelUnavailable when no holder answers in time; the request was withdrawn then.
+        Raises WheelUnavailable when no holder answers in time; the request is withdrawn then.
         """
-        return self._ask(CANCEL, {}, tasks, how)
+        return self._command(CANCEL, {}, tasks, how)
 
     @overload
     def reschedule(
-        self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, transactional: Literal[True], **how: Unpack[Who]
-    ) -> Pending: ...
+        self,
+        tasks: Tasks,
+        *,
+        eta: Any = None,
+        countdown: Any = None,
+        transactional: Literal[True],
+        **how: Unpack[RequestOptions],
+    ) -> TransactionalRequest: ...
     @overload
-    def reschedule(self, tasks: TaskLike, *, eta: Any = None, countdown: Any = None, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    def reschedule(  # type: ignore[overload-overlap]  # a text is one id
+        self, tasks: TaskLike, *, eta: Any = None, countdown: Any = None, **how: Unpack[CommandOptions]
+    ) -> CommandResult: ...
     @overload
     def reschedule(
-        self, tasks: Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[How]
-    ) -> dict[str, Verdict]: ...
+        self, tasks: Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[CommandOptions]
+    ) -> dict[str, CommandResult]: ...
     def reschedule(self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, **how: Any) -> Answer:
-        """Let a task, or each of several, leave at another time, given as for ``apply_async``; else as ``cancel``."""
-        from celery_wheel.eta import due  # with Celery, which reading does not need
+        """Change the eta of a pending task, or of several; results and other arguments as for ``cancel``.
+
+        Args:
+            eta, countdown: as for ``apply_async``, exactly one of them.
+        """
+        from celery_wheel.producer.eta import due_time  # imports Celery, which queries do not need
 
         if (eta is None) == (countdown is None):
             raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
-        at = due(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
-        return self._ask(MOVE, {"eta_ms": None if at is None else at.eta_ms}, tasks, how)
+        due = due_time(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
+        return self._command(MOVE, {"eta_ms": None if due is None else due.eta_ms}, tasks, how)
 
     @overload
-    def run_now(self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[Who]) -> Pending: ...
+    def run_now(
+        self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> TransactionalRequest: ...
     @overload
-    def run_now(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    def run_now(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
-    def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def run_now(self, tasks: Tasks, **how: Any) -> Answer:
-        """Let a task, or each of several, leave at once; else as ``cancel``."""
-        return self._ask(MOVE, {"eta_ms": None}, tasks, how)
+        """Dispatch a pending task, or several, at once; results and arguments as for ``cancel``."""
+        return self._command(MOVE, {"eta_ms": None}, tasks, how)
 
     @overload
-    def requeue(self, tasks: TaskLike, **how: Unpack[How]) -> Verdict: ...  # type: ignore[overload-overlap]  # a text is one id
+    def requeue(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
-    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[How]) -> dict[str, Verdict]: ...
+    def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def requeue(self, tasks: Tasks, **how: Any) -> Answer:
-        """Let a task that was set aside (rejected, expired, parked) leave now, or each of several; else as ``cancel``.
+        """Dispatch a rejected, expired or parked task now, or several; arguments as for ``cancel``.
 
-        ``done``: it leaves now. ``too_late``: it was not set aside, or is no more. ``unknown``: the store has none.
-        It completes with no key any more, and is unique no more.
+        The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected, expired or parked, or not
+        any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
-        return self._ask(REQUEUE, {}, tasks, how)
+        return self._command(REQUEUE, {}, tasks, how)
 
-    def replay(self, rows: Iterable[int], **how: Unpack[How]) -> dict[int, Verdict]:
-        """Let rows of the history (``Task.id``) leave once more, now, in this order: after a broker lost them.
+    def replay(self, rows: Iterable[int], **how: Unpack[CommandOptions]) -> dict[int, CommandResult]:
+        """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
 
-        Those that it has not lost run twice. ``done``: it leaves once more. ``too_late``: it is no history: it waits,
-        rests, or left just now. ``unknown``: the store has none. Else as ``cancel``.
+        Tasks that the broker has not lost run twice. The result is ``done`` (the task is dispatched again),
+        ``too_late`` (it is no history: pending, rejected, expired or parked, or dispatched just now) or ``unknown``
+        (the store has no such row). Other arguments as for ``cancel``.
         """
-        verdicts = self._request(BestVerdict(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout(how))
-        return {int(row): verdict for row, verdict in verdicts.items()}
+        results = self._request(BestResult(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout_of(how))
+        return {int(row): result for row, result in results.items()}
 
     @overload
-    def complete(self, keys: str, how: Completing = "cancel", **said: Unpack[How]) -> Completed: ...  # type: ignore[overload-overlap]  # a text is one key
+    def complete(  # type: ignore[overload-overlap]  # a text is one key
+        self, keys: str, how: Completing = "cancel", **options: Unpack[CommandOptions]
+    ) -> CompletionResult: ...
     @overload
     def complete(
-        self, keys: Iterable[str], how: Completing = "cancel", **said: Unpack[How]
-    ) -> dict[str, Completed]: ...
+        self, keys: Iterable[str], how: Completing = "cancel", **options: Unpack[CommandOptions]
+    ) -> dict[str, CompletionResult]: ...
     def complete(
-        self, keys: str | Iterable[str], how: Completing = "cancel", **said: Unpack[How]
-    ) -> Completed | dict[str, Completed]:
-        """Complete every task that watches a key, or one of several; of each, either this or its time comes first.
+        self, keys: str | Iterable[str], how: Completing = "cancel", **options: Unpack[CommandOptions]
+    ) -> CompletionResult | dict[str, CompletionResult]:
+        """Complete every task that watches a key, or one of several: each task is either completed or dispatched.
 
-        It reaches every task that had been sent when it was called. A key that nobody watches has no ``done`` and no
-        ``too_late``. A task that left by its time is told of once, and watches nothing then. Else as ``cancel``.
+        The call concerns every task that was sent before it. A key without watching tasks has no ``done`` and no
+        ``too_late``. A task that was dispatched counts as ``too_late`` once, and watches no key afterwards. Other
+        arguments as for ``cancel``.
 
         Args:
-            keys: as in ``wheel={"watch": [...]}``; several, for what became of each. A task that watches two of them
-                counts for both.
-            how: "cancel": they do not leave any more; "run": they leave at once.
+            keys: as in ``wheel={"watch": [...]}``; several, for a dict from each key to its result. A task that watches
+                two of them counts for both.
+            how: "cancel": the tasks are cancelled; "run": they are dispatched at once.
         """
         if how not in ("cancel", "run"):
-            raise ValueError(f'complete() must be told to "cancel" or to "run", got {how!r:.60}')
-        check_at_once("complete", said)
+            raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
+        refuse_transactional("complete", options)
         names = keys_of(keys)
-        found = self._request(Sums(), COMPLETE, {"how": how}, said, "keys").ask(names, timeout(said))
+        found = self._request(SummedCounts(), COMPLETE, {"how": how}, options, "keys").ask(names, timeout_of(options))
         return found[names[0]] if isinstance(keys, str) else found
 
     # -- gates ----------------------------------------------------------------------------------------
 
-    def pause(self, **which: Unpack[Which]) -> None:
-        """Let nothing leave for a queue, or of a task; or nothing at all. It is cancelled and moved as ever.
+    def pause(self, **which: Unpack[GateOptions]) -> None:
+        """Pause dispatch to a queue, of a task, or of all tasks. Paused tasks can be cancelled and rescheduled.
 
-        It holds until ``resume``, also after a restart. What is due meanwhile waits in order, and holds up no other.
-        Pausing what is paused puts the new reason and actor in place of the former; one ``resume`` undoes both.
+        A pause lasts until ``resume``, also after a restart. Tasks that fall due meanwhile wait in order, and delay no
+        others. A second pause replaces reason and actor of the first; one ``resume`` ends both.
 
         Raises WheelUnavailable when no holder answers in time.
         """
         self._gate(PAUSE, {}, which)
 
-    def resume(self, *, over: float | None = None, **which: Unpack[Which]) -> bool:
-        """Undo ``pause``; returns whether it was paused.
+    def resume(self, *, over: float | None = None, **which: Unpack[GateOptions]) -> bool:
+        """End a pause; returns whether there was one.
 
         Args:
-            over: seconds in which what had gathered leaves evenly; at once if there are none.
+            over: seconds over which the backlog is dispatched evenly; None: at once.
         """
-        return self._gate(RESUME, {"per_ms": per_ms(over)}, which) is Verdict.DONE
+        return self._gate(RESUME, {"per_ms": spread_ms(over)}, which) is CommandResult.DONE
 
     # -- clocks ---------------------------------------------------------------------------------------
 
-    def accept_clock(self, **how: Unpack[How]) -> str:
-        """Say that the wall clock of the schedulers' hosts is right: disputed due time follows it.
+    def accept_clock(self, **how: Unpack[CommandOptions]) -> str:
+        """Confirm that the wall clock of the schedulers' hosts is right: disputed due time follows it.
 
-        Returns "accepted"; "agreed" where no shard disputed it; "refused" where the clock of the broker or the store
-        contradicts by more than ``wheel_max_clock_skew`` in some shard. Raises WheelUnavailable as ``cancel`` does.
+        Returns "accepted"; "agreed" where no shard disputed it; "refused" where in some shard the clock of the broker
+        or the store differs by more than ``wheel_max_clock_skew``. Raises WheelUnavailable as ``cancel`` does.
         """
-        check_at_once("accept_clock", how)
-        return self._request(WorstSaying(), ACCEPT_CLOCK, {}, how, "clocks").ask(["wall"], timeout(how))["wall"]
+        refuse_transactional("accept_clock", how)
+        return self._request(MostUrgentAnswer(), ACCEPT_CLOCK, {}, how, "clocks").ask(["wall"], timeout_of(how))["wall"]
 
-    def _gate(self, kind: str, options: dict[str, Any], which: Which) -> Verdict:
-        check_at_once(kind, which)
+    def _gate(self, kind: str, options: dict[str, Any], which: GateOptions) -> CommandResult:
+        refuse_transactional(kind, which)
         name = gate_name(kind, which)
-        return self._request(EveryShard(), kind, options, which, "gates").ask([name], timeout(which))[name]
+        return self._request(EveryShard(), kind, options, which, "gates").ask([name], timeout_of(which))[name]
 
     def _request(
-        self, merge: Merge[Result], kind: str, options: dict[str, Any], how: Who, list_name: str = "task_ids"
+        self, merge: Merge[Result], kind: str, options: dict[str, Any], how: RequestOptions, list_name: str = "task_ids"
     ) -> Request[Result]:
-        return Request(self._process_store.open, merge, kind, {**options, **who(how)}, list_name, self.turn)
+        return Request(self._process_store.open, merge, kind, {**options, **attribution(how)}, list_name, self.turn)
 
-    def _ask(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
+    def _command(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         task_ids = ids_of(tasks)
-        request = self._request(BestVerdict(), kind, options, how)
+        request = self._request(BestResult(), kind, options, how)
         inbox = self._inbox(how)
         if inbox is not None:
-            request.put(task_ids, self.conf.shards, inbox.ask)
-            return Pending(request, task_ids[0] if is_one(tasks) else None)
-        verdicts = request.ask(task_ids, timeout(how))
-        return verdicts[task_ids[0]] if is_one(tasks) else verdicts
+            request.put(task_ids, self.conf.shards, inbox.put_command)
+            return TransactionalRequest(request, task_ids[0] if is_single(tasks) else None)
+        results = request.ask(task_ids, timeout_of(how))
+        return results[task_ids[0]] if is_single(tasks) else results
 
-    def _inbox(self, how: How) -> Inbox | None:
-        """Of the transaction that a request is to be part of, if it is."""
-        asked = how.get("transactional")
-        if not wanted(self.conf.app, asked):
+    def _inbox(self, how: CommandOptions) -> TransactionalInbox | None:
+        """Return the inbox of the caller's transaction; None for a request outside of one."""
+        option = how.get("transactional")
+        if not is_transactional(self.conf.app, option):
             return None
         inbox = inbox_of(self.conf.app)
-        return inbox if asked or inbox.in_transaction else None
+        return inbox if option or inbox.in_transaction else None
 
     # -- scheduling -----------------------------------------------------------------------------------
 
-    def schedule_many(self, rows: Iterable[Any], **options: Any) -> Scheduled:
-        """Schedule very many tasks, past the broker; see ``celery_wheel.bulk.schedule_many``."""
-        from celery_wheel.bulk import schedule_many
+    def schedule_many(self, rows: Iterable[Any], **options: Any) -> ScheduleResult:
+        """Schedule very many tasks without the broker; see ``celery_wheel.bulk_load.schedule_many``."""
+        from celery_wheel.bulk_load import schedule_many  # imports Celery, which queries do not need
 
         return schedule_many(self.conf.app, self.store, rows, **options)
 
 
 def wheel_of(app: Any) -> Wheel:
-    """The app's ``Wheel``, one an app."""
+    """Return the app's ``Wheel``; each app has one."""
     real: Any = getattr(app, "_get_current_object", lambda: app)()  # behind current_app's proxy
     wheel: Wheel | None = vars(real).get("_wheel")
     return wheel or vars(real).setdefault("_wheel", Wheel(real))

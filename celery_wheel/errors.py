@@ -1,7 +1,7 @@
-"""Everything celery-wheel raises on purpose.
+"""The errors that celery-wheel raises on purpose.
 
-One base class, ``WheelError``; each error is also the builtin it is, so that
-``except ValueError`` and ``except OSError`` keep meaning what they mean.
+All derive from ``WheelError``. Each error is also the builtin that it resembles, so that ``except ValueError`` and
+``except OSError`` keep their meaning.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ class WheelError(Exception):
 
 
 class SettingError(WheelError, ValueError):
-    """A setting makes no sense: ``<name> must be <rule>, got <value>``."""
+    """A setting is invalid: ``<name> must be <rule>, got <value>``."""
 
 
 class DestinationError(WheelError, ValueError):
-    """A task cannot be sent there: the queue is one of the wheel's own. Nothing was sent."""
+    """The task names one of the wheel's own queues as its destination. Nothing was sent."""
 
 
 class ArgumentError(WheelError, ValueError):
-    """An argument of a request makes no sense: ``<name> must be <rule>, got <value>``. Nothing was sent."""
+    """An argument of a request is invalid: ``<name> must be <rule>, got <value>``. Nothing was sent."""
 
 
 class StoreError(WheelError, OSError):
-    """The store did not answer as it should; what was written is unknown."""
+    """The store failed; the last change may be committed or not."""
 
 
 class StoreUnusable(StoreError):
-    """The store cannot be used at all: unreachable folder, newer schema, not a store."""
+    """The store cannot be used at all: its folder is missing, its tables are newer, or it is no store."""
 
 
 class StoreOutdated(StoreUnusable):
-    """The tables are not those that this version needs, or not there, and are not this process's to make."""
+    """The tables are missing or of another version, and another command than this process makes them."""
 
 
 class StoreUnused(StoreUnusable):
-    """The tables are there; no scheduler has used them yet."""
+    """The tables exist; no scheduler has used them yet."""
 
 
-class LoadOver(WheelError, RuntimeError):
-    """A bulk load, or a part of it, is not this process's to write any more: ended, or taken over."""
+class LoadEnded(WheelError, RuntimeError):
+    """This process may no longer write to the bulk load: the load ended, or another process took it over."""
 
 
 class FileUnusable(WheelError, ValueError):
-    """A file is not what it is to be: not one that a drain made, not whole, or in the way of one."""
+    """A file has the wrong content: no drain wrote it, it is incomplete, or another file has its name."""
 
 
 class Fenced(WheelError, PermissionError):
@@ -55,23 +55,23 @@ class Fenced(WheelError, PermissionError):
 
 
 class RequestWithdrawn(WheelError, LookupError):
-    """The asker of a command withdrew it before the holder could commit it: nothing was written."""
+    """The sender withdrew the command before the holder committed it: nothing was written."""
 
 
 class BrokerError(WheelError, ConnectionError):
-    """The broker did not answer; whether the last call took effect is unknown."""
+    """The broker did not answer; the last call may have taken effect or not."""
 
 
 class StoreConflict(WheelError, RuntimeError):
-    """The broker's wheel queue belongs to another store; nothing was changed there, and nothing is dispatched."""
+    """The broker's wheel queue belongs to another store; nothing was changed in it, and nothing is dispatched."""
 
 
 class CommitInDoubt(StoreError):
-    """Whether a change is in the store is unknown: the holder drops its memory and adopts its shard anew."""
+    """A change may be committed or not: the holder drops its memory and adopts its shard anew."""
 
 
-class Interrupted(BrokerError):
-    """The broker went away in the middle of a chunk; the rows in ``confirmed`` are in their queues."""
+class PublishInterrupted(BrokerError):
+    """The connection broke in the middle of a chunk; the rows in ``confirmed`` are in their queues."""
 
     def __init__(self, message: str, confirmed: set[int]) -> None:
         super().__init__(message)
@@ -79,32 +79,32 @@ class Interrupted(BrokerError):
 
 
 class WheelUnavailable(WheelError, TimeoutError):
-    """No scheduler answered in time; the request was withdrawn. ``verdicts`` has what is certain all the same."""
+    """No scheduler answered in time; the request was withdrawn. ``results`` has the results that are certain."""
 
-    def __init__(self, message: str, verdicts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, results: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.verdicts = dict(verdicts or {})
+        self.results = dict(results or {})
 
 
 class NotCommitted(WheelError, RuntimeError):
-    """The transaction that a request is part of is still open, or was rolled back: there is no verdict."""
+    """The transaction that a request is part of is still open, or was rolled back: there is no result."""
 
 
 class OffsetLost(WheelError, LookupError):
-    """The broker no longer has the offset that this holder left there: it was flushed, or lost writes."""
+    """The broker no longer has this holder's offset: it was flushed, or lost writes."""
 
 
 class InvariantBroken(WheelError, AssertionError):
-    """The holder's memory is not as it must be: it is dropped, and the shard is adopted anew. A defect: report it."""
+    """The holder's memory is inconsistent: it is dropped, and the shard is adopted anew. A defect: report it."""
 
 
 class GuardTripped(InvariantBroken):
-    """The store's count of a range differs from the chunk: nothing leaves before the window is rebuilt."""
+    """The store counts other rows in a range than the chunk has: nothing is dispatched before the window is rebuilt."""
 
 
-class EpochOver(WheelError, RuntimeError):
-    """The holder's epoch is over; its memory is dropped and the shard is adopted anew."""
+class EpochEnded(WheelError, RuntimeError):
+    """The holder's epoch has ended; its memory is dropped and the shard is adopted anew."""
 
 
-class LeaseOver(WheelError, TimeoutError):
-    """The lease has run out, or is about to; nothing is published before it is renewed."""
+class LeaseExpired(WheelError, TimeoutError):
+    """The lease has expired or is about to expire; nothing is published before it is renewed."""

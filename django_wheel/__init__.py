@@ -1,6 +1,6 @@
 """celery-wheel in a Django project: ``INSTALLED_APPS += ["django_wheel"]`` and ``CELERY_BEAT_SCHEDULER = "wheel"``.
 
-``from django_wheel import wheel`` is what waits in the project's wheel: ``wheel.status()``, ``wheel.pending()``,
+``from django_wheel import wheel`` is the project's wheel: ``wheel.status()``, ``wheel.pending()``,
 ``wheel.get(task_id)`` and more, see ``celery_wheel.control``.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name != "wheel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Found when it is asked for: Django imports this package before the project's Celery app is there.
+    # At the first use: Django imports this package before the project's Celery app exists.
     from django_wheel.project import project_wheel
 
     return project_wheel()

@@ -1,22 +1,22 @@
-"""The wheel in the Django admin: pages that read the store or results, and two that ask the holders for something.
+"""The wheel in the Django admin: pages that read the store or results, and two that send requests to the holders.
 
 ::
 
-    page        address                              who
+    page        address                              permission
     Wheel       …/django_wheel/wheel/  and  live/    view_wheel or operate_wheel
     Pending     …/pending/  and  <id>/  <id>/body/   the same
     History     …/history/                           the same
     Rejected    …/rejected/                          the same
     Batches     …/batch/                             the same
     Shards      …/shard/                             the same
-    Lateness    …/lateness/                          the same; offered where there are results
+    Lateness    …/lateness/                          the same; in the menu if there are results
     Forecast    …/forecast/                          the same
 
-    acting      …/pending/act/    POST               operate_wheel
+    requests    …/pending/act/    POST               operate_wheel
                 …/wheel/gate/     GET, POST          operate_wheel
 
-These are all addresses there are: Django's own forms to add, change and delete are not reachable, since a row that
-anybody but the holder changes is a task that is lost or runs twice. What people do goes to the holder as a request.
+There are no other addresses. Django's own forms to add, change and delete are not reachable: a row that anybody but the
+holder changes is a task that is lost or runs twice. So an action is a request to the holder.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ from django.http import (
 )
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import Promise
+from django.utils.text import Truncator, capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
@@ -44,15 +48,18 @@ from celery_wheel.store.ports.pages import Detail
 from django_wheel import models
 from django_wheel.permissions import may_operate, may_view
 from django_wheel.project import project_wheel
-from django_wheel.views import acting, gates, lists, results
+from django_wheel.views import gates, lists, results, task_requests
 from django_wheel.views.forecast import forecast
 from django_wheel.views.lateness import lateness
-from django_wheel.views.live import live
-from django_wheel.views.request import Asked, asked
+from django_wheel.views.query import PageQuery, page_query
+from django_wheel.views.wheel import wheel_values
 
-Show = Callable[[Wheel, Asked], dict[str, Any]]
+#: Gives the values of a template.
+Values = Callable[[Wheel, PageQuery], dict[str, Any]]
 
 READING = ("GET", "HEAD")
+#: Characters of an error on a page.
+ERROR_CUT = 2_000
 
 
 if TYPE_CHECKING:
@@ -65,10 +72,10 @@ class PageAdmin(ModelAdmin):
     """A page of the wheel in the place of a model's list."""
 
     template: ClassVar[str]
-    show: Show  #: what the template needs
-    what: ClassVar[str] = "The wheel"  #: cannot be shown
+    values: Values
+    failure: ClassVar[Promise] = _("The wheel cannot be shown: %(error)s.")
 
-    # -- who may -------------------------------------------------------------------------------------
+    # -- permissions -------------------------------------------------------------------------------------
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may_view(request)
@@ -85,7 +92,7 @@ class PageAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    # -- where ---------------------------------------------------------------------------------------
+    # -- addresses ---------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[URLPattern]:
         name = f"django_wheel_{self.opts.model_name}"
@@ -100,7 +107,7 @@ class PageAdmin(ModelAdmin):
         may: Callable[[HttpRequest], bool] = may_view,
         methods: Collection[str] = READING,
     ) -> Callable[..., HttpResponseBase]:
-        """Only for staff who may, and only by these methods; where nothing is said: who may view, and only to read."""
+        """The view for staff with the permission ``may`` and for these methods; by default for viewers, to read."""
 
         def guard(request: HttpRequest, **arguments: Any) -> HttpResponse:
             if not may(request):
@@ -111,94 +118,99 @@ class PageAdmin(ModelAdmin):
 
         return self.admin_site.admin_view(guard)
 
-    def acting(self, view: Callable[..., HttpResponse], methods: Collection[str]) -> Callable[..., HttpResponseBase]:
-        """As ``guarded``, for those who may operate. Under ATOMIC_REQUESTS it is in no transaction.
+    def for_operators(
+        self, view: Callable[..., HttpResponse], methods: Collection[str]
+    ) -> Callable[..., HttpResponseBase]:
+        """The view for users who may operate, outside of the transactions of ATOMIC_REQUESTS.
 
-        While such a transaction is open the holder could not answer, where the store is in the same SQLite file.
+        During such a transaction the holder could not answer, if the store is in the same SQLite file.
         """
         guarded = self.guarded(view, may_operate, methods)
         for alias in connections:
             guarded = transaction.non_atomic_requests(using=alias)(guarded)
         return guarded
 
-    # -- what ----------------------------------------------------------------------------------------
+    # -- pages ----------------------------------------------------------------------------------------
 
     def page(self, request: HttpRequest) -> HttpResponse:
-        return self.answer(request, self.template, self.show)
+        return self.answer(request, self.template, self.values)
 
-    def answer(self, request: HttpRequest, template: str, show: Show, **more: Any) -> HttpResponse:
-        """The page; where the store cannot be read, a page that says why, and status 503."""
-        wanted = asked(request)
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "asked": wanted, **more}
-        context |= {"may_operate": may_operate(request), "here": request.path + wanted.here}
-        context.setdefault("title", str(self.opts.verbose_name_plural).capitalize())
+    def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> HttpResponse:
+        """The page; if the store cannot be read, a page with the error and status 503."""
+        query = page_query(request)
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
+        context |= {"may_operate": may_operate(request), "here": request.path + query.here}
+        context.setdefault("title", capfirst(self.opts.verbose_name_plural))
         try:
-            shown = show(project_wheel(), wanted)
+            shown = values(project_wheel(), query)
         except (WheelError, ImproperlyConfigured) as error:
-            context |= {"error": str(error), "what": self.what}
-            return TemplateResponse(request, "django_wheel/unusable.html", context, status=503)
+            context["error"] = self.failure % {"error": Truncator(str(error)).chars(ERROR_CUT)}
+            return TemplateResponse(request, "django_wheel/error.html", context, status=503)
         page = shown.get("page")
-        context["next_link"] = wanted.next_link(page.next) if page is not None else None
+        context["next_link"] = query.next_link(page.next) if page is not None else None
         return TemplateResponse(request, template, {**context, **shown})
 
 
 @admin.register(models.Wheel)
 class WheelAdmin(PageAdmin):
     template = "django_wheel/wheel.html"
-    show = staticmethod(live)
+    values = staticmethod(wheel_values)
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
             path("live/", self.guarded(self.live), name=f"{name}_live"),
-            path("gate/", self.acting(self.gate, (*READING, "POST")), name=f"{name}_gate"),
+            path("gate/", self.for_operators(self.gate, (*READING, "POST")), name=f"{name}_gate"),
         ]
 
     def page(self, request: HttpRequest) -> HttpResponse:
-        return self.answer(request, self.template, self.show, there={job: results.there(job) for job in results.JOBS})
+        jobs = {job: results.has_results(job) for job in results.JOBS}
+        return self.answer(request, self.template, self.values, jobs=jobs)
 
     def live(self, request: HttpRequest) -> HttpResponse:
-        return self.answer(request, "django_wheel/live.html", self.show)
+        return self.answer(request, "django_wheel/levels.html", self.values)
 
     def gate(self, request: HttpRequest) -> HttpResponse:
-        """What to pause or to resume is asked for; or it is done."""
-        turn = gates.turn_of(request)
-        form = gates.form_of(request, turn)
+        """Show the form; or, when the user has sent it, pause or resume."""
+        action = gates.gate_action(request)
+        form = gates.gate_form(request, action)
         if request.method == "POST" and form.is_valid():
-            gates.carry_out(request, turn, form)
+            gates.carry_out(request, action, form)
             return HttpResponseRedirect(
                 reverse("admin:django_wheel_wheel_changelist", current_app=self.admin_site.name)
             )
-        return self.answer(request, "django_wheel/gate.html", gates.shown, title=turn.label, turn=turn, form=form)
+        more = {"title": action.label, "action": action, "form": form}
+        return self.answer(request, "django_wheel/gate.html", gates.gate_values, **more)
 
 
 @admin.register(models.Pending)
 class PendingAdmin(PageAdmin):
     template = "django_wheel/pending.html"
-    show = staticmethod(lists.pending)
+    values = staticmethod(lists.pending)
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
-            path("act/", self.acting(self.act, ("POST",)), name=f"{name}_act"),
+            path("act/", self.for_operators(self.act, ("POST",)), name=f"{name}_act"),
             path("<int:timer_id>/", self.guarded(self.one), name=f"{name}_one"),
             path("<int:timer_id>/body/", self.guarded(self.body), name=f"{name}_body"),
         ]
 
     def act(self, request: HttpRequest) -> HttpResponse:
-        """What is to be done to the selected tasks is asked once more; or it is done."""
+        """Ask for confirmation of an action on the selected tasks; or carry it out."""
 
         def render(title: str, values: dict[str, Any]) -> HttpResponse:
-            return self.answer(request, "django_wheel/act.html", lambda wheel, asked: values, title=title)
+            return self.answer(request, "django_wheel/confirm.html", lambda wheel, query: values, title=title)
 
-        return acting.act(request, render)
+        return task_requests.handle(request, render)
 
     def one(self, request: HttpRequest, timer_id: int) -> HttpResponse:
-        def show(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-            return lists.one_task(_detail(wheel, timer_id))
+        def values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+            return lists.task_values(_detail(wheel, timer_id))
 
-        return self.answer(request, "django_wheel/task.html", show, title=f"Task {timer_id}")
+        title = gettext("Task %(number)s") % {"number": timer_id}
+        return self.answer(request, "django_wheel/task.html", values, title=title)
 
     def body(self, request: HttpRequest, timer_id: int) -> HttpResponse:
-        """The body's bytes, to be kept and not to be shown by a browser."""
+        """The bytes of the body, for a browser to save and not to show."""
         try:
             detail = _detail(project_wheel(), timer_id)
         except (WheelError, ImproperlyConfigured) as error:
@@ -212,50 +224,50 @@ class PendingAdmin(PageAdmin):
 def _detail(wheel: Wheel, timer_id: int) -> Detail:
     found = wheel.store.browse.detail(timer_id) if timer_id < 2**63 else None
     if found is None:
-        raise Http404(f"the store knows no message {timer_id}; the history may have forgotten it")
+        raise Http404(f"the store has no message {timer_id}; the history may have removed it")
     return found
 
 
 @admin.register(models.History)
 class HistoryAdmin(PageAdmin):
     template = "django_wheel/history.html"
-    show = staticmethod(lists.history)
+    values = staticmethod(lists.history)
 
 
 @admin.register(models.Rejected)
 class RejectedAdmin(PageAdmin):
     template = "django_wheel/rejected.html"
-    show = staticmethod(lists.rejected)
+    values = staticmethod(lists.rejected)
 
 
 @admin.register(models.Batch)
 class BatchAdmin(PageAdmin):
     template = "django_wheel/batches.html"
-    show = staticmethod(lists.batches)
+    values = staticmethod(lists.batches)
 
 
 @admin.register(models.Shard)
 class ShardAdmin(PageAdmin):
     template = "django_wheel/shards.html"
-    show = staticmethod(lists.shards)
+    values = staticmethod(lists.shards)
 
 
 class ResultsAdmin(PageAdmin):
-    """A page of what a job of the pipeline left; in the menu while there is something to show."""
+    """A page of the results of a job of the pipeline; in the menu while there are results."""
 
-    what = "The results"
+    failure = _("The results cannot be shown: %(error)s.")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return super().has_module_permission(request) and results.there(str(self.opts.model_name))
+        return super().has_module_permission(request) and results.has_results(str(self.opts.model_name))
 
 
 @admin.register(models.Lateness)
 class LatenessAdmin(ResultsAdmin):
     template = "django_wheel/lateness.html"
-    show = staticmethod(lateness)
+    values = staticmethod(lateness)
 
 
 @admin.register(models.Forecast)
 class ForecastAdmin(ResultsAdmin):
     template = "django_wheel/forecast.html"
-    show = staticmethod(forecast)
+    values = staticmethod(forecast)

@@ -1,14 +1,15 @@
-"""What listing ``django_wheel`` does: the app's delayed tasks wait in the wheel, and the admin shows it."""
+"""The Django app: installs the wheel on the project's Celery app and registers the checks and the admin's pages."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
 from django.db import router
+from django.utils.translation import gettext_lazy as _
 
 
 class DjangoWheelConfig(AppConfig):
     name = "django_wheel"
-    verbose_name = "Celery wheel"
+    verbose_name = _("Celery wheel")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
@@ -18,4 +19,4 @@ class DjangoWheelConfig(AppConfig):
 
         install_on_apps()
         if not any(isinstance(one, WheelRouter) for one in router.routers):
-            router.routers.insert(0, WheelRouter())  # wheel_store names the place; no router of the project knows it
+            router.routers.insert(0, WheelRouter())  # wheel_store names the database, unknown to the project's routers

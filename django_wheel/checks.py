@@ -1,17 +1,18 @@
-"""System checks. Those of the settings run always; those that ask the store or the broker with ``check --deploy``.
+"""System checks. Checks of settings always run; checks that read the store or the broker run with ``check --deploy``.
 
 ::
 
     always                                                  --deploy
-    W001  no Celery app uses the wheel                      E003  the store is not to be reached
-    E002  a setting makes no sense                          E004  the store is not migrated
-    W005  SQLite upgrades its locks                         W008  Redis evicts
-    W006  the wheel's queue is in task_queues               W010  the wheel's queue grows, nobody holds a shard
-    W007  waiting in workers beyond the visibility timeout  W011  the broker does not answer
+    W001  no Celery app uses the wheel                      E003  the store cannot be reached
+    E002  a setting has a wrong value                       E004  the store is not migrated
+    W005  SQLite upgrades its locks                         W008  Redis evicts keys
+    W006  the wheel's queue is in task_queues               W010  the wheel's queue grows, a shard has no holder
+    W007  workers hold tasks past the visibility timeout    W011  the broker does not answer
     W009  naive times are read as UTC                       W012  no scheduler has used the store yet
-    E013  wheel_transactional, and the store is elsewhere
+    E013  wheel_transactional with a store outside Django
 
-Django checks before ``migrate`` too, and an error would keep it from making the tables: so E004 is not always asked.
+Django also runs the checks before ``migrate``, and an error would keep it from creating the tables: so E004 is a check
+of ``--deploy``. The texts are English, as those of Django's own checks.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections
 
 from celery_wheel.conf import Conf
-from celery_wheel.doctor import Finding, Site, broker, queues
-from celery_wheel.doctor import settings as asked
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
-from celery_wheel.transaction import inbox_of
-from django_wheel import asking
+from celery_wheel.operations.doctor import Finding, Installation, broker, queues
+from celery_wheel.operations.doctor import settings as doctor_settings
+from celery_wheel.producer.transaction import inbox_of
 from django_wheel.database import store_alias
 from django_wheel.project import wheel_app
+from django_wheel.store import NotMigrated, open_store
 
 TAG = "celery_wheel"
 
-Checked = Iterator[CheckMessage]
+CheckMessages = Iterator[CheckMessage]
 
 
 @register(TAG)
@@ -50,15 +51,15 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
             )
         ]
     conf = Conf(app)
-    wrong: list[CheckMessage] = [
-        Error(f"{problem}.", hint="The README has a table of the settings.", id="django_wheel.E002")
+    errors: list[CheckMessage] = [
+        Error(f"{problem}.", hint="See the table of settings in the README.", id="django_wheel.E002")
         for problem in conf.problems()
     ]
-    return wrong or [
-        *_elsewhere(app, conf),
+    return errors or [
+        *_transactional_store(app, conf),
         *_locks(conf),
-        *_shown(asked.queues(app, conf), "W006"),
-        *_shown(asked.visibility(app, conf), "W007"),
+        *_warnings(doctor_settings.queues(app, conf), "W006"),
+        *_warnings(doctor_settings.visibility(app, conf), "W007"),
         *_zone(),
     ]
 
@@ -71,13 +72,13 @@ def check_live(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[
     return [*_store(app)] or [*_broker(app)]
 
 
-def _shown(findings: Iterable[Finding], number: str) -> Checked:
-    """What ``celery wheel doctor`` says as well."""
+def _warnings(findings: Iterable[Finding], number: str) -> CheckMessages:
+    """Findings that ``celery wheel doctor`` also prints."""
     for one in findings:
         yield Warning(one.text, hint=one.remedy, id=f"django_wheel.{number}")
 
 
-def _elsewhere(app: Any, conf: Conf) -> Checked:
+def _transactional_store(app: Any, conf: Conf) -> CheckMessages:
     if not conf.transactional:
         return
     try:
@@ -90,52 +91,56 @@ def _elsewhere(app: Any, conf: Conf) -> Checked:
         )
 
 
-def _locks(conf: Conf) -> Checked:
+def _locks(conf: Conf) -> CheckMessages:
     alias = store_alias()
     if alias not in connections.settings or connections[alias].vendor != "sqlite":  # E003, E013
         return
     options = connections[alias].settings_dict["OPTIONS"]
     if str(options.get("transaction_mode") or "DEFERRED").upper() != "IMMEDIATE":
-        schedules = "; scheduling a task is such a write (wheel_transactional)" if conf.transactional else ""
+        schedules = (
+            " Scheduling a task is such a write, because wheel_transactional is set." if conf.transactional else ""
+        )
         yield Warning(
-            f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time, and a transaction of Django's "
-            f"that reads before it writes fails at once (database is locked) if that happens in between{schedules}.",
-            hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (since Django 5.1) and OPTIONS["timeout"] = 20, or let '
-            "wheel_store name a file of its own.",
+            f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time. A Django transaction that "
+            f"reads before it writes fails at once (database is locked) if the wheel writes in between.{schedules}",
+            hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (since Django 5.1) and OPTIONS["timeout"] = 20, or '
+            "name a separate file in wheel_store.",
             id="django_wheel.W005",
         )
 
 
-def _zone() -> Checked:
+def _zone() -> CheckMessages:
     if not settings.USE_TZ and settings.TIME_ZONE != "UTC":
         yield Warning(
-            f"USE_TZ is False: Django's times are naive and of {settings.TIME_ZONE}, but a naive eta is read as UTC.",
+            f"USE_TZ is False: Django's times are naive times of {settings.TIME_ZONE}, but a naive eta is read as UTC.",
             hint="Set USE_TZ = True, or give every eta a time zone.",
             id="django_wheel.W009",
         )
 
 
-# -- those that ask ------------------------------------------------------------------------------------
+# -- with --deploy ------------------------------------------------------------------------------------
 
 
-def _store(app: Any) -> Checked:
+def _store(app: Any) -> CheckMessages:
     try:
-        asking.open_store(app).close()
-    except asking.NotMigrated as error:
+        open_store(app).close()
+    except NotMigrated as error:
         yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
     except StoreUnused as error:
-        yield Warning(f"{error}.", hint="Start one: celery -A <project> beat", id="django_wheel.W012")
+        yield Warning(f"{error}.", hint="Start a scheduler: celery -A <project> beat", id="django_wheel.W012")
     except WheelError as error:
-        yield Error(f"{error}.", hint="Web processes and beat need the same store.", id="django_wheel.E003")
+        yield Error(
+            f"{error}.", hint="Set the same wheel_store for the web processes and for beat.", id="django_wheel.E003"
+        )
 
 
-def _broker(app: Any) -> Checked:
-    with Site(app) as site:
-        trouble = site.broker_trouble if site.broker is None else ""
+def _broker(app: Any) -> CheckMessages:
+    with Installation(app) as site:
+        problem = site.broker_trouble if site.broker is None else ""
         try:
-            yield from _shown(broker.eviction(site), "W008")
-            yield from _shown(queues.growth(site), "W010")
+            yield from _warnings(broker.eviction(site), "W008")
+            yield from _warnings(queues.growth(site), "W010")
         except BrokerError as error:
-            trouble = str(error)
-        if trouble:
-            yield Warning(f"{trouble}.", hint="Start it, or correct broker_url.", id="django_wheel.W011")
+            problem = str(error)
+        if problem:
+            yield Warning(f"{problem}.", hint="Start the broker, or correct broker_url.", id="django_wheel.W011")

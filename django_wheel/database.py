@@ -1,11 +1,11 @@
-"""``wheel_store = "django://default"``: the wheel's tables in a database that Django knows.
+"""``wheel_store = "django://default"``: the wheel's tables in an entry of ``DATABASES``.
 
 ::
 
     DATABASES["default"] ──► place_of ──► Place(postgresql://…, tables made by "python manage.py migrate")
-                         ──► store_alias ──► WheelRouter: django_wheel's tables are made there and nowhere else
+                         ──► store_alias ──► WheelRouter: migrations create django_wheel's tables there only
 
-The store has connections of its own to that database, with settings of its own; Django's are not used.
+The store opens its own connections to that database, with its own settings, and does not use Django's.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from django.utils.connection import ConnectionDoesNotExist
 from sqlalchemy import URL
 
 from celery_wheel.errors import SettingError
-from celery_wheel.store.place import Place
-from django_wheel.project import conf
+from celery_wheel.store.place import StorePlace
+from django_wheel.project import project_conf
 
 SCHEME = "django://"
 
-#: Of ``OPTIONS`` only what libpq itself reads goes along; Django's own words mean nothing to the store.
+#: The store takes from ``OPTIONS`` only the parameters of libpq; the others are Django's own.
 LIBPQ = {
     "application_name",
     "channel_binding",
@@ -52,8 +52,8 @@ LIBPQ = {
 }
 
 
-def place_of(alias: str) -> Place:
-    """Where the entry ``alias`` of ``DATABASES`` is. Raises SettingError for one that cannot keep the tables."""
+def place_of(alias: str) -> StorePlace:
+    """The database of an entry of ``DATABASES``. Raises SettingError for an entry that cannot hold the tables."""
     try:
         connection: Any = connections[alias or "default"]
     except (ImproperlyConfigured, ConnectionDoesNotExist) as error:
@@ -61,8 +61,8 @@ def place_of(alias: str) -> Place:
     settings = connection.settings_dict
     if connection.vendor == "sqlite" and connection.is_in_memory_db():
         raise SettingError(
-            f"wheel_store must name a database that other processes can read, got {SCHEME}{alias}, which is in memory; "
-            "Django's test runner does that to SQLite unless DATABASES has a NAME under TEST"
+            f"wheel_store must name a database that other processes can read, got {SCHEME}{alias}, which is in memory. "
+            "Django's test runner puts SQLite in memory unless DATABASES has a NAME under TEST"
         )
     if connection.vendor == "sqlite":
         url = URL.create("sqlite", database=str(settings["NAME"]))
@@ -70,14 +70,14 @@ def place_of(alias: str) -> Place:
         url = _postgresql(settings)
     else:
         raise SettingError(
-            f"wheel_store must name a SQLite or PostgreSQL database, got {SCHEME}{alias} ({connection.vendor}); "
-            "let it name another entry, or a file: sqlite:////var/lib/wheel/wheel.sqlite3"
+            f"wheel_store must name a SQLite or PostgreSQL database, got {SCHEME}{alias} ({connection.vendor}). "
+            "Name another entry, or a file: sqlite:////var/lib/wheel/wheel.sqlite3"
         )
-    return Place(url, made_by=f"python manage.py migrate django_wheel --database={alias or 'default'}")
+    return StorePlace(url, made_by=f"python manage.py migrate django_wheel --database={alias or 'default'}")
 
 
 def _postgresql(settings: dict[str, Any]) -> URL:
-    """``HOST`` and ``PORT`` may be lists, as libpq has them: h1,h2 and 5432,5433."""
+    """The URL of the database. ``HOST`` and ``PORT`` may be lists of libpq: h1,h2 and 5432,5433."""
     hosts, ports = str(settings["HOST"] or ""), str(settings["PORT"] or "")
     query: dict[str, Any] = {name: str(value) for name, value in settings["OPTIONS"].items() if name in LIBPQ}
     several = "," in hosts
@@ -96,15 +96,15 @@ def _postgresql(settings: dict[str, Any]) -> URL:
 
 
 def store_alias() -> str | None:
-    """The entry of ``DATABASES`` that has the wheel's tables; None where the store is a database of its own."""
-    found = conf()
-    if found is None or not found.store.startswith(SCHEME):
+    """The alias in ``DATABASES`` of the wheel's tables; None if the store is a database of its own."""
+    conf = project_conf()
+    if conf is None or not conf.store.startswith(SCHEME):
         return None
-    return found.store.removeprefix(SCHEME) or "default"
+    return conf.store.removeprefix(SCHEME) or "default"
 
 
 class WheelRouter:
-    """Django's migrations and queries of the wheel's tables go where the wheel is; the first of all routers."""
+    """Routes migrations and queries of the wheel's tables to the store's database, before all other routers."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         if model._meta.app_label != "django_wheel":
@@ -112,8 +112,8 @@ class WheelRouter:
         alias = store_alias()
         if alias is None:
             raise ImproperlyConfigured(
-                "the wheel's tables are in no entry of DATABASES, so its models cannot be queried; use "
-                "`from django_wheel import wheel`, or let wheel_store be django://default"
+                "the wheel's tables are in no entry of DATABASES, so its models cannot be queried. Use "
+                "`from django_wheel import wheel`, or set wheel_store to django://default"
             )
         return alias
 

@@ -1,16 +1,16 @@
-"""A Django field for each column of the store's description, so that there is one description and not two.
+"""Django fields from the columns of the store's schema, so that the schema is described once.
 
 ::
 
-    celery_wheel.store.schema.timer.c.due_ms ──► field ──► BigIntegerField(db_comment=…)
+    celery_wheel.store.sql.schema.timer.c.due_ms ──► field ──► BigIntegerField(db_comment=…)
 
-``makemigrations`` thereby notices whatever changes there. Three kinds of keys are not Django's own, because the store
-wants other columns for them than Django would make:
+``makemigrations`` thereby notices every change of the schema. Three kinds of keys need other columns than Django's own
+fields create:
 
-    GivenKey      a seq that the holder gives: a plain INTEGER PRIMARY KEY on SQLite, where only that word keeps a table
-                  in the order of its key, and no sequence on PostgreSQL
-    Surrogate     a number without meaning: as Django's, without SQLite's AUTOINCREMENT
-    NameKey       a text: no second index for LIKE on PostgreSQL
+    GivenKey      a number that the holder assigns: INTEGER PRIMARY KEY on SQLite, where only that type keeps a table in
+                  the order of its key; no sequence on PostgreSQL
+    Surrogate     a number without meaning: Django's field without SQLite's AUTOINCREMENT
+    NameKey       a text, without a second index for LIKE on PostgreSQL
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ else:
 
 
 class GivenKey(BigIntegerField):
-    """The primary key of rows that get their number from the holder."""
+    """The primary key of rows whose number the holder assigns."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         return "integer" if connection.vendor == "sqlite" else super().db_type(connection)
 
 
 class Surrogate(BigAutoField):
-    """A primary key that nothing refers to."""
+    """A primary key without a meaning, assigned by the database."""
 
     def db_type_suffix(self, connection: BaseDatabaseWrapper) -> str | None:
         return None if connection.vendor == "sqlite" else super().db_type_suffix(connection)
@@ -47,7 +47,7 @@ class NameKey(TextField):
     """The primary key of rows that have a name."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        # Django makes an index for LIKE beside the key where the type begins with "text".
+        # Django adds an index for LIKE to a key whose type begins with "text".
         return "TEXT" if connection.vendor == "postgresql" else super().db_type(connection)
 
 
@@ -63,7 +63,7 @@ FIELDS: list[tuple[type[Any], type[models.Field[Any, Any]]]] = [
 
 
 def field(column: sqlalchemy.Column[Any]) -> Any:
-    """The field that is to ``column`` what its type, its NULL and its comment say."""
+    """The field with the column's type, its NULL and its comment."""
     options: dict[str, Any] = {"db_comment": column.comment}
     if column.primary_key:
         return _key(column, {**options, "primary_key": True})

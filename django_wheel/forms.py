@@ -1,6 +1,6 @@
-"""What people are asked before something is done: why, at what time, and what is to be paused or resumed.
+"""The forms of the admin's actions: a reason, a new time, and the tasks to pause or resume.
 
-A time is one of the admin's time zone; one that comes twice there, or never, when clocks are changed, is refused.
+A time is in the admin's time zone. When clocks change, a time that exists twice or not at all is refused.
 """
 
 from __future__ import annotations
@@ -10,90 +10,101 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.translation import gettext as now_
+from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import MAX_OVER_S
-from celery_wheel.store.text import END_OF_TIME_MS, MAX_TEXT
-from django_wheel.present import when
+from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
+from django_wheel.formats import gate_label, to_datetime
 
 MAX_REASON = 500
 
 
-class Why(forms.Form):
+class ReasonForm(forms.Form):
     reason = forms.CharField(
+        label=_("Reason"),
         required=False,
         max_length=MAX_REASON,
         widget=forms.TextInput(attrs={"size": 60}),
-        help_text="For those who look at it later.",
+        help_text=_("The reason is kept with each task and in the admin's log."),
     )
 
 
-class When(Why):
+class RescheduleForm(ReasonForm):
     eta = forms.DateTimeField(
-        label="New time",
+        label=_("New time"),
         widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S"),
     )
     field_order = ("eta", "reason")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.fields["eta"].help_text = f"In the time zone {timezone.get_current_timezone_name()}."
+        zone = timezone.get_current_timezone_name()
+        self.fields["eta"].help_text = now_("Time zone: %(zone)s") % {"zone": zone}
 
     def clean_eta(self) -> datetime:
         eta: datetime = self.cleaned_data["eta"]
         if timezone.is_naive(eta):  # where USE_TZ is False
             eta = timezone.make_aware(eta)
-        end = when(END_OF_TIME_MS)
+        end = to_datetime(END_OF_TIME_MS)
         if end is not None and eta >= end:
-            raise forms.ValidationError("Must be before the year 9999.")
+            raise forms.ValidationError(_("The time must be before the year 9999."))
         if eta <= timezone.now().astimezone(eta.tzinfo):
-            raise forms.ValidationError("Is over already; to let a task leave at once there is Run now.")
+            raise forms.ValidationError(_("The time is in the past. To dispatch a task at once, use Run now."))
         return eta
 
 
-SCOPES = (("queue", "What goes to this queue"), ("task", "Tasks of this name"), ("all", "Everything"))
+SCOPES = (("queue", _("Tasks of a queue")), ("task", _("Tasks of a name")), ("all", _("Everything")))
+#: The required content of the field ``name``, by scope.
+NAME_RULES = {"queue": _("Enter the name of the queue."), "task": _("Enter the name of the task.")}
 
 
-class Pause(Why):
-    scope = forms.ChoiceField(label="What", choices=SCOPES)
+class PauseForm(ReasonForm):
+    scope = forms.ChoiceField(label=_("Scope"), choices=SCOPES)
     name = forms.CharField(
+        label=_("Name"),
         required=False,
         max_length=MAX_TEXT,
         widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
-        help_text="Of the queue (its routing key, where no queue is named) or the task; empty for everything.",
+        help_text=_(
+            "Name of the queue or the task; empty for everything. A task that is sent by a routing key without a queue "
+            "goes by its routing key."
+        ),
     )
     field_order = ("scope", "name", "over", "reason")
 
     def clean(self) -> dict[str, Any]:
-        given: dict[str, Any] = super().clean() or self.cleaned_data
-        scope, name = given.get("scope"), given.get("name")
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        scope, name = values.get("scope"), values.get("name")
         if scope == "all" and name:
-            self.add_error("name", "Must be empty for everything.")
-        if scope in ("queue", "task") and name == "":
-            self.add_error("name", f"Must be the {scope}'s name.")
-        return given
+            self.add_error("name", _("Leave the name empty for everything."))
+        if scope in NAME_RULES and name == "":
+            self.add_error("name", NAME_RULES[scope])
+        return values
 
     @property
     def which(self) -> dict[str, str]:
-        """As ``Wheel.pause`` takes it."""
+        """The arguments of ``Wheel.pause`` and ``Wheel.resume``."""
         scope = self.cleaned_data["scope"]
         return {} if scope == "all" else {scope: self.cleaned_data["name"]}
 
     @property
-    def what(self) -> str:
-        return " ".join(part for scope, name in self.which.items() for part in (scope, name)) or "everything"
+    def label(self) -> str:
+        return gate_label(self.cleaned_data["scope"], self.cleaned_data["name"])
 
 
-class Resume(Pause):
+class ResumeForm(PauseForm):
     name = forms.CharField(
+        label=_("Name"),
         required=False,
         max_length=MAX_TEXT,
         strip=False,
         widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
     )
     over = forms.IntegerField(
-        label="Over so many minutes",
+        label=_("Minutes for the backlog"),
         required=False,
         min_value=0,
         max_value=MAX_OVER_S // 60 - 1,
-        help_text="What has gathered leaves evenly in this time; at once if it is empty.",
+        help_text=_("The scheduler dispatches the backlog evenly over this time; at once if the field is empty."),
     )

@@ -1,4 +1,4 @@
-"""Who may do what: whoever may operate may also look, and nobody else may act."""
+"""The two permissions: to view the wheel, and to operate it. A user who may operate may also view."""
 
 from __future__ import annotations
 

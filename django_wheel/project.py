@@ -1,12 +1,12 @@
-"""The project's Celery app: found, and made to let its delayed tasks wait in the wheel.
+"""The project's Celery app: where it is, and how the wheel is installed on it.
 
 ::
 
-    ready() ──► apps that are there ─┐
-                                     ├─► beat_scheduler = "wheel"? ─► celery_wheel.install
-    an app that is made later ───────┘        no: left as it is; its scheduler would never look into the wheel's queue
+    ready() ──► existing apps ─┐
+                               ├─► beat_scheduler = "wheel"? ─► celery_wheel.install
+    an app created later ──────┘        no: left as it is; its scheduler would never read the wheel's queue
 
-So nothing has to be changed where the app is made, and an app of another broker in the same process is left alone.
+The project does not change the code that creates its app, and an app of another broker in the process is left alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from celery_wheel import install
 from celery_wheel.conf import Conf
 from celery_wheel.control import Wheel, wheel_of
 
-#: How ``beat_scheduler`` names the wheel's.
+#: The values of ``beat_scheduler`` that name the wheel.
 NAMES = ("wheel", "celery_wheel.beat:WheelScheduler", "celery_wheel.beat.WheelScheduler")
 
 
 def install_on_apps() -> None:
-    """On every app of this process that uses the wheel, now or when it is made."""
+    """Install the wheel on every app of this process that uses it, now or when the app is created."""
     for app in _state._get_active_apps():
         _consider(app)
     _state.connect_on_app_finalize(_consider)
@@ -44,19 +44,19 @@ def uses_wheel(app: Any) -> bool:
 
 
 def wheel_app() -> Any:
-    """The project's app: the current one if it uses the wheel, else another that does; None where there is none."""
+    """The project's app: the current app if it uses the wheel, otherwise another that does; None if no app does."""
     current = current_app._get_current_object()
     found = [app for app in (current, *_state._get_active_apps()) if uses_wheel(app)]
     return found[0] if found else None
 
 
-def conf() -> Conf | None:
+def project_conf() -> Conf | None:
     app = wheel_app()
     return None if app is None else Conf(app)
 
 
 def project_wheel() -> Wheel:
-    """What waits in the wheel of the project's app; raises ImproperlyConfigured where no app uses it."""
+    """The wheel of the project's app. Raises ImproperlyConfigured if no app uses the wheel."""
     app = wheel_app()
     if app is None:
         raise ImproperlyConfigured(

@@ -6,8 +6,8 @@
         order.save()
         remind.apply_async(countdown=60)  INSERT INTO wheel_inbox: commits and rolls back with the order
 
-In autocommit mode the row is there at once. Where the only open transaction is on another alias, a rollback there would
-not take the row along: that is refused. Where several are open, the store's alias governs.
+In autocommit mode the row is committed at once. If the only open transaction is on another alias, scheduling is
+refused, because a rollback there would not remove the row. If several are open, the one on the store's alias counts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
 from django.db import connections
 
 from celery_wheel.errors import SettingError
+from celery_wheel.producer.transaction import TransactionalInbox
 
 
-class DjangoInbox:
-    """Implements ``celery_wheel.transaction.Inbox``."""
+class DjangoInbox(TransactionalInbox):
+    """Implements ``celery_wheel.producer.transaction.TransactionalInbox``."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias or "default"
@@ -31,7 +32,7 @@ class DjangoInbox:
             found = connections.settings
         except (AppRegistryNotReady, ImproperlyConfigured) as error:
             raise SettingError(
-                f"wheel_transactional needs Django, which is not set up in this process ({error}); set "
+                f"wheel_transactional needs Django, which is not set up in this process ({error}). Set "
                 "DJANGO_SETTINGS_MODULE and call django.setup(), or schedule with wheel={'transactional': False}"
             ) from error
         if self._alias not in found:
@@ -46,12 +47,12 @@ class DjangoInbox:
     def in_transaction(self) -> bool:
         return bool(connections[self._alias].in_atomic_block or not connections[self._alias].get_autocommit())
 
-    def ask(self, shard: int, kind: str, payload: bytes) -> int:
-        from django_wheel.models import Inbox  # when the apps are ready
+    def put_command(self, shard: int, kind: str, payload: bytes) -> int:
+        from django_wheel.models import InboxRow  # models need the apps to be ready
 
         self._check_alias()
         self._revive()
-        item: int = Inbox.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
+        item: int = InboxRow.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
         return item
 
     def _check_alias(self) -> None:
@@ -61,12 +62,12 @@ class DjangoInbox:
         if others:
             raise SettingError(
                 f"wheel_transactional needs a transaction on {self._alias!r}, where the wheel's tables are, got one on "
-                f"{', '.join(map(repr, others))} only, whose rollback would not reach them; nothing was scheduled; "
-                f"open transaction.atomic(using={self._alias!r}), or schedule with wheel={{'transactional': False}}"
+                f"{', '.join(map(repr, others))} only, whose rollback would not reach them. Nothing was scheduled. "
+                f"Open transaction.atomic(using={self._alias!r}), or schedule with wheel={{'transactional': False}}"
             )
 
     def _revive(self) -> None:
-        """A process without requests keeps its connection for ever, also one that the server has ended."""
+        """Close a connection that the server has ended: a process without requests would keep it for ever."""
         connection = connections[self._alias]
         if connection.in_atomic_block or connection.connection is None or not connection.errors_occurred:
             return

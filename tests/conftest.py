@@ -1,13 +1,20 @@
-"""What all tests have in common."""
+"""Common to all tests: servers that a process starts once, patience, and logs beside a failure."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import pytest_timeout
+from hypothesis import HealthCheck, settings
 
-from tests.rabbit import RabbitServer
+from tests.kit import processes
+from tests.kit.patience import patience
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +27,80 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
     logging.disable(disabled)
 
 
+# -- servers, one of each for all tests of a process: they start slowly --------------------------------
+
+
 @pytest.fixture(scope="session")
 def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """One for all tests of a process, since it starts slowly; each test has a virtual host of its own."""
+    """Each test has a virtual host of its own: ``rabbit_server.fresh()``."""
     with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Each test has a database of its own: ``postgres.new_database()``."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _redis_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
+    """Empty; not to be paused, killed or configured."""
+    _redis_of_the_session.client().flushall()
+    return _redis_of_the_session
+
+
+# -- hooks ---------------------------------------------------------------------------------------------
+
+#: An example of Hypothesis takes as long as it takes.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+#: Suites whose tests start processes, which take the longest: they begin first, and the short ones fill the gaps.
+FIRST = ("tests/faults", "tests/integration/demo", "tests/simulation", "tests/integration", "tests/browser")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """For ``--dist loadgroup``: tests that share what their module started run in one process."""
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - it is nowhere public
+        if any(fixture.scope == "module" for found in fixtures for fixture in found):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    yield
+    items.sort(key=lambda item: [item.nodeid.startswith(folder) for folder in FIRST], reverse=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """The time-out of a test is one of a quiet machine too."""
+    return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patience(settings.timeout)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    report = yield
+    if report.failed:
+        report.sections.extend((f"printed by {name}", words) for name, words in processes.last_words())
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if terminalreporter.stats.keys() & {"failed", "error"}:
+        seed = config.getoption("randomly_seed", None)
+        terminalreporter.write_line(f"in the same order once more: pytest --randomly-seed={seed}")
+
+
+def pytest_runtest_logfinish() -> None:
+    processes.forget_ended()
+
+
+def pytest_sessionfinish() -> None:
+    processes.kill_all()

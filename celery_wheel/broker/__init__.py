@@ -1,4 +1,4 @@
-"""The broker edges: one folder a broker; only edges import client libraries.
+"""The broker edges: one folder for each kind of broker; only edges import client libraries.
 
 ::
 
@@ -7,15 +7,17 @@
                                                 filesystem  none: its delayed tasks stay Celery's own
                                                 others      celery_wheel.broker.virtual.edge
 
-    envelope   the header that a delayed message carries           reader      wheel queue bytes ─► Message
-    names      names that producers and schedulers share           deliveries  wheel queues of brokers that push
+    envelope   the header that a delayed message carries     reader          bytes of the wheel queue ─► Message
+    names      names shared by producers and schedulers      queued_message  Message ─► bytes of the wheel queue
+    queues     the declaration of the wheel queue            deliveries      wheel queues of brokers that push
+    errors     errors that the edges share
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import SettingError
 
 if TYPE_CHECKING:
@@ -23,26 +25,26 @@ if TYPE_CHECKING:
     from celery_wheel.engine.port import Broker
 
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
-REFUSED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
+_UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
 
 
-def refusal(transport: str) -> str | None:
+def unsupported_reason(transport: str) -> str | None:
     """Return the reason why no edge serves a transport; None if one does."""
-    return REFUSED.get(transport)
+    return _UNSUPPORTED.get(transport)
 
 
 def check_transport(app: Any) -> None:
     """Raise SettingError if no edge serves the app's transport."""
     transport = app.connection_for_write().transport.driver_type
-    if why := refusal(transport):
-        raise SettingError(f"broker_url must be of a transport that the wheel serves, got {transport!r}: {why}")
+    if why := unsupported_reason(transport):
+        raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
 
 
 def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
     """Return the edge for the broker to which this app's tasks are published."""
     check_transport(app)
     transport = app.connection_for_write().transport.driver_type
-    reader = Reader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
+    reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 

@@ -1,13 +1,13 @@
-"""The wheel queue of a broker that pushes: deliveries are held here, unacknowledged, until the store has them.
+"""The wheel queue of a broker that pushes: deliveries stay unacknowledged in this process until the store has them.
 
 ::
 
-    queue ──deliveries──► held ──peek──► engine ──commit──► store
-      ▲                    └──trim: acknowledges the deliveries of the token, and no others
+    queue ──deliveries──► unacknowledged ──peek──► engine ──commit──► store
+      ▲                         └──trim: acknowledges the deliveries of the token, and no others
       └── unacknowledged deliveries return: leave, another adoption, a lost connection, the end of the process
 
 ``Deliveries`` belongs to one shard and has one lock: adopt, peek, trim and leave exclude each other, so that a thread
-that gives the shard up meets no half-read queue. ``DeliveryBroker`` is an edge with one ``Deliveries`` a shard.
+that leaves the shard meets no half-read queue. ``DeliveryBroker`` is an edge with one ``Deliveries`` for each shard.
 
 The abstract methods of ``Deliveries`` are the differences between transports. Messages stay in order and are peeked
 again until they are trimmed. A token is valid for one connection, and until the next trim; afterwards ``trim`` returns
@@ -22,33 +22,36 @@ from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Any, Literal, NamedTuple, cast
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.errors import not_adopted
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Peeked
-from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Unreadable
 
 
 class Token(NamedTuple):
+    """The deliveries that one peek returned."""
+
     generation: int  #: number of the connection
     first: int  #: deliveries of the connection that were trimmed before
-    size: int  #: deliveries that the token stands for
+    size: int  #: number of these deliveries
 
 
 class Deliveries(ABC):
     """One shard's deliveries. ``lock`` is held during every call; subclasses may share it with their connection."""
 
-    def __init__(self, lock: RLock) -> None:
+    def __init__(self, shard: int, lock: RLock) -> None:
+        self._shard = shard
         self._lock = lock
-        self._held: deque[Any] = deque()
+        self._unacknowledged: deque[Any] = deque()
         self._generation = 0
         self._trimmed = 0
         self._epoch: int | None = None
 
-    # -- as transports differ ------------------------------------------------------------------------
+    # -- the transport -------------------------------------------------------------------------------
 
     @abstractmethod
     def _using(self, doing: str) -> AbstractContextManager[None]:
-        """Hold the lock; an error within ends the connection and is raised as a BrokerError."""
+        """Hold the lock; an error in the block ends the connection and is raised as a BrokerError."""
 
     @property
     @abstractmethod
@@ -57,19 +60,19 @@ class Deliveries(ABC):
 
     @abstractmethod
     def _consume(self) -> None:
-        """Connect, and have deliveries appended to ``_held``."""
+        """Connect, and let the transport append deliveries to ``_unacknowledged``."""
 
     @abstractmethod
     def _read(self, max_count: int, max_bytes: int) -> bool:
-        """Append deliveries to ``_held`` until the bounds are reached; returns whether the queue may have more."""
+        """Append deliveries until the bounds are reached; returns whether the queue may have more."""
 
     @abstractmethod
     def _acknowledge(self, count: int) -> None:
-        """Acknowledge the first deliveries of ``_held``: the store has them."""
+        """Acknowledge the oldest deliveries: the store has them."""
 
     @abstractmethod
-    def _give_back(self) -> None:
-        """End the connection, so that held deliveries return to the queue; raises nothing."""
+    def _disconnect(self) -> None:
+        """End the connection, so that unacknowledged deliveries return to the queue; raises nothing."""
 
     # -- the shard -----------------------------------------------------------------------------------
 
@@ -93,18 +96,22 @@ class Deliveries(ABC):
         """Return the oldest deliveries within the bounds, at least one if any; a token; and whether there are more."""
         with self._using("reading"):
             if self._epoch is None:
-                raise given_up()
+                raise not_adopted(self._shard)
             if not self._is_up:
                 self._begin()
             more = self._read(max_count, max_bytes)
             found: list[Any] = []
             weight = 0
-            for message in self._held:
+            for message in self._unacknowledged:
                 weight += len(message.body or b"")
                 if found and (len(found) >= max_count or weight > max_bytes):
                     break
                 found.append(message)
-            return found, Token(self._generation, self._trimmed, len(found)), more or len(found) < len(self._held)
+            return (
+                found,
+                Token(self._generation, self._trimmed, len(found)),
+                more or len(found) < len(self._unacknowledged),
+            )
 
     def trim(self, token: Token) -> bool:
         if not token.size:
@@ -114,28 +121,24 @@ class Deliveries(ABC):
                 return False
             self._acknowledge(token.size)
             for _ in range(token.size):
-                self._held.popleft()
+                self._unacknowledged.popleft()
             self._trimmed += token.size
         return True
 
     def _begin(self) -> None:
-        self._held.clear()
+        self._unacknowledged.clear()
         self._consume()
         self._generation, self._trimmed = self._generation + 1, 0
 
     def _end(self) -> None:
-        self._give_back()
-        self._held.clear()
-
-
-def given_up() -> BrokerError:
-    return BrokerError("the shard was given up or never adopted: its wheel queue is not read, no message was taken")
+        self._disconnect()
+        self._unacknowledged.clear()
 
 
 class DeliveryBroker(ABC):
     """The part of a ConfirmingBroker that reads wheel queues."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: QueuedMessageReader) -> None:
         self._reader = reader
         self._shards: dict[int, Deliveries] = {}
 
@@ -160,7 +163,7 @@ class DeliveryBroker(ABC):
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if shard not in self._shards:
-            raise given_up()
+            raise not_adopted(shard)
         found, token, more = self._shards[shard].peek(max_count, max_bytes)
         return Peeked([self._message(delivery) for delivery in found], token, more)
 
@@ -171,7 +174,7 @@ class DeliveryBroker(ABC):
         return self._reader.decode(raw)
 
     def now_ms(self) -> int | None:
-        """Return None: these brokers have no clock to ask."""
+        """Return None: these brokers have no clock that a client can read."""
         return None
 
     def close(self) -> None:

@@ -3,12 +3,12 @@
 ::
 
     producer   headers + {"wheel": encode(Envelope)}  ──►  the shard's wheel queue (one raw message of kombu's)
-    scheduler  ``reader`` takes the envelope out of the headers and checks it by ``check``
+    scheduler  ``reader`` removes the envelope from the headers and checks it by ``check``
 
     {"v": 1, "id", "task", "task_id", "eta_ms", "created_ms", "exchange", "exchange_type", "routing_key", "queue",
      "priority", "expires_ms", "queue_expires_ms", "key"}
-     "misfire_ms", "watch", "unique", "on_conflict"    where the call asked for them
-     "own"                                             a header named wheel that the task itself had
+     "misfire_ms", "watch", "unique", "on_conflict"    options of the call, where it has them
+     "own"                                             the task's own header named wheel, where it has one
 
 Promises: the reader reads every envelope that ``encode`` makes, since both call ``check``. Text that a store or a
 broker cannot hold is refused here, in the caller's process, and not later in a group commit.
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_wheel.store.model import KEEP, REJECT, REPLACE
-from celery_wheel.store.text import END_OF_TIME_MS, check_text
+from celery_wheel.values.text import END_OF_TIME_MS, check_text
 
 HEADER = "wheel"
 
-#: A header of a message that a worker holds itself, whatever its eta: the wheel gave it back or was not to have it.
+#: A header of a message that a worker holds itself, whatever its eta: the wheel returned it, or ``wheel=False``.
 NATIVE = "wheel_native"
 
 #: A header of a message that may be a second copy.
@@ -64,7 +64,7 @@ class Envelope:
 
 _FIELDS = Envelope.__slots__
 
-#: Fields that ``encode`` leaves out where they are None, which they nearly always are.
+#: Fields that ``encode`` omits where they are None, which they nearly always are.
 _RARE = frozenset(("misfire_ms", "watch", "unique", "on_conflict"))
 
 
@@ -82,11 +82,11 @@ def encode(envelope: Envelope, own: Any = None) -> dict[str, Any]:
 
 
 def check(fields: dict[str, Any]) -> None:
-    """Raise ValueError for fields that no envelope may have; writer and reader both call this."""
+    """Raise ValueError for fields that no envelope may have; both ``encode`` and the reader call this."""
     version = fields.get("v")
     if version != VERSION or type(version) is not int:
         raise ValueError(
-            f"envelope version must be {VERSION}, got {shown(version)}; a newer producer needs a newer scheduler"
+            f"envelope version must be {VERSION}, got {short_repr(version)}; a newer producer needs a newer scheduler"
         )
     _uuid(fields.get("id"))
     check_text("task", fields.get("task"))
@@ -116,33 +116,33 @@ def _check_rare(fields: dict[str, Any]) -> None:
     watch = fields.get("watch")
     if watch is not None:
         if type(watch) is not list or not 0 < len(watch) <= MAX_WATCHED:
-            raise ValueError(f"watch must be a list of 1 to {MAX_WATCHED} keys, got {shown(watch)}")
+            raise ValueError(f"watch must be a list of 1 to {MAX_WATCHED} keys, got {short_repr(watch)}")
         for key in watch:
             check_text("watch", key)
     if fields.get("unique") is not None:
         check_text("unique", fields["unique"])
     if fields.get("on_conflict") not in (None, KEEP, REPLACE, REJECT):
-        raise ValueError(f"on_conflict must be {KEEP}, {REPLACE} or {REJECT}, got {shown(fields['on_conflict'])}")
+        raise ValueError(f"on_conflict must be {KEEP}, {REPLACE} or {REJECT}, got {short_repr(fields['on_conflict'])}")
 
 
 def _uuid(value: Any) -> None:
     if type(value) is not str or not _UUID(value):
-        raise ValueError(f"id must be a UUID in its 36 characters, got {shown(value)}")
+        raise ValueError(f"id must be a UUID in its 36 characters, got {short_repr(value)}")
 
 
 def _instant(fields: dict[str, Any], name: str) -> None:
     value = fields.get(name)
     if type(value) is not int or not 0 <= value < END_OF_TIME_MS:
-        raise ValueError(f"{name} must be milliseconds from 1970 to the end of 9998, got {shown(value)}")
+        raise ValueError(f"{name} must be milliseconds from 1970 to the end of 9998, got {short_repr(value)}")
 
 
 def _number(fields: dict[str, Any], name: str, at_most: int) -> None:
     value = fields.get(name)
     if type(value) is not int or not 0 <= value <= at_most:
-        raise ValueError(f"{name} must be a whole number from 0 to {at_most:,}, got {shown(value)}")
+        raise ValueError(f"{name} must be a whole number from 0 to {at_most:,}, got {short_repr(value)}")
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the beginning of a value's repr, for an error."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

@@ -1,4 +1,4 @@
-"""The names that producers and schedulers must agree on without talking to each other. Standard library only.
+"""Names that producers and schedulers compute alike, without talking to each other. Standard library only.
 
 ::
 
@@ -19,7 +19,7 @@ def wheel_queue_name(namespace: str, shard: int) -> str:
 
 
 def is_own_name(namespace: str, queue: str) -> bool:
-    """Whether a name is of a wheel queue or an offset key, which no task may have as its destination."""
+    """Whether a name belongs to a wheel queue or an offset key, which no task may have as its destination."""
     rest = queue.removeprefix(f"{namespace}.")
     return rest != queue and rest.removeprefix("offset.").isdecimal()
 

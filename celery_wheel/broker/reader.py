@@ -10,10 +10,10 @@ Promises
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay: same
    keys, same order, ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
-3. A message whose destination is one of the wheel's own queues is Unreadable: it would come back for ever.
+3. A message whose destination is one of the wheel's own queues is Unreadable: it would return for ever.
 
 As everywhere in kombu, the last of duplicated keys counts, and NaN and Infinity pass.
-The JSON is plain: values such as ``{"__type__": …}``, which kombu's JSON would build, pass untouched to the worker.
+The JSON is plain: values such as ``{"__type__": …}``, which kombu's JSON would decode, pass untouched to the worker.
 """
 
 from __future__ import annotations
@@ -26,15 +26,26 @@ from hashlib import sha1
 from typing import Any
 from uuid import UUID
 
-from celery_wheel.broker.envelope import HEADER, Envelope, check, shown
+from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.broker.names import is_own_name
 from celery_wheel.store.model import Message, Unreadable
 
 #: Namespace of the UUIDs made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
 
-#: Properties that are not kept: kombu's data about one delivery, and fields that the envelope has.
-NOT_KEPT = ("delivery_info", "delivery_tag", "body_encoding", "priority", "expiration")
+#: Properties that are not stored: data about one delivery, fields of the envelope, and parts with a place of their own.
+NOT_STORED = frozenset(
+    [
+        "delivery_info",
+        "delivery_tag",
+        "body_encoding",
+        "priority",
+        "expiration",
+        "content_type",
+        "content_encoding",
+        "application_headers",
+    ]
+)
 
 _scan = json.JSONDecoder().raw_decode
 _dumps = json.JSONEncoder().encode  # kombu's separators: ", " and ": "
@@ -43,12 +54,12 @@ _COPIED = tuple(name for name in Envelope.__slots__ if name != "id")
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class QueuedMessageReader:
     """Reads messages by the rules of one installation.
 
     Args:
-        namespace: that of the wheel queues, which no task may have as its destination.
-        max_message_bytes: a larger message is kept as rejected instead of being parsed.
+        namespace: the first part of the wheel queues' names, which no task may have as its destination.
+        max_message_bytes: a larger message is stored as rejected instead of being parsed.
         keep_eta: whether headers keep their ``eta``.
     """
 
@@ -62,11 +73,15 @@ class Reader:
         def read() -> Message:
             self.check_size(raw)
             message = _parse(raw)
-            headers, properties = _part(message, "headers", dict), _part(message, "properties", dict)
-            kept = _properties(message, properties)
-            return self.message(headers, kept, _body(message.get("body"), properties.get("body_encoding")))
+            headers, properties = _object(message, "headers"), _object(message, "properties")
+            stored = stored_properties(properties, message.get("content-type"), message.get("content-encoding"))
+            for name in ("content_type", "content_encoding"):
+                if type(stored[name]) is not str and stored[name] is not None:
+                    raise ValueError(f"{name} must be text, got {short_repr(stored[name])}")
+            body = _body(message.get("body"), properties.get("body_encoding"))
+            return self.message(headers, _dumps(stored).encode(), body)
 
-        return readable(read, lambda: raw)
+        return read_or_reject(read, lambda: raw)
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
@@ -75,7 +90,7 @@ class Reader:
     def message(
         self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps
     ) -> Message:
-        """Return a message made of its parts, with the envelope taken out of the headers. Raises ValueError."""
+        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise ValueError(f"header {HEADER!r} must be an envelope, got {type(fields).__name__}")
@@ -102,8 +117,8 @@ class Reader:
                 raise ValueError(f"a task's queue must not be one of the wheel's own, got {name!r}")
 
 
-def readable(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
-    """Return the message of ``read``; where it raises, Unreadable with the reason and the bytes of ``raw``."""
+def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
+    """Return the result of ``read``; where it raises, an Unreadable with the reason and the bytes of ``raw``."""
     try:
         return read()
     except RecursionError:
@@ -125,15 +140,10 @@ def _parse(raw: bytes) -> dict[str, Any]:
     return message
 
 
-def _properties(message: dict[str, Any], properties: dict[str, Any]) -> bytes:
-    kept = {"content_type": message.get("content-type"), "content_encoding": message.get("content-encoding")}
-    for name, value in kept.items():
-        if type(value) is not str and value is not None:
-            raise ValueError(f"{name} must be text, got {shown(value)}")
-    for name, value in properties.items():
-        if name not in NOT_KEPT and name not in kept:
-            kept[name] = value
-    return _dumps(kept).encode()
+def stored_properties(properties: dict[str, Any], content_type: Any, content_encoding: Any) -> dict[str, Any]:
+    """Return the properties as the store keeps them: content type and encoding first."""
+    content = {"content_type": content_type, "content_encoding": content_encoding}
+    return content | {name: value for name, value in properties.items() if name not in NOT_STORED}
 
 
 def _body(body: Any, encoding: Any) -> bytes:
@@ -146,11 +156,11 @@ def _body(body: Any, encoding: Any) -> bytes:
         return a2b_base64(body, strict_mode=True)
     if encoding is None or (type(encoding) is str and encoding.lower() == "utf-8"):
         return body.encode()
-    raise ValueError(f"body_encoding must be base64 or utf-8, got {shown(encoding)}")
+    raise ValueError(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
 
 
-def _part(message: dict[str, Any], name: str, kind: type) -> Any:
+def _object(message: dict[str, Any], name: str) -> dict[str, Any]:
     part = message.get(name)
-    if type(part) is not kind:
+    if type(part) is not dict:
         raise ValueError(f"{name} must be an object, got {type(part).__name__}")
     return part

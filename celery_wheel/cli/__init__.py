@@ -1,68 +1,49 @@
-"""``celery -A proj wheel …``: what the wheel holds, and what is to become of it; ``--json`` is for programs.
+"""``celery -A proj wheel …``: read the wheel's store, and change pending tasks; ``--json`` is for programs.
 
 ::
 
-    group     the group, and the wheel that its commands ask      status    status, levels
-    options   filters, instants, places                           tasks     list, show
-    output    tables, JSON, progress                              past      history, rejected
-    listing   pages                                               acting    cancel, reschedule, run-now
-    chosen    ids, ids on stdin, a filter                         again     requeue, replay
-    verdicts  what the holders said of each                       gates     pause, resume
-                                                                  completing  complete
-                                                                  clock     clock
-                                                                  leaving   drain, import
-                                                                  loads     bulk loads
-                                                                  migrate, reshard, claim, bench, forecast, doctor
+    group      the group, its exit codes, the wheel of a command      status      status, levels
+    paging     pages of rows                                          tasks       list, show
+    selection  ids, ids on stdin, a filter                            history     history, rejected
+    results    requests in parts, and each task's result              cancel      cancel, reschedule, run-now
+    report     the tables of ``status``                               requeue     requeue, replay
+    project    Django's set-up, for doctor and bench                  pause       pause, resume
+                                                                      drain       drain, import
+                                                                      bulk_loads  loads
+                                       bench, claim, clock, complete, doctor, forecast, migrate, reshard: one each
 
-Everything is read from the store, so any process that reaches it can ask, also while no scheduler runs; ``doctor`` asks
-the broker as well. What only the holder knows (levels, edge) is its last snapshot, with its age. What acts is a request
-to the holders, with a verdict.
+Reading commands read the store, so they work in any process that reaches it, also while no scheduler runs; ``doctor``
+asks the broker as well. Values that only the holder has (levels, horizon) come from its last snapshot, with its age.
+Commands that change tasks send a request to the holders, and print its results.
 
-Exit codes, of every command: 0 done; 1 it could not be done, and why is said; 2 the command line makes no sense; 3 it
-was done, and the answer is one to act upon (no holder, no such task, a warning, too late); 4 no scheduler answered in
-time, and what was asked was withdrawn. Errors go to stderr.
+Exit codes of every command: 0 done; 1 an error, which stderr explains; 2 a wrong command line; 3 done, and the answer
+needs action (no holder, no such task, a warning, too late); 4 no scheduler answered in time, and the request was
+withdrawn. Errors go to stderr.
 
-Imported on every ``celery`` call: the heavy imports are inside the commands.
+Celery imports this package on every ``celery`` call, so commands import the engine, the broker, the database and rich
+inside their functions.
 """
 
 from __future__ import annotations
 
-from celery_wheel.cli import (
-    acting,
-    again,
+from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to the group
     bench,
+    bulk_loads,
+    cancel,
     claim,
     clock,
-    completing,
+    complete,
     doctor,
+    drain,
     forecast,
-    gates,
-    leaving,
-    loads,
+    history,
     migrate,
-    past,
+    pause,
+    requeue,
     reshard,
     status,
     tasks,
 )
 from celery_wheel.cli.group import wheel
 
-__all__ = [
-    "acting",
-    "again",
-    "bench",
-    "claim",
-    "clock",
-    "completing",
-    "doctor",
-    "forecast",
-    "gates",
-    "leaving",
-    "loads",
-    "migrate",
-    "past",
-    "reshard",
-    "status",
-    "tasks",
-    "wheel",
-]
+__all__ = ["wheel"]

@@ -1,4 +1,4 @@
-"""``celery wheel bench``: how many tasks a second this broker and this store take; and the table of any figures."""
+"""``celery wheel bench``: measure the rates of this broker and this store; and the table of any figures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_wheel.bench.figure import Figure, number
-from celery_wheel.cli import options
-from celery_wheel.cli.group import said, wheel
-from celery_wheel.cli.output import Column, Lines, progress, put_json
-from celery_wheel.cli.starting import start_project
+from celery_wheel.cli.group import user_errors, wheel
+from celery_wheel.cli.project import start_project
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import Column, GrowingTable, print_json, progress
+from celery_wheel.operations.bench.figure import Figure, number
 
 if TYPE_CHECKING:
-    from celery_wheel.bench.rig import Pace
+    from celery_wheel.operations.bench.rig import Pace
 
 COLUMNS: tuple[Column[Figure], ...] = (
     Column("bench", lambda one: one.bench),
@@ -30,30 +30,34 @@ COLUMNS: tuple[Column[Figure], ...] = (
 
 
 def print_figures(figures: Sequence[Figure]) -> None:
-    """All figures in one table, without the columns that none of them has."""
-    Lines([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
+    """Print all figures in one table, without the columns that are empty for all."""
+    GrowingTable([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
 
 
-@wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site takes.")
-@click.option("--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="How many.")
-@click.option("--bytes", "body", type=click.IntRange(0, 10**6), default=200, show_default=True, help="Of an argument.")
+@wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site handles.")
+@click.option(
+    "--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="Number of tasks to send."
+)
+@click.option(
+    "--bytes", "body", type=click.IntRange(0, 10**6), default=200, show_default=True, help="Size of a task's argument."
+)
 @options.as_json
 @click.pass_context
 def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
-    """Measure how many tasks a second are sent, taken in, moved and dispatched, on this broker and beside this store.
+    """Measure how many tasks a second are sent, accepted, moved and dispatched, on this broker and beside this store.
 
-    Nothing of yours is touched: queues, namespace and store (a folder beside the file of wheel_store, or a schema in
-    its database) are made for it, and removed in the end. It loads both servers for some seconds.
+    The bench makes its own queues, namespace and store (a folder beside the file of wheel_store, or a schema in its
+    database), and removes them in the end. It loads both servers for some seconds.
     """
-    with said():
-        from celery_wheel.bench.site import measure
+    from celery_wheel.operations.bench.measurement import measure
 
+    with user_errors():
         start_project()
         with progress("measuring", 4 * tasks) as bar:
             paces: dict[str, Pace] = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
     if as_json:
         figures = {name: {"seconds": round(one.wall_s, 4), "per_s": round(one.per_s)} for name, one in paces.items()}
-        put_json({"tasks": tasks, "bytes": body, "figures": figures})
+        print_json({"tasks": tasks, "bytes": body, "figures": figures})
     else:
         click.echo(f"{tasks:,} tasks with an argument of {body:,} bytes")
         print_figures([Figure("", name, one.per_s, "tasks/s") for name, one in paces.items()])

@@ -1,4 +1,4 @@
-"""The group ``celery wheel``, and what its commands have in common: a wheel to ask, and errors in words."""
+"""The group ``celery wheel``, and the parts that its commands share: exit codes, errors, and the app's wheel."""
 
 from __future__ import annotations
 
@@ -8,67 +8,57 @@ from typing import TYPE_CHECKING
 
 import click
 from celery.bin.base import handle_preload_options
+from kombu.exceptions import OperationalError
 
-from celery_wheel.present import many
+from celery_wheel.errors import WheelError, WheelUnavailable
+from celery_wheel.values.format import format_count
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
 
 #: Exit codes beside click's own 0, 1 (an error) and 2 (usage).
-TO_ACT_UPON = 3
-NOBODY_ANSWERED = 4
+NEEDS_ACTION, NO_ANSWER = 3, 4
 
 
 @click.group(name="wheel")
 @click.pass_context
 @handle_preload_options  # type: ignore[untyped-decorator]  # celery carries no types
 def wheel(ctx: click.Context) -> None:
-    """See what waits in the wheel, and say what is to become of it.
+    """Show and change the tasks that the wheel holds.
 
-    Exit codes: 0 done; 1 an error, which is said; 2 the command line makes no sense; 3 the answer is one to act upon;
-    4 no scheduler answered in time, and what was asked was withdrawn.
+    Exit codes: 0 done; 1 an error, which stderr explains; 2 a wrong command line; 3 done, and the answer needs action;
+    4 no scheduler answered in time, and the request was withdrawn.
     """
 
 
+class _NoAnswer(click.ClickException):
+    exit_code = NO_ANSWER
+
+
 @contextmanager
-def said() -> Iterator[None]:
-    """What a user can cause ends the command with a sentence and exit code 1, without a traceback."""
-    from kombu.exceptions import OperationalError
-
-    from celery_wheel.errors import WheelError
-
+def user_errors() -> Iterator[None]:
+    """End the command with a sentence and an exit code, without a traceback, for an error that a user can cause."""
     try:
         yield
     except (WheelError, ImportError) as error:
-        raise click.ClickException(str(error)) from error
+        kind = _NoAnswer if isinstance(error, WheelUnavailable) else click.ClickException
+        raise kind(str(error)) from error
     except OperationalError as error:
         raise click.ClickException(f"the broker does not answer ({error}); start it, or correct broker_url") from error
 
 
 @contextmanager
-def asking(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
-    """The app's wheel, closed in the end; ``shard`` has to be one of its shards, if it is named."""
+def open_wheel(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
+    """Yield the app's wheel, and close it. A ``shard`` must be one of the store's."""
     from celery_wheel.control import Wheel
 
     wheel = Wheel(ctx.obj.app)
     try:
-        with said():
+        with user_errors():
             if shard is not None and shard >= wheel.store.shards:
-                there = wheel.store.shards
-                text = f"must be from 0 to {there - 1}, as the store has {many(there, 'shard')}, got {shard}"
+                count = wheel.store.shards
+                text = f"must be from 0 to {count - 1}, since the store has {format_count(count, 'shard')}, got {shard}"
                 raise click.BadParameter(text, ctx, param_hint="--shard")
             yield wheel
     finally:
         wheel.close()
-
-
-@contextmanager
-def answered(ctx: click.Context) -> Iterator[None]:
-    """Where no scheduler answers in time the command says so, and ends with an exit code of its own."""
-    from celery_wheel.errors import WheelUnavailable
-
-    try:
-        yield
-    except WheelUnavailable as error:
-        click.echo(f"Error: {error}", err=True)
-        ctx.exit(NOBODY_ANSWERED)

@@ -1,14 +1,14 @@
-"""``celery wheel reshard``: another number of shards."""
+"""``celery wheel reshard``: change the number of shards."""
 
 from __future__ import annotations
 
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_wheel.cli import options
-from celery_wheel.cli.group import said, wheel
-from celery_wheel.cli.output import agree
-from celery_wheel.present import many
+from celery_wheel.cli.group import user_errors, wheel
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import confirm
+from celery_wheel.values.format import format_count
 
 
 @wheel.command(cls=CeleryCommand, short_help="Give the store another number of shards.")
@@ -16,17 +16,18 @@ from celery_wheel.present import many
 @options.yes
 @click.pass_context
 def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
-    """Give the store SHARDS shards, while no scheduler runs; what waits moves along.
+    """Give the store SHARDS shards, while no scheduler runs; pending tasks move along.
 
-    Tasks with one key keep their order. With fewer shards, the history of those that are no more is forgotten.
+    Tasks with one key keep their order. With fewer shards, the history of the removed shards is forgotten.
     """
-    from celery_wheel.service import reshard_of
+    from celery_wheel.operations.reshard import reshard_of
 
     if not yes:
-        agree(f"All schedulers are stopped, and are to have wheel_shards = {shards} then?")
-    with said():
+        confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?")
+    with user_errors():
         done = reshard_of(ctx.obj.app, shards)
     click.echo(
-        f"{many(done.before, 'shard')} before, {done.after} now; {many(done.moved, 'pending task')} moved, "
-        f"{many(done.forgotten, 'row')} of history forgotten; set wheel_shards = {done.after} everywhere"
+        f"{format_count(done.before, 'shard')} before, {done.after} now; "
+        f"{format_count(done.moved, 'pending task')} moved, "
+        f"{format_count(done.forgotten, 'row')} of history forgotten; set wheel_shards = {done.after} everywhere"
     )

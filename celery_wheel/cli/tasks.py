@@ -1,142 +1,110 @@
-"""``celery wheel list`` and ``show``: what is pending, and all that is known of one task."""
+"""``celery wheel list`` and ``show``: pending tasks, and all messages of one task."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_wheel.cli import options
-from celery_wheel.cli.group import TO_ACT_UPON, asking, wheel
-from celery_wheel.cli.listing import Listing
-from celery_wheel.cli.output import Column, facts, put_json
-from celery_wheel.present import PART_CUT, duration, part, seen, utc
+from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
+from celery_wheel.cli.paging import Listing
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import Column, console, facts_table, print_json
+from celery_wheel.store.model import ORIGIN
+from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.store.ports.pages import Detail, Task
 
-#: Bytes of a body that JSON shows; the whole is what --body writes.
+#: Characters of a body that JSON shows; --body writes the whole body.
 BEGINNING = 1_024
 
 
 def task_as_dict(task: Task) -> dict[str, Any]:
-    """A task in JSON. Instants are Unix milliseconds."""
-    return {
-        "task_id": task.task_id,
-        "task": task.task,
-        "queue": task.target,
-        "shard": task.shard,
-        "lane": task.lane,
-        "due_ms": task.due_ms,
-        "eta_ms": task.eta_ms,
-        "place": f"{task.due_ms}:{task.seq}",
-        "priority": task.priority,
-        "key": task.key,
-        "expires_ms": task.expires_ms,
-        "created_ms": task.created_ms,
-        "accepted_ms": task.accepted_ms,
-        "size": task.size,
-    }
+    """Return a task as JSON shows it; instants are Unix milliseconds."""
+    names = ("task_id", "task", "shard", "lane", "due_ms", "eta_ms", "priority", "key", "expires_ms", "created_ms")
+    same = {name: getattr(task, name) for name in (*names, "accepted_ms", "size")}
+    return {**same, "queue": task.target, "position": f"{task.due_ms}:{task.seq}"}
 
 
-@wheel.command(name="list", cls=CeleryCommand)
+@wheel.command(name="list", cls=CeleryCommand, short_help="List pending tasks, the next due first.")
 @options.names
 @options.shard
 @options.span
 @options.paging
 @click.pass_context
-def list_(
-    ctx: click.Context,
-    /,
-    limit: int,
-    after: tuple[int, int] | None,
-    whole: bool,
-    as_json: bool,
-    **filters: Any,
-) -> None:
+def list_(ctx: click.Context, /, **params: Any) -> None:
     """List pending tasks, the next due first.
 
-    A page says how the next is had (--after); --all writes all of them, and keeps none in memory. A filter by task or
-    queue reads only the hours in which there is anything of it. --from and --to are of the due time.
+    A page prints the cursor of the next page (--after); --all writes all pages, and keeps none in memory. A filter by
+    task or queue reads only the hours in which it has tasks. --from and --to are of the due time.
     """
-    from celery_wheel.store.model import ORIGIN
-
-    criteria = options.criteria(**filters)
+    criteria = options.take_criteria(params)
     columns: list[Column[Task]] = [
-        Column("due", lambda one: utc(one.due_ms), whole=True),
+        Column("due", lambda one: format_utc(one.due_ms), no_wrap=True),
         Column("task id", lambda one: one.task_id),
         Column("task", lambda one: one.task),
         Column("queue", lambda one: one.target),
-        Column("shard", lambda one: one.shard, "right", spare=True),
+        Column("shard", lambda one: one.shard, "right", optional=True),
         Column("key", lambda one: one.key or ""),
-        Column("bytes", lambda one: f"{one.size:,}", "right", spare=True),
+        Column("bytes", lambda one: f"{one.size:,}", "right", optional=True),
     ]
-    with asking(ctx, criteria["shard"]) as wheel:
-        Listing("pending tasks", columns, task_as_dict, ORIGIN).show(
-            lambda at, lines: wheel.pending(at, lines, **criteria),
-            limit=limit,
-            after=after,
-            whole=whole,
-            as_json=as_json,
-            count=lambda: sum(hour.pending for hour in wheel.forecast(**criteria)),
-        )
+    with open_wheel(ctx, criteria["shard"]) as wheel:
+        listing = Listing("pending tasks", columns, task_as_dict, partial(wheel.pending, **criteria), ORIGIN)
+        listing.show(**params, count=lambda: sum(hour.pending for hour in wheel.forecast(**criteria)))
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show all that is known of a task.")
+@wheel.command(cls=CeleryCommand, short_help="Show all messages of a task.")
 @click.argument("task_id")
-@click.option("--body", "raw_body", is_flag=True, help="Write the body's bytes to stdout, as they are, and no more.")
+@click.option("--body", "raw_body", is_flag=True, help="Write only the body's bytes to stdout.")
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, task_id: str, raw_body: bool, as_json: bool) -> None:
-    """Show all that is known of TASK_ID: each of its messages, a retried task having one a try.
+    """Show all messages of TASK_ID, with headers and body: a retried task has one message a try.
 
-    Exit code: 0 when it is known, 3 when the store does not know it (any more).
+    Exit code: 0 when the store knows the task, 3 when it does not (any more).
     """
     if raw_body and as_json:
-        raise click.UsageError("--body and --json are two forms of an answer; ask for one", ctx)
-    with asking(ctx) as wheel:
+        raise click.UsageError("name --body or --json, and not both", ctx)
+    with open_wheel(ctx) as wheel:
         found = sorted(wheel.find(task_id), key=lambda one: one.task.position, reverse=True)
         if raw_body and found:
             click.echo(found[0].body, nl=False)
         elif as_json:
-            put_json({"task_id": task_id, "messages": [_detail_as_dict(one) for one in found]})
+            print_json({"task_id": task_id, "messages": [_detail_as_dict(one) for one in found]})
         for one in [] if raw_body or as_json else found:
-            facts(f"{seen(one.task.task)}  {one.state}", _facts(one))
+            console().print(facts_table(f"{printable(one.task.task)}  {one.state}", _facts(one)))
     if not found:
         click.echo(
-            f"the store does not know task {seen(task_id)}: it is not in it yet (waits in the broker for a scheduler), "
-            "was sent without a delay, or left so long ago that it is forgotten (wheel_history_retention)",
+            f"the store does not know task {printable(task_id)}: no scheduler has accepted it yet, it was sent without "
+            "a delay, or it was dispatched so long ago that it is forgotten (wheel_history_retention)",
             err=True,
         )
-        ctx.exit(TO_ACT_UPON)
+        ctx.exit(NEEDS_ACTION)
 
 
 def _detail_as_dict(one: Detail) -> dict[str, Any]:
+    names = ("state", "blocked_by", "exchange", "exchange_type", "routing_key", "envelope_id")
     return {
         **task_as_dict(one.task),
-        "state": one.state,
+        **{name: getattr(one, name) for name in names},
         "dispatched_ms": one.task.dispatched_ms,
         "late_ms": one.task.late_ms,
-        "waits_for": one.waits_for,
-        "exchange": one.exchange,
-        "exchange_type": one.exchange_type,
-        "routing_key": one.routing_key,
-        "envelope_id": one.envelope_id,
         "headers": _object(one.headers),
         "properties": _object(one.properties),
         "body": _beginning(one.body),
         "outcomes": [
-            {"kind": each.kind, "reason": each.reason, "actor": each.actor, "at_ms": each.at_ms}
-            for each in one.outcomes
+            {name: getattr(each, name) for name in ("kind", "reason", "actor", "at_ms")} for each in one.outcomes
         ],
     }
 
 
 def _object(raw: bytes) -> Any:
-    """The JSON that it is; of a rejected message it may be anything."""
+    """Return the JSON of ``raw``; a rejected message may have any bytes instead."""
     with suppress(ValueError, RecursionError):
         return json.loads(raw)
     return _beginning(raw)
@@ -155,30 +123,34 @@ def _beginning(raw: bytes) -> dict[str, Any]:
 def _facts(one: Detail) -> list[tuple[str, str]]:
     task = one.task
     lines = [
-        ("task id", seen(task.task_id, PART_CUT)),
-        ("state", one.state + (f", waits for {seen(one.waits_for)}" if one.waits_for else "")),
-        ("eta", utc(task.eta_ms)),
-        ("due", utc(task.due_ms)),
-        ("sent", utc(task.created_ms)),
-        ("accepted", utc(task.accepted_ms)),
-        ("left", f"{utc(task.dispatched_ms)}, {duration(task.late_ms)} late" if task.dispatched_ms else "-"),
-        ("expires", utc(task.expires_ms)),
-        ("exchange", f"{seen(one.exchange) or 'the default one'} ({seen(one.exchange_type)})"),
-        ("routing key", seen(one.routing_key)),
-        ("queue", "-" if one.queue is None else seen(one.queue)),
+        ("task id", printable(task.task_id, PART_CUT)),
+        ("state", one.state + (f", waits for {printable(one.blocked_by)}" if one.blocked_by else "")),
+        ("eta", format_utc(task.eta_ms)),
+        ("due", format_utc(task.due_ms)),
+        ("sent", format_utc(task.created_ms)),
+        ("accepted", format_utc(task.accepted_ms)),
+        (
+            "dispatched",
+            f"{format_utc(task.dispatched_ms)}, {format_duration(task.late_ms)} late" if task.dispatched_ms else "-",
+        ),
+        ("expires", format_utc(task.expires_ms)),
+        ("exchange", f"{printable(one.exchange) or 'the default one'} ({printable(one.exchange_type)})"),
+        ("routing key", printable(one.routing_key)),
+        ("queue", "-" if one.queue is None else printable(one.queue)),
         ("priority", "-" if task.priority is None else str(task.priority)),
-        ("key", "-" if task.key is None else seen(task.key)),
+        ("key", "-" if task.key is None else printable(task.key)),
         ("shard, lane", f"{task.shard}, {task.lane}"),
-        ("place", f"{task.due_ms}:{task.seq}"),
+        ("position", f"{task.due_ms}:{task.seq}"),
         ("envelope id", one.envelope_id),
     ]
     lines += [
-        (each.kind, f"{utc(each.at_ms)} by {seen(each.actor)}: {seen(each.reason, PART_CUT)}") for each in one.outcomes
+        (each.kind, f"{format_utc(each.at_ms)} by {printable(each.actor)}: {printable(each.reason, PART_CUT)}")
+        for each in one.outcomes
     ]
     body = f"body, {len(one.body):,} bytes"
     return [
         *lines,
-        ("headers", part(one.headers)),
-        ("properties", part(one.properties)),
-        (body, part(one.body)),
+        ("headers", format_part(one.headers)),
+        ("properties", format_part(one.properties)),
+        (body, format_part(one.body)),
     ]

@@ -10,9 +10,9 @@
                           equal           nothing to do
                           ahead           the former holder ended between publish and settlement:
                                           the store is settled up to it, failed rows are rejected
-                          ahead, but      the range has other rows than were published: the broker lost an epoch
-                          other rows      with its writes, and a former holder published by an older offset. This
-                                          is a rollback to the position where both agreed
+                          ahead, but      the range has other rows than were published (the checksum differs):
+                          other rows      the broker lost an epoch with its writes, and a former holder published by
+                                          an older offset. This is a rollback to the position where both agreed
                           behind          the broker lost writes that it had acknowledged: "replay" moves the
                                           store's offset back, so that those rows are published again (at most
                                           the batches of the last ``rollback_window``); "warn" only logs it
@@ -24,7 +24,7 @@
 A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows;
 in step 4 the watermark is as stored.
 
-Rows that were cancelled, rejected or expired are in lane REST, so nothing here can send them again.
+Rows that were cancelled, rejected or expired are in lane STOPPED, so an adoption never publishes them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_wheel.engine.context import Context
 from celery_wheel.engine.delivery import FencedDelivery
-from celery_wheel.engine.port import BrokerOffset, FencingBroker, Since
+from celery_wheel.engine.port import BrokerOffset, FencingBroker, RangeChecksum
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import ALL, Gates
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.engine.state.shard import ShardState
@@ -45,8 +45,8 @@ from celery_wheel.store.model import (
     MAX_SEQ,
     ORIGIN,
     PAUSED,
-    REST,
     SHARD_BITS,
+    STOPPED,
     Batch,
     Change,
     Gate,
@@ -95,10 +95,10 @@ class Adoption:
                 broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
                 yield "offset set in the broker"
             elif found.offset > lane.offset:
-                if found.since is None or self._vouches(lane, found.offset, found.since):
+                if found.checksum is None or self._matches(lane, found.offset, found.checksum):
                     yield from self._settle(lane, found)
                 else:
-                    yield from self._roll_back(broker, lane, min(lane.offset, found.since.position))
+                    yield from self._roll_back(broker, lane, min(lane.offset, found.checksum.after))
             elif found.offset < lane.offset:
                 yield from self._roll_back(broker, lane, found.offset)
 
@@ -154,10 +154,10 @@ class Adoption:
         self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
         return self._seq
 
-    def _vouches(self, lane: LaneState, offset: Position, since: Since) -> bool:
+    def _matches(self, lane: LaneState, offset: Position, checksum: RangeChecksum) -> bool:
         """Whether the store's rows up to the broker's offset are the rows that were published."""
-        rows = self.store.slice(self.shard, lane.lane, since.position, offset)
-        return len(rows) == since.rows and sum(row.id for row in rows) == since.ids
+        rows = self.store.slice(self.shard, lane.lane, checksum.after, offset)
+        return len(rows) == checksum.rows and sum(row.id for row in rows) == checksum.ids
 
     def _settle(self, lane: LaneState, found: BrokerOffset) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.offset, found.offset)
@@ -169,7 +169,7 @@ class Adoption:
         batch = Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
         change.batches.append(batch)
         for row_id, reason in found.failed.items():
-            change.moves.append(Move(row_id, REST, self.now_ms, self._next_seq()))
+            change.moves.append(Move(row_id, STOPPED, self.now_ms, self._next_seq()))
             change.outcomes.append(Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
         change.seq = self._seq
         yield "settlement made"

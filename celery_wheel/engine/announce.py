@@ -1,9 +1,9 @@
-"""Announce: the result backend, events and signals learn which tasks were cancelled.
+"""Announce: tell the result backend, events and signals which tasks were cancelled.
 
 ::
 
-    cancel      row in lane REST, outcome, watch UNANNOUNCED     one commit
-    announce    rows with that watch ─► on_cancelled ─► ids it has announced ─► their watch is removed, one commit
+    cancel      row in lane STOPPED, outcome, watch UNANNOUNCED     one commit
+    announce    50 rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one commit
                                               └ the other rows are passed to it again later
 
 A cancelled row is not announced where a later message of the same task id is pending or published: the task goes on.
@@ -20,41 +20,44 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from celery_wheel.engine.context import Context, Round, RoundSteps
+from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.store.model import Cancelled, Change
+from celery_wheel.store.model import Change, TaskRow
 
 logger = logging.getLogger(__name__)
 
 #: Rows announced in one call; each has its body, which may be large.
-AT_ONCE = 50
+MAX_ROWS = 50
 
 
 def announce(ctx: Context, state: ShardState) -> RoundSteps:
-    """Announce every row that is to be announced, once; the round has failed where some were not announced."""
+    """Try once to announce every unannounced row; the round fails where some rows remain unannounced."""
     if ctx.on_cancelled is None:
         yield Round.IDLE
         return
-    after, left = -1, 0
-    while rows := ctx.store.unannounced(ctx.shard, after, AT_ONCE):
+    after, remaining = -1, 0
+    while rows := ctx.store.unannounced(ctx.shard, after, MAX_ROWS):
         yield "read"
         after = rows[-1].row.id
-        living = _living(ctx, rows)
+        done = _superseded(ctx, rows)
         yield "compared"
         try:
-            told = living | ctx.on_cancelled([one for one in rows if one.row.id not in living])
+            done |= ctx.on_cancelled([one for one in rows if one.row.id not in done])
         except Exception:  # raised by code of the application; the rows stay marked and are announced later
-            logger.exception("cancelled tasks could not be announced", extra={"action": "announce"})
-            told = living
-        yield "told"
-        left += len(rows) - len(told)
-        if told:
-            ctx.store.apply(ctx.shard, state.epoch, Change(unwatched=sorted(told)))
-            yield "noted"
-    yield Round.FAILED if left else Round.IDLE
+            logger.exception(
+                "shard %d: cancelled tasks were not announced; the engine tries again later; correct the error below",
+                ctx.shard,
+                extra={"action": "announce", "shard": ctx.shard},
+            )
+        yield "announced"
+        remaining += len(rows) - len(done)
+        if done:
+            ctx.store.apply(ctx.shard, state.epoch, Change(unwatched=sorted(done)))
+            yield "recorded"
+    yield Round.FAILED if remaining else Round.IDLE
 
 
-def _living(ctx: Context, rows: Sequence[Cancelled]) -> set[int]:
+def _superseded(ctx: Context, rows: Sequence[TaskRow]) -> set[int]:
     """Return the rows whose task id has a later row: pending, published, or among the rows to announce."""
     latest = {one.task_id: one.row.id for one in rows}  # rows come in the order of their ids
     for task_id, row in ctx.store.find(ctx.shard, list({one.task_id for one in rows})):

@@ -1,18 +1,19 @@
-"""Delivery: publishes chunks to each kind of broker, and tells after a crash which rows are in doubt.
+"""Delivery: publish a chunk to each kind of broker, and find after a crash which rows are in doubt.
 
 ::
 
                           FencedDelivery                            ConfirmedDelivery
     a new epoch           the broker's offsets are compared with    the store's (offset, watermark] is in doubt
                           the store's
-    before a chunk        nothing: the broker compares              the store learns the end of the chunk (announced)
-                                                                    and checks the epoch; the lease must not be over
-    a chunk               one compare-and-set                       message by message, while the lease lasts
+    prepare a chunk       nothing: the broker compares              the store learns the end of the chunk and checks the
+                                                                    epoch; the lease must not be over
+    publish it            one compare-and-set                       message by message, while the lease lasts
     no answer             the same chunk is published again         the same chunk is published again, as redelivered
-    settlement            by a thread of its own                    together with the next announcement: of two commits
-                                                                    under way the later would move the offset back
+    settlement            by a thread of its own                    in the commit that prepares the next chunk: of two
+                                                                    commits under way the later would move the offset
+                                                                    back
 
-The rest of the engine calls these two classes; only adoption asks which of the two it has, to compare offsets.
+The other modules call the methods of ``Delivery``; only adoption distinguishes its two classes, to compare offsets.
 """
 
 from __future__ import annotations
@@ -20,20 +21,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from celery_wheel.engine.port import Broker, BrokerOffset, Chunk, Confirmed, ConfirmingBroker, FencingBroker, Verdict
+from celery_wheel.engine.port import (
+    Broker,
+    BrokerOffset,
+    Chunk,
+    Confirmed,
+    ConfirmingBroker,
+    FencingBroker,
+    PublishResult,
+)
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.errors import Fenced, Interrupted, LeaseOver, OffsetLost
+from celery_wheel.errors import Fenced, LeaseExpired, OffsetLost, PublishInterrupted
 from celery_wheel.store.model import LaneState, Position
 from celery_wheel.timing import Clock
 
-#: A message takes less than this from a broker that pushes to a scheduler that consumes the queue.
-ON_ITS_WAY_MS = 300
+#: Longest time in which a broker that pushes delivers a message of the wheel queue to its consumer.
+TRANSIT_MS = 300
 
 
 class Delivery(ABC):
-    announces: bool  #: the store learns the end of each chunk before the chunk is published
-    on_its_way_ms: int  #: a message may be under way to this process for this long while its queue looks empty
+    prepares: bool  #: the store learns the end of each chunk before the chunk is published
+    transit_ms: int  #: for this long a message may be under way to this process while its queue looks empty
 
     @property
     @abstractmethod
@@ -41,11 +50,11 @@ class Delivery(ABC):
 
     @abstractmethod
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
-        """Make this epoch the broker's; returns the offsets to compare, None where the broker keeps none."""
+        """Make this epoch the broker's; returns its offsets by lane, None where the broker keeps none."""
 
     @abstractmethod
     def lane(self, found: LaneState) -> Lane:
-        """Return a stored lane as a new holder takes it over."""
+        """Return a stored lane as a new holder begins with it."""
 
     @abstractmethod
     def open_lane(self, state: ShardState, lane: Lane) -> bool:
@@ -63,10 +72,10 @@ class Delivery(ABC):
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         """Publish the rows of a chunk that are not confirmed yet.
 
-        Raises BrokerError where the answer is lost, LeaseOver before any message is sent, Fenced and OffsetLost.
+        Raises BrokerError where the answer is lost, LeaseExpired before any message is sent, Fenced and OffsetLost.
         """
 
-    def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, since: bool) -> Chunk:
+    def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, checksum: bool) -> Chunk:
         state.attempted += 1
         flight.first_number = flight.first_number or state.attempted
         return Chunk(
@@ -76,16 +85,16 @@ class Delivery(ABC):
             state.attempted,
             flight.after,
             flight.upto,
-            flight.left(),
+            flight.unconfirmed(),
             now_ms,
-            lane.since(flight) if since else None,
+            lane.checksum(flight) if checksum else None,
             flight.redelivered or lane.redelivered,
         )
 
 
 class FencedDelivery(Delivery):
-    announces = False
-    on_its_way_ms = 0
+    prepares = False
+    transit_ms = 0
 
     def __init__(self, broker: FencingBroker) -> None:
         self._broker = broker
@@ -98,7 +107,7 @@ class FencedDelivery(Delivery):
         return self._broker.adopt(shard, epoch)
 
     def lane(self, found: LaneState) -> Lane:
-        return _adopted(found, found.offset, in_broker=True)
+        return _adopted(found, found.offset)
 
     def open_lane(self, state: ShardState, lane: Lane) -> bool:
         if lane.in_broker:
@@ -115,23 +124,23 @@ class FencedDelivery(Delivery):
 
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         with state.active():
-            chunk = self._chunk(state, lane, flight, now_ms, since=True)
+            chunk = self._chunk(state, lane, flight, now_ms, checksum=True)
         published = self._broker.publish(chunk)
-        if published.verdict is Verdict.FENCED:
+        if published.result is PublishResult.FENCED:
             raise Fenced(
                 f"another holder adopted shard {state.shard} in the broker; this process publishes nothing more from it"
             )
-        if published.verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
-            raise OffsetLost(f"the broker's offset of lane {lane.number} is {published.verdict.value}")
-        # The broker has a chunk that it had ALREADY from an earlier try, at the least from the first.
-        sure = chunk.number if published.verdict is Verdict.PUBLISHED else flight.first_number
-        state.confirmed = max(state.confirmed, sure)
+        if published.result in (PublishResult.ROLLED_BACK, PublishResult.MISSING):
+            raise OffsetLost(f"the broker's offset of lane {lane.number} is {published.result.value}")
+        # A chunk that the broker has ALREADY came with an earlier try, at least with the first.
+        certain = chunk.number if published.result is PublishResult.PUBLISHED else flight.first_number
+        state.confirmed = max(state.confirmed, certain)
         return Confirmed(published.failed)
 
 
 class ConfirmedDelivery(Delivery):
-    announces = True
-    on_its_way_ms = ON_ITS_WAY_MS
+    prepares = True
+    transit_ms = TRANSIT_MS
 
     def __init__(self, broker: ConfirmingBroker, clock: Clock) -> None:
         self._broker = broker
@@ -146,8 +155,8 @@ class ConfirmedDelivery(Delivery):
         return None
 
     def lane(self, found: LaneState) -> Lane:
-        lane = _adopted(found, found.watermark, in_broker=True)
-        lane.sent, lane.in_doubt = found.offset, found.watermark
+        lane = _adopted(found, found.watermark)
+        lane.in_doubt_after, lane.in_doubt_upto = found.offset, found.watermark
         return lane
 
     def open_lane(self, state: ShardState, lane: Lane) -> bool:
@@ -162,13 +171,13 @@ class ConfirmedDelivery(Delivery):
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         may_send = self._may_send(state)
         if not may_send():
-            # The process was suspended, or the store did not answer for the time of a lease. This broker fences nobody.
-            raise LeaseOver(f"the lease of shard {state.shard} is over or about to end; nothing is published now")
+            # The process was suspended, or the store was silent for the time of a lease. This broker has no fence.
+            raise LeaseExpired(f"the lease of shard {state.shard} is over or about to end; nothing is published now")
         with state.active():
-            chunk = self._chunk(state, lane, flight, now_ms, since=False)
+            chunk = self._chunk(state, lane, flight, now_ms, checksum=False)
         try:
             return self._broker.publish(chunk, may_send)
-        except Interrupted as error:
+        except PublishInterrupted as error:
             flight.done |= error.confirmed
             flight.redelivered = True
             raise
@@ -177,7 +186,7 @@ class ConfirmedDelivery(Delivery):
         return lambda: state.is_held(self._clock.monotonic_ms())
 
 
-def _adopted(found: LaneState, watermark: Position, *, in_broker: bool) -> Lane:
+def _adopted(found: LaneState, watermark: Position) -> Lane:
     place = None if found.target is None else (found.scope, found.target)
     return Lane(
         found.lane,
@@ -187,8 +196,8 @@ def _adopted(found: LaneState, watermark: Position, *, in_broker: bool) -> Lane:
         place=place,
         redelivered=found.redelivered,
         in_store=True,
-        in_broker=in_broker,
-        told=found.offset,
+        in_broker=True,
+        checksum_after=found.offset,
     )
 
 

@@ -1,34 +1,34 @@
-"""Dispatch: rows that are due are published in order, chunk by chunk.
+"""Dispatch: publish the rows that are due in order, chunk by chunk.
 
 ::
 
-    reap        rows that expired in the wheel become ready in their lanes
-    take        the next chunk, before every reservation; the watermark moves to its end, so (…, watermark] never
-                changes again
-    commit      where rows of the range move to the lane of a gate or destination, or expire by their misfire option;
-                and, where the broker keeps no offset, before every chunk: the store learns the end of the chunk
-    guard       the store must have exactly the chunk's rows in (after, upto]
-    publish     see ``delivery``
-    confirm     the chunk is unsettled: ``settle`` records many chunks in one commit, and the offset follows
+    1 reap       rows that expired in the wheel become ready in their lanes
+    2 take       the next chunk of a lane, up to 1,000 rows, all before every reservation; the watermark moves to its
+                 end, so (…, watermark] never changes again
+    3 commit     where rows of the range move to the lane of a gate or a destination, or expire by their misfire option;
+                 and, where the broker keeps no offset, before every chunk: the store learns the end of the chunk
+    4 guard      the store must have exactly the chunk's rows in (after, upto]
+    5 publish    see ``delivery``
+    6 confirm    the chunk is unsettled: ``settle`` records many chunks in one commit, and the offset follows
 
-A chunk whose publishing was not answered stays in flight and is published again, the same rows over the same range,
-before any later row of its lane: the broker's offset tells whether it was published; where the broker keeps none, the
-rows are marked as redelivered.
+A chunk without an answer stays in flight and is published again, the same rows over the same range, before any later
+row of its lane: the broker's offset shows whether it was published; where the broker keeps none, the rows are marked
+as redelivered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.port import Confirmed
+from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.errors import Fenced, GuardTripped
+from celery_wheel.errors import GuardTripped
 from celery_wheel.store.model import MAX_SEQ, Position
 
-MAX_WAIT_MS = 1_000  #: a suspended machine is noticed within this time
+MAX_WAIT_MS = 1_000  #: dispatch notices within this time that the machine was suspended
 
 
 def dispatch(ctx: Context, state: ShardState) -> RoundSteps:
@@ -39,7 +39,7 @@ def dispatch(ctx: Context, state: ShardState) -> RoundSteps:
     for lane in lanes:
         if (yield from _send(ctx, state, lane)):
             result = Round.BUSY
-    if result is Round.IDLE and ctx.delivery.announces and (yield from settle_now(ctx, state)):
+    if result is Round.IDLE and ctx.delivery.prepares and (yield from settle_now(ctx, state)):
         result = Round.BUSY
     yield result
 
@@ -56,7 +56,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
         return False
     if ctx.delivery.open_lane(state, lane):
         yield "lane opened in the broker"
-    if lane.sent < lane.in_doubt and lane.in_flight is None:
+    if lane.is_in_doubt and lane.in_flight is None:
         yield from _take_doubtful(ctx, state, lane)
     with state.active():
         times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
@@ -64,11 +64,11 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
     yield "taken"
     if flight is None:
         return False
-    if flight.changes_store or (ctx.delivery.announces and not flight.announced):
+    if flight.changes_store or (ctx.delivery.prepares and not flight.prepared):
         yield from settle_now(ctx, state, flight)
-    elif ctx.delivery.announces:
-        # No commit of this round has checked the epoch, and the monotonic clock may have stood still with the machine.
-        _fence(ctx, state)
+    elif ctx.delivery.prepares:
+        # No commit of this round has checked the epoch, and the process may have been suspended.
+        ctx.fence(state.epoch)
     _guard(ctx, state, flight)
     yield "guarded"
     now_ms = ctx.clock.now_ms()
@@ -83,18 +83,21 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
 def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
     """Take the rows in doubt as a chunk: they are published again, marked, before any other row of the lane.
 
-    Rows that are not due yet wait: the former holder was draining, or its due time was ahead.
+    Rows in doubt that are not due wait: the former holder was draining, or its due time was ahead.
     """
     limits = ctx.limits
-    place, upto = (ctx.shard, lane.number, lane.sent), min(lane.in_doubt, Position(_due_ms(ctx), MAX_SEQ))
-    if upto <= lane.sent:
+    place, upto = (
+        (ctx.shard, lane.number, lane.in_doubt_after),
+        min(lane.in_doubt_upto, Position(_due_ms(ctx), MAX_SEQ)),
+    )
+    if upto <= lane.in_doubt_after:
         return
-    to = ctx.store.reach(*place, upto, limits.chunk_count, limits.chunk_bytes)
+    to = ctx.store.slice_end(*place, upto, limits.chunk_count, limits.chunk_bytes)
     rows = ctx.store.slice(*place, to)
-    if to < lane.in_doubt:
+    if to < lane.in_doubt_upto:
         if not rows:
             return
-        to = rows[-1].position  # not ``upto``, which follows the clock: each round would publish an empty chunk
+        to = rows[-1].position  # ``upto`` follows the clock: each round would publish an empty chunk
     yield "in doubt"
     with state.active():
         lane.take_doubtful(rows, to)
@@ -103,7 +106,7 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
 def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
     stored = ctx.store.count(ctx.shard, flight.lane, flight.after, flight.upto)
     if stored != len(flight.rows):
-        _fence(ctx, state)
+        ctx.fence(state.epoch)
         raise GuardTripped(
             f"the store has {stored} rows after {tuple(flight.after)} up to {tuple(flight.upto)} in lane "
             f"{flight.lane}, the chunk has {len(flight.rows)}; the chunk is not published and the window is rebuilt; "
@@ -111,15 +114,10 @@ def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
         )
 
 
-def _fence(ctx: Context, state: ShardState) -> None:
-    if ctx.store.state(state.shard).epoch != state.epoch:
-        raise Fenced(f"another holder has taken shard {state.shard}; this process publishes nothing more from it")
-
-
 def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, now_ms: int) -> None:
     refused = confirmed.refused
     flight.failed.update(confirmed.failed)
-    # Behind an exchange one queue may have taken a message that another queue refused.
+    # Behind an exchange one queue may have accepted a message that another queue refused.
     flight.redelivered |= any(row.exchange for row in flight.rows if row.id in refused)
     if refused and lane.refusing:
         lane.refuse(flight, refused, ctx.clock.monotonic_ms())
@@ -131,7 +129,7 @@ def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, n
 
 
 def wait_ms(ctx: Context, state: ShardState | None) -> int:
-    """Return how long dispatch may wait for its next round, unless it is woken."""
+    """Return how long dispatch may wait before its next round, unless it is woken."""
     if state is None:
         return MAX_WAIT_MS
     monotonic_ms = ctx.clock.monotonic_ms()

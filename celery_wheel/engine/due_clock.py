@@ -3,7 +3,7 @@
 ::
 
     now_ms()   =  monotonic clock + difference          due time: a step of the wall clock does not move it
-    look()        asks the second clock (the broker's, else the store's), and may change the difference
+    check()       reads the second clock (the broker's, else the store's), and may change the difference
     accept()      the operator says that the wall clock is right
 
     the second clock         the wall clock is …            then
@@ -17,27 +17,27 @@
 
     Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed.
 
-While the wall clock is disputed, tasks are still published at due time. An answer of the second clock is uncertain by
+While the wall clock is disputed, tasks are still published at due time. A reading of the second clock is uncertain by
 half its round trip; "nearer" means nearer by more than that. After a round trip over 200 ms that does not decide a
-dispute, the second clock is asked again at once; a look asks it at most ASKS times.
+dispute, the second clock is read again at once; a check reads it at most 3 times.
 
 Worked example, tick 1 ms. At 12:00:00.000 the scheduler starts; wall clock, due time and Redis agree. Then::
 
     12:00:10.000  the wall clock is stepped by +30 s: it shows 12:00:40.000; due time goes on as 12:00:10.000
-    12:00:10.400  look: wall 12:00:40.400, due 12:00:10.400, Redis 12:00:10.399 ± 1 ms: due time is nearer by 30 s.
+    12:00:10.400  check: wall 12:00:40.400, due 12:00:10.400, Redis 12:00:10.399 ± 1 ms: due time is nearer by 30 s.
                   Disputed by +30,000 ms; a task due at 12:00:35 is published at 12:00:35
-    12:00:50.000  the time service sets the wall clock right: at the next look it agrees, and the dispute ends
+    12:00:50.000  the time service sets the wall clock right: at the next check it agrees, and the dispute ends
     with Redis at 12:00:40.400 ± 1 ms instead, the wall clock is nearer: due time had been 30 s late, and is put forward
 
 Promises, in terms of the second clock, for any sequence of steps, suspensions, delays and answers:
 
-1. Between two looks due time advances exactly as the monotonic clock, a suspended machine's time included.
-2. A look puts due time forward only to a wall clock that was at most 100 ms ahead of what the second clock had said.
-   So due time is never further ahead of the second clock than 100 ms, or than it was at the start: until a first answer
-   of the second clock has found due time within ``max_skew_ms``, ``look`` is False and no shard is held.
-3. Due time goes back only in a look or in ``accept``: to an earlier wall clock that is at most tick + 100 ms away and
+1. Between two checks due time advances exactly as the monotonic clock, a suspended machine's time included.
+2. A check puts due time forward only to a wall clock that was at most 100 ms ahead of the second clock's reading. So
+   due time is never further ahead of the second clock than 100 ms, or than it was at the start: until a first reading
+   of the second clock has found due time within ``max_skew_ms``, ``check`` returns False and no shard is held.
+3. Due time goes back only in a check or in ``accept``: to an earlier wall clock that is at most tick + 100 ms away and
    that the second clock does not contradict, or that the second clock is nearer to.
-4. ``look`` becomes False for due time that is further than ``max_skew_ms`` from the second clock, whatever the wall
+4. ``check`` returns False for due time that is further than ``max_skew_ms`` from the second clock, whatever the wall
    clock shows: a stepped wall clock alone loses no shard.
 
 Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and a wall clock that is
@@ -46,8 +46,8 @@ clock: due time follows a step of the whole machine. Standbys in other processes
 own.
 
 Each engine has its own DueClock, also where several engines run in one process: an engine is a deterministic object
-with its own connection to a second clock, and no shard waits for another's answer. The activities of an engine have no
-other clock.
+with its own connection to a second clock, and no shard waits for the clock of another. The activities of an engine
+read no other clock.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from celery_wheel.timing import Clock
 #: The wall clock agrees with due time as long as they are no further apart than this plus one tick.
 TOLERANCE_MS = 100
 
-#: While the wall clock is disputed, a longer round trip is repeated; one look asks the second clock ASKS times at most.
+#: While the wall clock is disputed, a reading with a longer round trip is repeated, up to MAX_READINGS in one check.
 MAX_ROUND_TRIP_MS = 200
-ASKS = 3
+MAX_READINGS = 3
 
 #: Attempts to read the wall clock and the monotonic clock at one instant; another thread may run in between.
 READS = 5
@@ -76,15 +76,15 @@ logger = logging.getLogger(__name__)
 SecondClock = Callable[[], int | None]
 
 
-class _Answer(NamedTuple):
-    """The second clock's time less the monotonic clock's, and the largest error of that difference."""
+class _ClockReading(NamedTuple):
+    """A reading of the second clock: its time less the monotonic clock's, and the largest error of that difference."""
 
     offset_ms: int
     uncertainty_ms: int
 
 
 class DueClock:
-    """Implements ``timing.Clock``. Thread-safe; the second clock is asked without a lock."""
+    """Implements ``timing.Clock``. Thread-safe; no lock is held while the second clock is read."""
 
     def __init__(self, clock: Clock, *, tick_ms: int = 1, max_skew_ms: int = 5_000) -> None:
         self._clock = clock
@@ -92,10 +92,10 @@ class DueClock:
         self._max_skew_ms = max_skew_ms
         self._lock = threading.Lock()
         self._offset_ms = self._wall_offset_ms()
-        self._fit: bool | None = None  #: None before the first verdict
+        self._fit: bool | None = None  #: None before the first decision
         #: The wall clock less due time while the wall clock is disputed, else 0.
         self.disputed_ms = 0
-        #: Due time less the second clock, by its last answer; None where there is no second clock.
+        #: Due time less the second clock, by its last reading; None where there is no second clock.
         self.skew_ms: int | None = None
 
     # -- timing.Clock --------------------------------------------------------------------------------
@@ -116,23 +116,23 @@ class DueClock:
 
     # -- deciding ------------------------------------------------------------------------------------
 
-    def look(self, second_clock: SecondClock) -> bool:
-        """Compare the clocks; return whether due time is fit to hold a shard by.
+    def check(self, second_clock: SecondClock) -> bool:
+        """Compare the clocks; return whether due time is near enough to the second clock to hold a shard.
 
         Args:
-            second_clock: may raise BrokerError or StoreError: then the last verdict stands, False before the first.
+            second_clock: may raise BrokerError or StoreError: then the last decision stands, False before the first.
         """
-        for _ in range(ASKS):
+        for _ in range(MAX_READINGS):
             try:
-                answer = self._ask(second_clock)
+                reading = self._read(second_clock)
             except (BrokerError, StoreError):
                 with self._lock:
                     self._compare(None)
                 break
             with self._lock:
-                decided = self._compare(answer)
-                self._weigh(answer)
-            if decided or answer is None or 2 * answer.uncertainty_ms <= MAX_ROUND_TRIP_MS:
+                decided = self._compare(reading)
+                self._decide_fit(reading)
+            if decided or reading is None or 2 * reading.uncertainty_ms <= MAX_ROUND_TRIP_MS:
                 break
         return bool(self._fit)
 
@@ -147,14 +147,14 @@ class DueClock:
         with self._lock:
             self._follow(self._wall_offset_ms() - self._offset_ms)
 
-    def _ask(self, second_clock: SecondClock) -> _Answer | None:
-        asked_ms = self._clock.monotonic_ms()
+    def _read(self, second_clock: SecondClock) -> _ClockReading | None:
+        began_ms = self._clock.monotonic_ms()
         second_ms = second_clock()
         if second_ms is None:
             return None
-        answered_ms = self._clock.monotonic_ms()
-        uncertainty_ms = (answered_ms - asked_ms + 1) // 2 + 1  # all three are rounded down
-        return _Answer(second_ms - (asked_ms + answered_ms) // 2, uncertainty_ms)
+        ended_ms = self._clock.monotonic_ms()
+        uncertainty_ms = (ended_ms - began_ms + 1) // 2 + 1  # all three are rounded down
+        return _ClockReading(second_ms - (began_ms + ended_ms) // 2, uncertainty_ms)
 
     def _wall_offset_ms(self) -> int:
         """Return the wall clock less the monotonic clock, never too large: the wall clock is read first."""
@@ -167,13 +167,13 @@ class DueClock:
                 break
         return best_ms
 
-    def _compare(self, answer: _Answer | None) -> bool:
-        """Follow the wall clock, dispute it or find it near; returns False where a better answer could decide."""
+    def _compare(self, reading: _ClockReading | None) -> bool:
+        """Follow the wall clock, dispute it or find it near; returns False where a better reading could decide."""
         wall_ms = self._wall_offset_ms()
         ahead_ms = wall_ms - self._offset_ms
         follows, due_is_nearer = -self._near_ms <= ahead_ms < 0, False
-        if answer is not None:
-            second_ms, uncertainty_ms = answer
+        if reading is not None:
+            second_ms, uncertainty_ms = reading
             wall_off_ms, due_off_ms = abs(wall_ms - second_ms), abs(self._offset_ms - second_ms)
             if wall_off_ms + uncertainty_ms < due_off_ms:
                 follows = ahead_ms < 0 or wall_ms <= second_ms - uncertainty_ms + TOLERANCE_MS
@@ -194,16 +194,16 @@ class DueClock:
             logger.warning("the wall clock agrees with due time again", extra={"action": "clock_agreed"})
         return due_is_nearer or not self.disputed_ms
 
-    def _weigh(self, answer: _Answer | None) -> None:
-        """Decide whether due time is near enough to the second clock; a too uncertain answer decides nothing."""
-        if answer is None:
+    def _decide_fit(self, reading: _ClockReading | None) -> None:
+        """Decide whether due time is near enough to the second clock; a too uncertain reading decides nothing."""
+        if reading is None:
             self._fit, self.skew_ms = True, None
             return
         before, max_ms = self._fit, self._max_skew_ms
-        self.skew_ms = self._offset_ms - answer.offset_ms
-        if abs(self.skew_ms) - answer.uncertainty_ms > max_ms:
+        self.skew_ms = self._offset_ms - reading.offset_ms
+        if abs(self.skew_ms) - reading.uncertainty_ms > max_ms:
             self._fit = False
-        elif abs(self.skew_ms) + answer.uncertainty_ms <= max(max_ms, MAX_ROUND_TRIP_MS):
+        elif abs(self.skew_ms) + reading.uncertainty_ms <= max(max_ms, MAX_ROUND_TRIP_MS):
             self._fit = True
         if self._fit is False and before is not False:
             logger.error(

@@ -1,22 +1,23 @@
-"""The engine of one shard: a deterministic object over (clock, store, broker); it has no thread of its own.
+"""The engine of one shard: a deterministic object over (clock, store, broker) that runs its activities in rounds.
 
 ::
 
-    tend        look at the clocks ─┬─ not the holder: acquire ─ adopt
+    tend        compare the clocks ─┬─ not the holder: acquire ─ adopt
                                     └─ the holder: snapshot ─ verify ─ renew
-    ingest      peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
+    ingest      read ─ peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
     prefetch    reach ─ horizon moves ─ slice ─ place
     dispatch    reap ─ take ─ (commit) ─ guard ─ publish ─ confirm
-    settle      confirmed chunks are recorded in the store
-    announce    the result backend, events and signals learn of cancelled tasks
-    keep_house  history beyond its retention is deleted, idle lanes are closed
+    settle      record confirmed chunks in the store
+    announce    tell the result backend, events and signals of cancelled tasks
+    keep_house  delete history beyond its retention, close idle lanes
+    release     settle, and give the shard up
 
-Each activity is a generator: one round of it, with a ``yield`` between every two steps that a crash, a lost answer or
-another activity can come between. A step calls the store or the broker, or is one section under the state's lock.
-The threads of ``runner`` run the rounds to their end; the simulation interleaves the same generators from a seed, and
-abandons them where it wants a crash.
+An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can
+come between two steps. A step is one call to the store or the broker, or one section under the state's lock. The
+threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed, and abandons
+them to simulate a crash.
 
-An error has one of two consequences:
+An error has one of two consequences::
 
     no answer to a read, a publish or a renewal    the round ends and is tried again later; memory stays
     memory is in doubt                             the state ends: its memory is dropped, and the shard is adopted anew
@@ -33,7 +34,6 @@ from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
-from celery_wheel.engine.context import Context, OnCancelled, Round, RoundSteps, Steps
 from celery_wheel.engine.delivery import delivery_to
 from celery_wheel.engine.dispatch import dispatch, wait_ms
 from celery_wheel.engine.due_clock import DueClock
@@ -42,6 +42,7 @@ from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
+from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.stamps import RevokedStamps
@@ -49,10 +50,10 @@ from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import (
     BrokerError,
     CommitInDoubt,
-    EpochOver,
+    EpochEnded,
     Fenced,
     InvariantBroken,
-    LeaseOver,
+    LeaseExpired,
     OffsetLost,
     StoreConflict,
     StoreError,
@@ -62,8 +63,8 @@ from celery_wheel.timing import Clock
 
 logger = logging.getLogger(__name__)
 
-#: Repeated errors of one engine are logged as a warning this often.
-SAY_AGAIN_MS = 60_000
+#: An engine logs repeated errors as a warning at most this often.
+WARNING_INTERVAL_MS = 60_000
 
 
 class Engine:
@@ -82,9 +83,9 @@ class Engine:
         limits = limits or Limits()
         self.holder = holder
         self.state: ShardState | None = None
-        #: Whether this engine may take or keep the shard (see ``share``).
+        #: Whether this engine may acquire or keep the shard (see ``scheduler.share``).
         self.wanted = True
-        self._lease_until_ms: int | None = None  #: monotonic, less the margin; None while another may hold the shard
+        self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
         self._quiet_until_ms = clock.monotonic_ms()
@@ -107,7 +108,7 @@ class Engine:
     def held(self) -> bool:
         """Whether this engine is certainly the shard's holder: its lease is not over, with a margin.
 
-        It is true also while the shard is adopted anew after a state that ended in doubt.
+        The engine holds the shard also while it adopts it anew after a state that ended in doubt.
         """
         return self._lease_until_ms is not None and self._ctx.clock.monotonic_ms() < self._lease_until_ms
 
@@ -157,7 +158,7 @@ class Engine:
         return self._round(self._release(), self.state)
 
     def _holding(self, activity: Callable[[Context, ShardState], RoundSteps]) -> RoundSteps:
-        """Return a round of an activity of the holder; an idle round while there is no state."""
+        """Return a round of an activity of the holder; an idle round where there is no state."""
         state = self.state
         if state is None:
             return iter((Round.IDLE,))
@@ -169,9 +170,9 @@ class Engine:
             yield from steps
         except BrokerError as error:
             self.stats.add(broker_errors=1)
-            self._say(error, "broker_error")
+            self._log_repeated(error, "broker_error")
             yield Round.FAILED
-        except EpochOver:
+        except EpochEnded:
             yield Round.FAILED
         except (Fenced, OffsetLost, InvariantBroken, CommitInDoubt) as error:
             self.stats.add(store_errors=isinstance(error, StoreError), guard_trips=isinstance(error, InvariantBroken))
@@ -179,21 +180,21 @@ class Engine:
                 self._lease_until_ms = None
             self._end(state, str(error))
             yield Round.FAILED
-        except (StoreError, LeaseOver, StoreConflict) as error:
+        except (StoreError, LeaseExpired, StoreConflict) as error:
             self.stats.add(store_errors=isinstance(error, StoreError))
-            self._say(error, "waits")
+            self._log_repeated(error, "waits")
             yield Round.FAILED
 
-    def _say(self, error: Exception, action: str) -> None:
-        """Log an error as a warning at most once a minute, and otherwise for debugging."""
+    def _log_repeated(self, error: Exception, action: str) -> None:
+        """Log an error: as a warning at most once a minute, else for debugging."""
         now_ms = self._ctx.clock.monotonic_ms()
         level = logging.DEBUG if now_ms < self._quiet_until_ms else logging.WARNING
         if level == logging.WARNING:
-            self._quiet_until_ms = now_ms + SAY_AGAIN_MS
+            self._quiet_until_ms = now_ms + WARNING_INTERVAL_MS
         logger.log(level, "%s", error, extra={"action": action, "shard": self.shard})
 
     def _end(self, state: ShardState | None, reason: str) -> None:
-        """End a state whose memory is in doubt. Several threads may find that out; the first logs it as an error."""
+        """End a state whose memory is in doubt. Several threads may find the doubt; the first logs it as an error."""
         level = logging.ERROR if state is None or self.state is state else logging.DEBUG
         logger.log(
             level,
@@ -207,7 +208,7 @@ class Engine:
 
     def _drop(self, state: ShardState, reason: str) -> None:
         state.end(reason)
-        with self._changing:  # another thread may have ended it too, and the next state may be there by now
+        with self._changing:  # another thread may have ended it too, and may have adopted the next state by now
             ended_here = self.state is state
             self.state = None if ended_here else self.state
         if ended_here:
@@ -217,14 +218,14 @@ class Engine:
 
     def _tend(self) -> RoundSteps:
         ctx = self._ctx
-        fit = self.clock.look(self._second_clock_ms)
+        fit = self.clock.check(self._second_clock_ms)
         yield "clock compared"
         state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
-            yield from self._stand_down("the clock is not fit to hold a shard")
+            yield from self._stand_down("its due time is too far from the second clock")
             yield Round.FAILED
         elif not self.wanted:
-            yield from self._stand_down("another scheduler is to hold it")
+            yield from self._stand_down("it is the share of another scheduler")
             yield Round.IDLE
         elif state is None:
             yield from self._adopt(lease_until_ms)
@@ -242,7 +243,7 @@ class Engine:
         self._lease_until_ms = state.lease_until_ms - state.lease_margin_ms
 
     def _verify(self, state: ShardState) -> Steps:
-        """Check that the broker still has the chunks that it confirmed, also while no row is due to be published."""
+        """Check that the broker still has the chunks that it confirmed, also while no row is due."""
         try:
             self._ctx.delivery.verify(state)
         except BrokerError:
@@ -254,7 +255,7 @@ class Engine:
         if not self._stands_by:
             self._stands_by = True
             logger.info(
-                "shard %d is held by another scheduler; this one stands by",
+                "shard %d is held by another scheduler; this scheduler stands by",
                 self.shard,
                 extra={"action": "stand_by", "shard": self.shard},
             )

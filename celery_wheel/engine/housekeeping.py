@@ -2,26 +2,26 @@
 
 ::
 
-    expire      old tombstones and answers are deleted
-    refill      the tombstone filter is filled anew where it is full
-    close       lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
+    1 expire    tombstones after a day, answers after 10 minutes
+    2 refill    the tombstone filter is filled anew where it is full
+    3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane
-    forget      history beyond its retention is deleted, oldest batch first, a slice at a time
+    4 forget    history beyond its retention is deleted, oldest batch first, 2,000 rows a round
 """
 
 from __future__ import annotations
 
-from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.state.lane import END
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
-from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.engine.unit_of_work import UnitOfWork
 
-#: Askers wait a few seconds for an answer.
+#: A request waits a few seconds for its answer.
 ANSWERS_KEPT_MS = 600_000
 
 #: Lanes closed in one round.
-CLOSED_AT_ONCE = 500
+MAX_CLOSED = 500
 
 
 def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
@@ -29,18 +29,18 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
     yield "expired"
     if state.tombstones.is_full:
-        yield from _fill_anew(ctx, state)
+        yield from _refill(ctx, state)
     yield from _close_idle(ctx, state)
     before_ms = now_ms - limits.retention_ms
     most, only = limits.forget_count, limits.archived_only
     with state.history:
-        gone = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, archived_only=only)
-    ctx.stats.add(forgotten=gone)
+        forgotten = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, archived_only=only)
+    ctx.stats.add(forgotten=forgotten)
     yield "forgotten"
-    yield Round.BUSY if gone else Round.IDLE
+    yield Round.BUSY if forgotten else Round.IDLE
 
 
-def _fill_anew(ctx: Context, state: ShardState) -> Steps:
+def _refill(ctx: Context, state: ShardState) -> Steps:
     with state.active():
         state.tombstones.begin_refill()
     task_ids = list(ctx.store.tombstone_ids(ctx.shard))
@@ -51,7 +51,7 @@ def _fill_anew(ctx: Context, state: ShardState) -> Steps:
 
 def _close_idle(ctx: Context, state: ShardState) -> Steps:
     with state.active():
-        asleep = state.lanes.asleep_since(ctx.clock.monotonic_ms() - ctx.limits.lane_idle_ms)[:CLOSED_AT_ONCE]
+        asleep = state.lanes.asleep_since(ctx.clock.monotonic_ms() - ctx.limits.lane_idle_ms)[:MAX_CLOSED]
     empty = [
         (lane, since_ms)
         for lane, since_ms in asleep

@@ -2,114 +2,164 @@
 
 ::
 
-    read            items of the inbox and chunks of bulk loads
-    peek            the oldest messages of the wheel queue, still in it
-    compare         messages that are in the store already are dropped (a crash came between commit and trim)
-    admit           each message gets a position, or an outcome where a tombstone, a revoked stamp or the unique key of
-                    another task stands against it
-    reserve         no row at or after the lowest position may be published
-    commit          one transaction and one fsync for all of them
-    apply           rows up to the horizon go into the window; the reservation ends
-    trim            exactly the peeked messages are removed from the queue: they are acknowledged only now
-    commands        of the inbox, one by one (see ``commands``)
+    inbox ───────┐  1 read       up to 1,000 items of the inbox, up to 1,000 messages of bulk loads
+    bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it
+    wheel queue ─┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
+                    4 admit      each message gets a position; or an outcome, where a tombstone, a revoked stamp or the
+                                 unique key of another task stands against it
+                    5 reserve    dispatch takes no row at or after the lowest of these positions
+                    6 commit     one transaction and one fsync for all of them
+                    7 apply      rows up to the horizon go into the window; the reservation ends
+                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
+                    9 commands   of the inbox, one by one (see ``commands``)
+
+The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
+store, when the command gets its answer.
 
 Messages of the inbox are accepted before its commands are carried out, but a message of a task that an earlier command
 names waits for the next round: a task that is sent anew after its cancel is not cancelled. Later commands that may
-concern it wait with it.
+concern that message wait with it.
 
-A round takes a limited number of chunks of bulk loads, so neither commands nor messages queue behind ten million rows.
-While a load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not sent yet,
-and leaves tombstones for them; a completion finds only the accepted tasks; a move waits until the load is accepted.
+A round reads a limited number of messages of bulk loads, so neither commands nor messages queue behind ten million
+rows. While a load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not
+sent yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits until the load is
+accepted.
 
 A crash between any two steps leaves each message in the queue, in the store or in both, never in neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 
 from celery_wheel.engine.commands.accept_clock import accept_clock
-from celery_wheel.engine.commands.cancel_move import carry_out
+from celery_wheel.engine.commands.cancel_move import cancel_or_move
 from celery_wheel.engine.commands.complete import complete
-from celery_wheel.engine.commands.gates import carry_out_gates
-from celery_wheel.engine.context import Context, Round, RoundSteps
-from celery_wheel.engine.intake.inbox import Command, Completion, parse
-from celery_wheel.engine.intake.load_chunks import unpacked
-from celery_wheel.engine.intake.uniqueness import admit, claimants, unique_keys
+from celery_wheel.engine.commands.gates import pause_or_resume
+from celery_wheel.engine.commands.requeue import requeue_or_replay
+from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
+from celery_wheel.engine.intake.inbox import Command, Completion, Decode, parse
+from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.work import UnitOfWork
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, PAUSE, RESUME, UNIQUE, Change, Message, Tombstone, Unreadable
+from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.store.model import (
+    ACCEPT_CLOCK,
+    CANCEL,
+    PAUSE,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+    UNIQUE,
+    BulkLoadChunk,
+    Change,
+    InboxItem,
+    Message,
+    Tombstone,
+    Unreadable,
+)
+
+
+@dataclass(slots=True)
+class _Intake:
+    """The items and messages that one round has read from the inbox, the bulk loads and the wheel queue."""
+
+    chunks: list[BulkLoadChunk]
+    peeked: Peeked
+    peeked_at_ms: int  #: monotonic
+    arrivals: list[Message | Unreadable] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)  #: inbox items of messages among the arrivals
+    commands: list[Command | Completion] = field(default_factory=list)
+    resent: set[str] = field(default_factory=set)  #: tasks with a message that waits behind a command of the inbox
 
 
 def ingest(ctx: Context, state: ShardState) -> RoundSteps:
+    intake = yield from _read(ctx)
+    done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks)
+    if not done and not intake.commands:
+        yield Round.IDLE
+        return
+    if not (yield from _accept(ctx, state, intake)):
+        yield Round.BUSY  # nothing was committed, so nothing is trimmed; the next round reads all of it again
+        return
+    if intake.peeked.arrivals:
+        # A trim that removes nothing loses nothing: the messages are peeked again and known then.
+        ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
+        yield "trimmed"
+    for command in intake.commands:
+        done += yield from _carry_out(ctx, state, command, intake)
+    yield Round.BUSY if done else Round.IDLE
+
+
+def _read(ctx: Context) -> Generator[str, None, _Intake]:
     limits = ctx.limits
     inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
     chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
     yield "loads read"
     peeked_at_ms = ctx.clock.monotonic_ms()
-    peeked = ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes)
+    intake = _Intake(chunks, ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes), peeked_at_ms)
     yield "peeked"
-    if not peeked.arrivals and not inbox and not chunks:
-        yield Round.IDLE
-        return
-    arrivals: list[Message | Unreadable] = []
-    commands: list[Command | Completion] = []
-    taken: list[int] = []
+    _sort(intake, inbox, ctx.broker.decode)
+    intake.arrivals += intake.peeked.arrivals
+    for chunk in chunks:
+        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
+    return intake
+
+
+def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
+    """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
-    anew: set[str] = set()  # ids of messages that wait for such a command
     for item in inbox:
-        meaning = parse(item, ctx.broker.decode)
+        meaning = parse(item, decode)
         if isinstance(meaning, Command | Completion):
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
-            if not _concerns(meaning, anew):
-                commands.append(meaning)
+            if not _concerns(meaning, intake.resent):
+                intake.commands.append(meaning)
         elif isinstance(meaning, Unreadable) or meaning.task_id not in named:
-            arrivals.append(meaning)
-            taken.append(item.id)
+            intake.arrivals.append(meaning)
+            intake.accepted.append(item.id)
         else:
-            anew.add(meaning.task_id)
-    loaded = [arrival for chunk in chunks for arrival in unpacked(chunk, ctx.broker.decode)]
-    arrivals += [*peeked.arrivals, *loaded]
-    if not (yield from _take_in(ctx, state, arrivals, taken, [chunk.id for chunk in chunks])):
-        yield Round.BUSY  # an inbox item was withdrawn meanwhile; nothing was committed, so nothing is trimmed
-        return
-    if peeked.arrivals:
-        # A trim that removes nothing loses nothing: the messages are peeked again and known then.
-        ctx.broker.trim(ctx.shard, state.epoch, peeked.token)
-        yield "trimmed"
-    done = len(taken) + len(peeked.arrivals) + len(chunks)
-    for command in commands:
-        if isinstance(command, Completion):
-            done += yield from complete(ctx, state, command, None if peeked.more else peeked_at_ms)
-        elif command.kind in (PAUSE, RESUME):
-            done += yield from carry_out_gates(ctx, state, command)
-        elif command.kind == ACCEPT_CLOCK:
-            done += yield from accept_clock(ctx, state, command)
-        else:
-            waits = peeked.more or bool(chunks and command.kind != CANCEL)
-            done += yield from carry_out(ctx, state, command, None if waits else peeked_at_ms, anew)
-    yield Round.BUSY if done else Round.IDLE
+            intake.resent.add(meaning.task_id)
 
 
-def _concerns(command: Command | Completion, anew: set[str]) -> bool:
+def _concerns(command: Command | Completion, resent: set[str]) -> bool:
     """Whether a command may be about a message before it that is not accepted yet; keys are not compared."""
-    return bool(anew) and (isinstance(command, Completion) or not anew.isdisjoint(command.task_ids))
+    return bool(resent) and (isinstance(command, Completion) or not resent.isdisjoint(command.task_ids))
 
 
-def _take_in(
-    ctx: Context, state: ShardState, arrivals: list[Message | Unreadable], inbox: list[int], loaded: list[int]
+def _carry_out(
+    ctx: Context, state: ShardState, command: Command | Completion, intake: _Intake
 ) -> Generator[str, None, bool]:
-    """Commit the new arrivals together with the deletion of inbox items and chunks.
+    """Carry out a command; returns False where it stays in the inbox."""
+    empty_at_ms = None if intake.peeked.more else intake.peeked_at_ms
+    if isinstance(command, Completion):
+        return (yield from complete(ctx, state, command, empty_at_ms))
+    if command.kind in (PAUSE, RESUME):
+        return (yield from pause_or_resume(ctx, state, command))
+    if command.kind == ACCEPT_CLOCK:
+        return (yield from accept_clock(ctx, state, command))
+    if command.kind in (REQUEUE, REPLAY):
+        return (yield from requeue_or_replay(ctx, state, command))
+    if intake.chunks and command.kind != CANCEL:
+        empty_at_ms = None  # a move waits until the bulk load is accepted
+    return (yield from cancel_or_move(ctx, state, command, empty_at_ms, intake.resent))
 
-    Returns False where an inbox item was withdrawn meanwhile, and nothing was committed.
+
+def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, None, bool]:
+    """Commit the new arrivals together with the deletion of their inbox items and chunks.
+
+    Returns False where nothing was committed: an inbox item was withdrawn, or a task with a unique key moves.
     """
+    arrivals = intake.arrivals
     first = {arrival.envelope_id: arrival for arrival in reversed(arrivals)}
     known = ctx.store.known(ctx.shard, list(first)) if first else set()
     fresh = [a for a in arrivals if a.envelope_id not in known and first[a.envelope_id] is a]
     ctx.stats.add(known=len(arrivals) - len(fresh))
     yield "compared"
-    if not fresh and not inbox and not loaded:
+    if not fresh and not intake.accepted and not intake.chunks:
         return True
     tombstones = _tombstones(ctx, state, fresh)
     unique = None
@@ -117,9 +167,11 @@ def _take_in(
         unique = claimants(ctx, state, UNIQUE, keys)
         yield "claimants found"
     with state.active():
+        if unique is not None and unique.are_stale(state):
+            return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         admit(work, fresh, unique, tombstones)
-        work.change.inbox, work.change.loaded = inbox, loaded
+        work.change.inbox, work.change.loaded = intake.accepted, [chunk.id for chunk in intake.chunks]
         work.reserve()
     yield "reserved"
     if not (yield from work.commit(ctx)):
@@ -129,7 +181,7 @@ def _take_in(
 
 
 def _tombstones(ctx: Context, state: ShardState, fresh: list[Message | Unreadable]) -> dict[str, Tombstone]:
-    """Return the tombstones of arrivals. Only this thread adds tombstones, by its commands, so none can be missed."""
+    """Return the tombstones of arrivals; none is missed, since only commands, in this thread, add tombstones."""
     if not state.tombstones:
         return {}
     with state.active():

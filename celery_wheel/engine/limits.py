@@ -1,4 +1,4 @@
-"""The limits of an engine, from the settings: integer milliseconds, counts and bytes."""
+"""Limits of an engine, made from the settings: integer milliseconds, counts and bytes."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
                     FencingBroker (Redis)                       ConfirmingBroker (RabbitMQ, other kombu transports)
     publish         compare-and-set on the lane's offset        message by message, each confirmed
-    after a crash   the broker's offset tells which rows were   the store's (offset, watermark] is in doubt: it is
+    after a crash   the broker's offset says which rows were    the store's (offset, watermark] is in doubt: it is
                     published                                   published again, marked as redelivered
     former holder   refused by its older epoch                  stops by itself: asks ``may_send`` before each message
     a full queue    does not exist                              refuses messages: they wait in a lane of their own
@@ -32,12 +32,12 @@ from typing import Literal, NamedTuple, Protocol
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 
-class Since(NamedTuple):
-    """The rows that the broker's offset vouches for: adoption compares them with the store's rows."""
+class RangeChecksum(NamedTuple):
+    """Identifies the published rows in (after, broker's offset]: adoption compares them with the store's rows."""
 
-    position: Position  #: the rows begin after it: the store's offset, as far as the publisher knew
+    after: Position  #: the store's offset, as far as the publisher knew
     rows: int  #: the number of rows
-    ids: int  #: the sum of their ids, which tells them from other rows of the same number
+    ids: int  #: the sum of their ids, which differs from that of as many other rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,14 @@ class Chunk:
     upto: Position
     rows: Sequence[Row]
     now_ms: int  #: for the ``expiration`` of messages
-    since: Since | None = None  #: rows that the store has not settled yet, this chunk included; kept with the offset
+    #: A checksum of the rows that are not settled yet, this chunk included; the broker keeps it with the offset.
+    checksum: RangeChecksum | None = None
     redelivered: bool = False  #: the rows may be in their queues already: a ConfirmingBroker marks them
 
 
-class Verdict(Enum):
+class PublishResult(Enum):
+    """The result of a compare-and-set on a lane's offset; the table above has the cases."""
+
     PUBLISHED = "published"
     ALREADY = "already"
     ROLLED_BACK = "rolled back"
@@ -66,12 +69,13 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Published:
-    """A FencingBroker's answer. ``failed`` maps ids of rows that cannot get to a queue to the reason.
+    """A FencingBroker's answer. ``failed`` maps the ids of rows that cannot reach a queue to the reason.
 
-    Those rows are rejected. ``failed`` is complete for PUBLISHED, and for ALREADY when the offset is at ``upto``.
+    The engine rejects failed rows. ``failed`` is complete for PUBLISHED, and for ALREADY when the offset is at
+    ``upto``.
     """
 
-    verdict: Verdict
+    result: PublishResult
     failed: dict[int, str] = field(default_factory=dict)
 
 
@@ -79,8 +83,8 @@ class Published:
 class Confirmed:
     """A ConfirmingBroker's answer: every row that is in neither dict is in its queue.
 
-    ``failed`` rows cannot get to a queue and are rejected. ``refused`` rows were not taken now, and may be later (the
-    queue is full, too few nodes are up): their destination waits, and they are tried again.
+    ``failed`` rows cannot reach a queue and are rejected. ``refused`` rows may be accepted later (the queue is full,
+    too few nodes are up): they wait in a lane of their destination and are tried again.
     """
 
     failed: dict[int, str] = field(default_factory=dict)
@@ -93,7 +97,7 @@ class BrokerOffset:
 
     offset: Position
     failed: dict[int, str] = field(default_factory=dict)
-    since: Since | None = None  #: of the last chunk
+    checksum: RangeChecksum | None = None  #: as the last chunk had it
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ class Peeked:
 
 
 class WheelQueue(Protocol):
-    """A shard's wheel queue, and the server behind it: the part that both kinds of brokers share.
+    """A shard's wheel queue and its server: the part that both kinds of brokers share.
 
     All calls but ``leave`` and ``close`` raise BrokerError when the answer is lost; all may then be repeated.
     """
@@ -138,7 +142,7 @@ class WheelQueue(Protocol):
         """Return how many messages wait in the wheel queue; needs no epoch and takes no message."""
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
-        """Return the oldest message of the wheel queue, still in it; None where it is empty or cannot be looked at."""
+        """Return the oldest message of the wheel queue, still in it; None where it is empty or cannot be read."""
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read one message in the form in which producers put it into the wheel queue."""
@@ -146,7 +150,7 @@ class WheelQueue(Protocol):
     def now_ms(self) -> int | None:
         """Return the broker's own clock, as a second opinion; None where it has none.
 
-        Asked about twice a second, also by standbys: a broker may keep its connections alive in it.
+        The engine calls it about twice a second, also as a standby: a broker may keep its connections alive in it.
         """
 
     def close(self) -> None: ...
@@ -156,7 +160,7 @@ class FencingBroker(WheelQueue, Protocol):
     """A broker that keeps each lane's offset beside the messages, and refuses older epochs.
 
     Calls raise Fenced when a newer epoch has adopted the shard, and OffsetLost when the broker does not know this epoch
-    (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` returns both as a verdict.
+    (flushed, or writes were lost): the shard must then be adopted anew. ``publish`` returns both as its result.
     """
 
     @property
@@ -198,8 +202,8 @@ class ConfirmingBroker(WheelQueue, Protocol):
         """Put the rows, in order, into their queues; every row that is not in the result is confirmed.
 
         ``may_send`` is called before each message: where it returns False (the lease is over, the shard was given up)
-        no further message is sent, and Interrupted is raised. Interrupted, a BrokerError, is also raised when the
-        broker goes away within a chunk; it carries the ids of the rows that were confirmed by then.
+        no further message is sent, and PublishInterrupted is raised. PublishInterrupted, a BrokerError, is also raised
+        when the broker goes away within a chunk; it carries the ids of the rows that were confirmed by then.
         """
 
 

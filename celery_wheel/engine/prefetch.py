@@ -1,8 +1,17 @@
-"""Prefetch: keep the window filled from the store, in the order of steps that ``state.window`` explains."""
+"""Prefetch: fill each lane's window from the store, slice by slice; ``state.window`` gives the reason for the order.
+
+::
+
+    1 reach           the end of the next slice: at most 5,000 rows and 16 MiB, due within 300 s
+    2 horizon moves   to that end, with a reservation at the old horizon
+    3 slice           the rows are read, then the epoch: a row of a later epoch does not enter memory, since dispatch
+                      would move the watermark past the seqs that this holder assigns
+    4 place           in the window; the reservation ends, and dispatch is woken
+"""
 
 from __future__ import annotations
 
-from celery_wheel.engine.context import Context, Round, RoundSteps, Steps
+from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import CommitInDoubt, StoreError
@@ -10,6 +19,7 @@ from celery_wheel.store.model import Position
 
 
 def prefetch(ctx: Context, state: ShardState) -> RoundSteps:
+    """Read one slice of every lane that has room in the window."""
     result, limits = Round.IDLE, ctx.limits
     with state.active():
         lanes = list(state.lanes)
@@ -19,8 +29,8 @@ def prefetch(ctx: Context, state: ShardState) -> RoundSteps:
             wanted = window.wanted(lane, state.lanes, ctx.clock.now_ms() + limits.ahead_ms)
         if wanted is None:
             continue
-        upto = ctx.store.reach(ctx.shard, lane.number, after, wanted, limits.load_count, limits.load_bytes)
-        yield "reach known"
+        upto = ctx.store.slice_end(ctx.shard, lane.number, after, wanted, limits.load_count, limits.load_bytes)
+        yield "reached"
         yield from _read_slice(ctx, state, lane, after, upto)
         result = Round.BUSY
     yield result
@@ -34,6 +44,7 @@ def _read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, up
         return
     try:
         rows = ctx.store.slice(ctx.shard, lane.number, slice_.after, slice_.upto)
+        ctx.fence(state.epoch)
     except StoreError as error:
         # The horizon has moved past rows that are not in memory, so the window is no longer complete.
         raise CommitInDoubt(str(error)) from error

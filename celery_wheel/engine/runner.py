@@ -8,7 +8,7 @@
     dispatch    at once after a busy round; else when the next row is due, at most after a second; commits and prefetch
                 wake it
     settle      when dispatch has confirmed a chunk, at most every 50 ms
-    announce    when tasks were cancelled; its call may hang, so no other thread waits for it, and neither does ``stop``
+    announce    when tasks were cancelled; its call may hang, so neither another thread nor ``stop`` waits for it
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
                 dispatched, which need the store too; else after 10 s
 
@@ -24,12 +24,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from celery_wheel.engine.context import Round, RoundSteps, run_round
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.round import Round, RoundSteps, run_round
 
 logger = logging.getLogger(__name__)
 
-#: Waits after a round; called with the end of the round and the seconds that it took.
+#: Waits after a round; the arguments are the end of the round and the seconds that it took.
 Pause = Callable[[Round, float], None]
 
 SETTLE_S = 0.05
@@ -53,7 +53,7 @@ class Runner:
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
             "announce": (engine.announce, self._await_unannounced),
-            "keep_house": (engine.keep_house, self._spare_the_others),
+            "keep_house": (engine.keep_house, self._pause_after_housekeeping),
         }
         self._threads = [
             threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
@@ -65,7 +65,7 @@ class Runner:
             thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Let every thread but ``announce`` finish its round, then settle and give the shard up."""
+        """Let every thread but ``announce`` finish its round, then settle and give up the shard."""
         self._stop.set()
         self.engine.wake.set()
         self.engine.unsettled.set()
@@ -89,7 +89,7 @@ class Runner:
                     self._pause(min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1))
                 else:
                     pause(result, time.monotonic() - began_s)
-        except BaseException as error:  # ``failure`` has it, and the process that runs beat ends with it
+        except BaseException as error:  # ``failure`` has the error, and the beat process ends with it
             logger.exception("the %s thread died", name, extra={"action": "thread_died", "activity": name})
             self.failure = error
             self._stop.set()
@@ -100,13 +100,13 @@ class Runner:
     def _pause_unless_busy(self, seconds: float) -> Pause:
         return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
 
-    def _spare_the_others(self, round_: Round, took_s: float) -> None:
+    def _pause_after_housekeeping(self, round_: Round, took_s: float) -> None:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched
         share = 9 if self._dispatched > before else 1
         self._pause(share * took_s if round_ is Round.BUSY else 10)
 
     def _await_unsettled(self, round_: Round, took_s: float) -> None:
-        """Wait until there are chunks to settle, and before that long enough for one settlement to have many."""
+        """Wait until there are chunks to settle, and at least SETTLE_S, so that one settlement records many chunks."""
         self._pause(SETTLE_S)
         if not self._stop.is_set():
             self.engine.unsettled.wait()

@@ -4,13 +4,14 @@
 
     confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
     settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
-                         at most one settlement is under way a lane; the next one has the chunks confirmed meanwhile
+                         at most one settlement a lane is under way, about 20 a second; the next one has the chunks
+                         that were confirmed meanwhile
 
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
 that stands down while a settlement is under way leaves the rest to the next adoption.
 
-Where the broker keeps no offset, dispatch itself settles, together with the announcement of its next chunk: the store
-has to know the end of a chunk before the chunk is published.
+Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk: the store has to
+know the end of a chunk before the chunk is published.
 
 After a chunk with refused or failed rows, its lane publishes nothing more until that chunk is settled.
 """
@@ -19,56 +20,56 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from celery_wheel.engine.context import Context, Round, RoundSteps
+from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.lane import InFlight
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.engine.unit_of_work import UnitOfWork
 
 
 def settle(ctx: Context, state: ShardState) -> RoundSteps:
-    """Run one round of the settle thread; it has nothing to do where dispatch settles."""
-    if not ctx.delivery.announces:
+    """Run one round of the settle thread; the round is idle where dispatch settles."""
+    if not ctx.delivery.prepares:
         yield from settle_now(ctx, state)
     yield Round.IDLE
 
 
-def settle_now(ctx: Context, state: ShardState, announced: InFlight | None = None) -> Generator[str, None, bool]:
-    """Commit a settlement, together with the end of the chunk that is next; returns whether there was either."""
+def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) -> Generator[str, None, bool]:
+    """Commit a settlement, and prepare the chunk that is published next; returns whether there was either."""
     with state.active():
-        work = settlement(state, ctx.clock.now_ms(), announced)
+        work = settlement(state, ctx.clock.now_ms(), flight)
     yield "settlement made"
     if work is None:
         return False
     yield from work.commit(ctx)
-    if announced is not None:
+    if flight is not None:
         ctx.unsettled.set()  # the settle thread skipped lanes that this commit held
-        announced.announced, announced.diverted, announced.missed = True, [], []
+        flight.prepared, flight.diverted, flight.misfired = True, [], []
     return True
 
 
-def settlement(state: ShardState, now_ms: int, announced: InFlight | None = None) -> UnitOfWork | None:
+def settlement(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
     """Return a unit of work that settles every unsettled lane; None where there is nothing to commit.
 
     The caller holds the lock.
 
     Args:
-        announced: the chunk that is published next: the store learns its end, and its diverted rows move.
+        flight: the chunk to prepare: the store learns its end, and its diverted and misfired rows leave its range.
     """
     work, held = UnitOfWork(state, now_ms), []
-    if announced is not None:
-        lane = state.lanes[announced.lane]
+    if flight is not None:
+        lane = state.lanes[flight.lane]
         held.append(lane)
-        for row, place in announced.diverted:
-            work.divert(row, place, announced.redelivered or lane.redelivered)
-        for row in announced.missed:
-            late_s, most_s = (announced.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
+        for row, place in flight.diverted:
+            work.divert(row, place, flight.redelivered or lane.redelivered)
+        for row in flight.misfired:
+            late_s, most_s = (flight.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
             work.expire(row, f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s")
     settled = False
     for lane in state.lanes:
         if (done := lane.begin_settling()) is not None:
             settled = True
             work.settle(lane, done)
-    if announced is None and not settled:
+    if flight is None and not settled:
         return None
     for lane in (*held, *work.destinations()):
         work.save_held(lane)

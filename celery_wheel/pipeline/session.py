@@ -4,12 +4,12 @@
 
     session(master="local[2]")          in this process, with a Java beside it
     session(remote="sc://host:15002")   of a Spark Connect server; no Java here
-    session()                           what spark-submit or SPARK_REMOTE say; else local[*]
+    session()                           as spark-submit or SPARK_REMOTE say; else local[*]
 
     ALWAYS   set in each: the jobs compare instants, and make sketches of many groups
     LOCAL    set only where Spark runs in this process: a cluster's own settings stay
 
-``session`` gives the session that is there already, if there is one, with ALWAYS set.
+``session`` returns the running session, if there is one, with ALWAYS set.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 #: Can be set while a session runs, on Spark Connect too.
 ALWAYS = {
-    "spark.sql.session.timeZone": "UTC",  # days and hours of results are those of UTC, whoever computes them
+    "spark.sql.session.timeZone": "UTC",  # days and hours of results are those of UTC on every machine
     "spark.sql.python.filterPushdown.enabled": "true",  # so that the option pushdown may be used
-    # Instants of Parquet with their zone and their statistics, by which readers pass over files: INT96 has neither.
+    # Instants in Parquet keep their zone and statistics, by which readers skip files: INT96 has neither.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Sketches and percentiles of many groups: the default of 128 sorts all rows instead, 24 s for 7.6 s.
+    # For sketches and percentiles of many groups: the default of 128 sorts all rows instead, which takes 24 s, not 7.6.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
 }
 
-#: Of a Spark in this process. Nothing is to appear in the folder in which it was started.
+#: For a Spark in this process, which writes nothing into the working folder.
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -56,14 +56,15 @@ def session(
     name: str = "celery-wheel",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session to run jobs with.
+    """A SparkSession that can run the jobs.
 
     Args:
-        master: where Spark runs: ``local[2]``, ``spark://host:7077``, ``yarn``, …; with ``local`` it is this machine.
+        master: cluster to run on: ``local[2]``, ``spark://host:7077``, ``yarn``, …; ``local`` is this machine.
         remote: address of a Spark Connect server, ``sc://host:15002``.
-        settings: Spark's own, over those of this module.
+        settings: Spark's own settings, which override those of this module.
 
-    Raises SettingError where PySpark or a Java is missing, or both a master and a remote are given.
+    Raises:
+        SettingError: PySpark or a Java is missing, or both a master and a remote are named.
     """
     if master and remote:
         raise SettingError(f"master and remote exclude each other, got {master} and {remote}")
@@ -71,20 +72,20 @@ def session(
         raise SettingError(HOW_TO_INSTALL)
     from pyspark.sql import SparkSession
 
-    wanted = {**ALWAYS, **(settings or {})}
+    config = {**ALWAYS, **(settings or {})}
     builder = SparkSession.builder.appName(name)
     if remote or (not master and os.environ.get("SPARK_REMOTE")):
         builder = builder.remote(remote) if remote else builder
     else:
         ensure_java()
-        if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # else spark-submit started this process, and knows where
+        if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # else spark-submit started this process and chose the master
             master = master or "local[*]"
             builder = builder.master(master)
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            wanted = {**LOCAL, **wanted} if master.startswith("local") else wanted
-        for key, value in wanted.items():
+            config = {**LOCAL, **config} if master.startswith("local") else config
+        for key, value in config.items():
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     for key in ALWAYS:
-        spark.conf.set(key, wanted[key])
+        spark.conf.set(key, config[key])
     return spark

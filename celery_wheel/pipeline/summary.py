@@ -1,6 +1,6 @@
-"""What a job has to say in the end: facts for programs, words for people, and whether it found what must not be.
+"""The summary of a job: facts for programs, words for people, and the number of findings that are a failure.
 
-``facts`` are JSON's own types. Exit code of the command: 1 where ``findings`` is not 0, else 0.
+``facts`` are JSON's own types. The exit code of the command is 1 where ``findings`` is not 0, else 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class JobSummary:
     job: str
     facts: Mapping[str, Any]
     words: list[str] = field(default_factory=list)
@@ -19,3 +19,8 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         return {"job": self.job, **self.facts, "words": self.words}
+
+
+def describe_rejects(counts: Mapping[str, int]) -> list[str]:
+    """One line that counts the rejected rows by reason; no line where nothing was rejected."""
+    return [f"rejected: {', '.join(f'{count:,} {reason}' for reason, count in counts.items())}"] if counts else []

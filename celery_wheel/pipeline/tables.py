@@ -4,7 +4,7 @@
 
     pending = read(spark, "pending", url, queue="mail", dueTo="2027-01-15")
     history = read(spark, "history", url, schema="task string, lateness_ms long")
-    query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  history as it comes, to Parquet
+    query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  new history to Parquet, as a stream
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def read(spark: SparkSession, table: str, url: str | None = None, **options: Any
     """``pending`` or ``history`` of the store at ``url``.
 
     ``options`` are those of ``source.options``, and ``schema`` for fewer columns. All queries of one DataFrame see the
-    moment of its first one: read anew for a later one.
+    moment of its first query: call ``read`` again for a later moment.
     """
-    given = dict(options)
+    schema = options.pop("schema", None)
     reader = _register(spark).read.format(WheelDataSource.name())
-    if schema := given.pop("schema", None):
+    if schema:
         reader = reader.schema(schema)
-    return reader.options(**_texts(given, url, table)).load()
+    return reader.options(**_as_texts(options, url, table)).load()
 
 
 def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataFrame:
     """The history of the store at ``url`` as a stream: each row once."""
     reader = _register(spark).readStream.format(WheelDataSource.name())
-    return reader.options(**_texts(options, url, HISTORY)).load()
+    return reader.options(**_as_texts(options, url, HISTORY)).load()
 
 
 def tail(
@@ -49,14 +49,14 @@ def tail(
     every: str | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Write the history to Parquet files in ``target``, a folder a day of ``at``: each row once, whatever is killed.
+    """Write the history to Parquet files in ``target``, a folder a day of ``at``: each row once, also after a kill.
 
-    Spark notes in ``target`` which files count: read it with Spark. Another reader sees also what attempts that were
-    killed have left there.
+    Spark records in ``target`` which files count: read the folder with Spark. Another reader also sees files of
+    attempts that were killed.
 
     Args:
-        checkpoint: folder in which Spark keeps how far it is; with a new one, it begins from the start.
-        every: go on for good, with a micro-batch in each of these times ("10 seconds"); None: all there is, once.
+        checkpoint: folder in which Spark keeps its progress; a new one begins from the start.
+        every: run until stopped, with a micro-batch in each such time ("10 seconds"); None: write what is there, once.
     """
     by_day = stream(spark, url, **options).withColumn("day", f.to_date("at"))
     writer = by_day.writeStream.format("parquet").partitionBy("day").option("checkpointLocation", checkpoint)
@@ -65,16 +65,16 @@ def tail(
 
 
 def _register(spark: SparkSession) -> SparkSession:
-    """For where Spark does not find it by itself. Where it does, this one is the same."""
+    """Register the data source, for installations where Spark does not discover it; elsewhere it is the same class."""
     spark.dataSource.register(WheelDataSource)
     return spark
 
 
-def _texts(options: dict[str, Any], url: str | None, table: str) -> dict[str, str]:
-    # The environment of this process: Spark's own may be that of another machine.
-    named = {**options, "table": table, "url": url or os.environ.get(ENVIRONMENT)}
+def _as_texts(options: dict[str, Any], url: str | None, table: str) -> dict[str, str]:
+    # The environment is read in this process: Spark's own may be that of another machine.
+    values = {**options, "table": table, "url": url or os.environ.get(ENVIRONMENT)}
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in named.items()
+        for name, value in values.items()
         if value is not None
     }

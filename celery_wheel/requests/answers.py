@@ -1,18 +1,18 @@
-"""Waiting for answers: the requests that are open in this process, one Purgatory of them and one reader for all.
+"""Waiting for answers: one Purgatory of the requests that are open in this process, and one reader for all of them.
 
 ::
 
     asker 1 ─ wait ─┐                                    ┌─ reader   every 5 to 50 ms, while any request waits:
-    asker 2 ─ wait ─┼─► Purgatory, by number of command ◄┤           one look for all open numbers ─► check_and_complete
+    asker 2 ─ wait ─┼─► Purgatory, by number of command ◄┤           one poll of all open numbers ─► check_and_complete
     asker 3 ─ wait ─┘     each is a DelayedRequest       └─ Reaper   the time-out of each, by the monotonic clock
 
 Worked example: 200 threads cancel at once. Each has a command in the inbox and a DelayedRequest under its number here.
-A look reads 200 numbers from the store in 4 statements; each request that has its answer wakes its own thread.
+A poll reads 200 numbers from the store in 4 statements; each request that has its answer wakes its own thread.
 
 Promises:
   - A request ends once: with all its answers, at its time-out, or because its asker was interrupted.
-  - The first look comes FIRST_S after a request, whatever else waits; later looks after up to MOST_S.
-  - A store that does not answer is asked again, with back-off. Requests wait for it until their own time-outs.
+  - The first poll comes FIRST_S after a request, whatever else waits; later polls after up to MOST_S.
+  - A store that does not answer is polled again, with back-off. Requests wait for it until their own time-outs.
   - The reader is a daemon thread that ends when no request waits. A forked child has its own ``Answers`` with its own
     store (see ``process_store``).
 
@@ -32,7 +32,7 @@ from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for answers, at first and at most; and while the store does not answer.
+#: Seconds between two polls, at first and at most; and while the store does not answer.
 FIRST_S, MOST_S = 0.005, 0.05
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 
@@ -41,17 +41,15 @@ LONGEST_S = 366 * 86_400
 
 _NEVER_S = float("inf")
 
-Verdicts = Mapping[str, Any]
-
 
 class Source(Protocol):
-    """Where answers are read: a part of ``celery_wheel.store.ports.Store``."""
+    """The part of ``celery_wheel.store.ports.Store`` that has the answers."""
 
     def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]: ...
 
 
 class _Monotonic(SystemClock):
-    """A timer of delays: it has no due times by the wall clock, so a step of that clock must not end any."""
+    """A timer of delays has no due times by the wall clock, so a step of that clock must not end any."""
 
     def now_ms(self) -> int:
         return self.monotonic_ms()
@@ -60,9 +58,10 @@ class _Monotonic(SystemClock):
 class DelayedRequest(DelayedOperation):
     """A request of one or more commands; complete when each of them is answered."""
 
-    def __init__(self, numbers: Sequence[str], delay_ms: int) -> None:
-        super().__init__(delay_ms)
-        self.answers: dict[str, Verdicts] = {}
+    def __init__(self, numbers: Sequence[str], timeout_s: float) -> None:
+        # One millisecond more, since a clock's now is rounded down: no wait ends before its time.
+        super().__init__(math.ceil(min(timeout_s, LONGEST_S) * 1_000) + 1)
+        self.answers: dict[str, Mapping[str, Any]] = {}
         self.over = threading.Event()
         self._count = len(numbers)
 
@@ -73,11 +72,6 @@ class DelayedRequest(DelayedOperation):
         self.over.set()
 
 
-def _delay_ms(timeout_s: float) -> int:
-    """Return the delay plus 1 ms, since a clock's now is rounded down: no wait ends before its time."""
-    return math.ceil(min(timeout_s, LONGEST_S) * 1_000) + 1
-
-
 class Answers:
     """The requests of this process that wait for answers of one store."""
 
@@ -85,26 +79,26 @@ class Answers:
         self._source = source
         self._timer = SystemTimer(_Monotonic())
         self._reaper = Reaper(self._timer, "wheel-requests")
-        # Nothing that is over is left behind: answers may be large.
+        # A completed request leaves at once: its answers may be large.
         self._purgatory = Purgatory("requests", self._timer, purge_interval=0, reaper=False)
-        self._changed = threading.Condition()  # for what follows
+        self._changed = threading.Condition()  # for all that follows
         self._open: dict[str, DelayedRequest] = {}  #: by number of command
         self._reader: threading.Thread | None = None
         self._closed = False
-        self._away = False  #: the store did not answer the last look
+        self._away = False  #: the store did not answer the last poll
         self._pause_s = FIRST_S
-        self._look_at_s = _NEVER_S
+        self._poll_at_s = _NEVER_S
 
     def wait(
         self, numbers: Sequence[str], timeout_s: float, turn: Callable[[], None] | None = None
-    ) -> dict[str, Verdicts]:
+    ) -> dict[str, Mapping[str, Any]]:
         """Return the answers to those commands that were answered in time; none after ``close``.
 
         Args:
             numbers: of the commands, at least one.
             turn: called instead of waiting, where the asker's own thread is the holder's; then no thread is made.
         """
-        request = DelayedRequest(numbers, _delay_ms(timeout_s))
+        request = DelayedRequest(numbers, timeout_s)
         try:
             with self._changed:
                 if self._closed:
@@ -112,11 +106,11 @@ class Answers:
                 self._open.update(dict.fromkeys(numbers, request))
             self._purgatory.try_complete_else_watch(request, numbers)
             if turn is None:
-                self._be_read()
+                self._start_reader()
                 request.over.wait()
             while turn is not None and not request.completed:
                 turn()
-                self.look()
+                self.poll()
                 self._timer.advance_clock(0)
         finally:
             request.force_complete()
@@ -125,15 +119,15 @@ class Answers:
                     self._open.pop(number, None)
         return dict(request.answers)
 
-    def look(self) -> None:
-        """Read the answers that are there, and complete the requests that have all of theirs."""
+    def poll(self) -> None:
+        """Read the answers that the store has, and complete the requests that have all of theirs."""
         with self._changed:
             numbers = list(self._open)
-        for number, verdicts in self._source.answers(numbers).items():
+        for number, answer in self._source.answers(numbers).items():
             with self._changed:
                 request = self._open.pop(number, None)
             if request is not None:
-                request.answers[number] = verdicts
+                request.answers[number] = answer
                 self._purgatory.check_and_complete(number)
 
     def close(self) -> None:
@@ -148,8 +142,8 @@ class Answers:
 
     # -- the reader ------------------------------------------------------------------------------------
 
-    def _be_read(self) -> None:
-        """Have the reader look soon, and the Reaper count; each is started where it does not run."""
+    def _start_reader(self) -> None:
+        """Have the next poll come soon; start the reader and the Reaper where they do not run."""
         with self._changed:
             if self._closed:
                 return
@@ -158,43 +152,38 @@ class Answers:
             reads = self._reader is not None and self._reader.is_alive()
             if not (reads and self._away):
                 self._pause_s = FIRST_S
-                self._look_at_s = min(self._look_at_s, time.monotonic() + FIRST_S)
+                self._poll_at_s = min(self._poll_at_s, time.monotonic() + FIRST_S)
                 self._changed.notify_all()
             if not reads:
                 self._reader = threading.Thread(target=self._read, name="wheel-answers", daemon=True)
                 self._reader.start()
 
     def _read(self) -> None:
-        while self._is_time_to_look():
+        while self._wait_for_next_poll():
             try:
-                self.look()
+                self.poll()
             except Exception as error:  # every request has its own time-out, so the reader goes on
-                self._failed(error)
+                if not self._away and not self._closed:
+                    logger.warning(
+                        "answers to requests cannot be read (%s); the store is polled again until they time out",
+                        error,
+                        extra={"action": "answers_failed", "waiting": len(self._open)},
+                    )
+                self._away = True
             else:
                 self._away = False
+            first_s, most_s = (RETRY_FIRST_S, RETRY_MOST_S) if self._away else (FIRST_S, MOST_S)
             with self._changed:
-                self._look_at_s = min(self._look_at_s, time.monotonic() + self._pause_s)
-                self._pause_s = min(RETRY_MOST_S if self._away else MOST_S, self._pause_s * 1.5)
+                self._pause_s = min(most_s, max(first_s, self._pause_s * 1.5))
+                self._poll_at_s = min(self._poll_at_s, time.monotonic() + self._pause_s)
 
-    def _is_time_to_look(self) -> bool:
-        """Wait for it; False when nothing waits any more, and the thread ends."""
+    def _wait_for_next_poll(self) -> bool:
+        """Return True when the next poll is due; False when no request waits, and the thread ends."""
         with self._changed:
-            while self._open and not self._closed and (left_s := self._look_at_s - time.monotonic()) > 0:
+            while self._open and not self._closed and (left_s := self._poll_at_s - time.monotonic()) > 0:
                 self._changed.wait(left_s)
-            if not self._open or self._closed:
-                self._reader, self._look_at_s = None, _NEVER_S
-                return False
-            self._look_at_s = _NEVER_S
-            return True
-
-    def _failed(self, error: Exception) -> None:
-        if self._closed:
-            return
-        self._pause_s = max(RETRY_FIRST_S, self._pause_s)
-        if not self._away:
-            logger.warning(
-                "answers to requests cannot be read (%s); the store is asked again until the requests time out",
-                error,
-                extra={"action": "answers_failed", "waiting": len(self._open)},
-            )
-        self._away = True
+            goes_on = bool(self._open) and not self._closed
+            self._poll_at_s = _NEVER_S
+            if not goes_on:
+                self._reader = None
+            return goes_on

@@ -1,15 +1,16 @@
-"""The store of an app, opened once in each process: for the questions, and with the requests that wait at it.
+"""The store of an app, opened once in each process, with the requests that wait for its answers.
 
 ::
 
-    process 7   ─► _Here: lock, OpenStore(url, store, answers)
-      └ fork ─► process 9 ─► another _Here: a lock that nobody holds, a store of its own, no requests
+    process 7   ─► _ProcessState: lock, OpenStore(url, store, answers)
+      └ fork ─► process 9 ─► its own _ProcessState: a free lock, its own store, no requests
 
-It is opened with the first question; and anew in a forked process, and when the one that was opened is there no more:
-its file was deleted or replaced, its tables were emptied, it has other shards now, the setting names another.
+The first question opens the store. A forked process opens it anew, and so does the next question when the open store
+is out of date: its file was deleted or replaced, its tables were emptied, its number of shards changed, or the setting
+names another store.
 
-A fork needs no care: a child finds nothing under its own number, and never touches what its parent's threads may have
-had locked at that moment. The parent's store stays unused: closing its connections would disturb the parent.
+A fork needs no care: a child finds nothing under its own process id, and never touches what a thread of its parent may
+have locked at that moment. The parent's store stays unused: closing its connections would disturb the parent.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from celery_wheel.requests.answers import Answers
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 
-#: Seconds between two looks whether the store is still the one that was opened.
-LOOK_EVERY_S = 1.0
+#: Seconds between two checks that the open store is up to date.
+CHECK_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -33,17 +34,16 @@ class OpenStore:
     url: str
     store: FullStore
     answers: Answers  #: the requests of this process that wait for answers of this store
-    looked_s: float
+    checked_s: float
 
-    def is_there(self) -> bool:
-        if self.store.replaced():
+    def is_current(self) -> bool:
+        if self.store.is_replaced():
             return False
         now_s = time.monotonic()
-        if now_s - self.looked_s < LOOK_EVERY_S:
+        if now_s - self.checked_s < CHECK_EVERY_S:
             return True
-        there = self.store.as_opened()
-        self.looked_s = now_s
-        return there
+        self.checked_s = now_s
+        return self.store.is_as_opened()
 
     def close(self) -> None:
         self.answers.close()
@@ -51,42 +51,39 @@ class OpenStore:
 
 
 @dataclass(slots=True)
-class _Here:
-    """What one process has."""
-
+class _ProcessState:
     lock: threading.Lock = field(default_factory=threading.Lock)
     open: OpenStore | None = None
+
+    def close(self) -> None:
+        opened, self.open = self.open, None
+        if opened is not None:
+            opened.close()
 
 
 class ProcessStore:
     def __init__(self, conf: Conf) -> None:
         self._conf = conf
-        self._by_process: dict[int, _Here] = {}
+        self._by_process: dict[int, _ProcessState] = {}
 
     def open(self) -> OpenStore:
-        """The open store; it is taken as it is, and one that is not there is not made."""
-        here, url = self._here, self._conf.store
-        with here.lock:
-            if here.open is not None and (here.open.url != url or not here.open.is_there()):
-                self._close(here)
-            if here.open is None:
+        """Return the open store. A store that does not exist is not made; one that exists is not changed."""
+        state, url = self._state, self._conf.store
+        with state.lock:
+            if state.open is not None and (state.open.url != url or not state.open.is_current()):
+                state.close()
+            if state.open is None:
                 store = open_store(url, durability=self._conf.durability, shards=None, create=False)
-                here.open = OpenStore(url, store, Answers(store), time.monotonic())
-            return here.open
+                state.open = OpenStore(url, store, Answers(store), time.monotonic())
+            return state.open
 
     def close(self) -> None:
-        """Give the connections back; the next question opens the store again."""
-        here = self._here
-        with here.lock:
-            self._close(here)
+        """Close the store's connections; the next question opens the store again."""
+        state = self._state
+        with state.lock:
+            state.close()
 
     @property
-    def _here(self) -> _Here:
-        # One step of a dictionary, and so whole: neither a fork nor another thread finds it half done.
-        return self._by_process.setdefault(os.getpid(), _Here())
-
-    @staticmethod
-    def _close(here: _Here) -> None:
-        gone, here.open = here.open, None
-        if gone is not None:
-            gone.close()
+    def _state(self) -> _ProcessState:
+        # One step of a dictionary, which is atomic: neither a fork nor another thread finds it half done.
+        return self._by_process.setdefault(os.getpid(), _ProcessState())

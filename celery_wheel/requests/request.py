@@ -6,10 +6,11 @@
                     └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
                                                                Too late: the holder has just answered, and that counts
 
-A request within a transaction of the caller reaches the inboxes with its commit; ``Pending`` then waits for the answer.
+A request within a transaction of the caller reaches the inboxes with its commit; ``TransactionalRequest`` then waits
+for the answer.
 
-Every shard is asked, since a task's shard depends on the key with which it was sent, and a retry may have another key.
-One command has several hundred tasks, so a thousand results take hardly longer than one. Keys are sent the same way.
+Every shard gets the request, since a task's shard depends on the key with which it was sent, and a retry may have
+another key. One command has several hundred tasks, so a thousand results take hardly longer than one.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import Any, Generic
 from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.process_store import OpenStore
-from celery_wheel.requests.verdicts import Merge, Result, Verdict
+from celery_wheel.requests.results import CommandResult, Merge, Result
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class _Command:
+class _InboxCommand:
     shard: int
     id: str
     names: list[str]
@@ -53,7 +54,7 @@ class Request(Generic[Result]):
     options: dict[str, Any]
     list_name: str = "task_ids"
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
-    _commands: list[_Command] = field(default_factory=list)
+    _commands: list[_InboxCommand] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
 
     def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Result]:
@@ -64,33 +65,38 @@ class Request(Generic[Result]):
         """
         try:
             store = self.open_store().store
-            self.put(names, store.shards, store.ask)
+            self.put(names, store.shards, store.put_command)
             return self.result(timeout_s)
         except WheelUnavailable:
             raise
         except BaseException as error:
-            self._give_up(error)
+            self._withdraw_all(error)
             raise
 
     def put(self, names: Sequence[str], shards: int, ask: Callable[[int, str, bytes], int]) -> None:
-        """Put the commands into each shard's inbox; ``ask`` is as ``store.ask``."""
+        """Put the commands into each shard's inbox; ``ask`` is as ``store.put_command``."""
         self._names = list(dict.fromkeys(names))
         for start in range(0, len(self._names), TASKS_AT_ONCE):
             part = self._names[start : start + TASKS_AT_ONCE]
             for shard in range(shards):
                 number = str(uuid.uuid4())
                 payload = json.dumps({self.list_name: part, "id": number, **self.options}).encode()
-                self._commands.append(_Command(shard, number, part, ask(shard, self.kind, payload), payload))
+                self._commands.append(_InboxCommand(shard, number, part, ask(shard, self.kind, payload), payload))
 
     def result(self, timeout_s: float) -> dict[str, Result]:
         """Wait for the answers, and return the result of each name that was put."""
         self._wait(timeout_s)
         silent = [command for command in self._unanswered() if not self._withdraw(command)]
-        answers = [command.answer for command in self._commands if command.answer is not None]
-        found = self.merge.merged(self._names, answers)
+        found = self.merge.merged(self._names, [one.answer for one in self._commands if one.answer is not None])
         in_doubt = self.merge.in_doubt(found, {name for command in silent for name in command.names})
         if in_doubt:
-            raise self._unavailable(silent, timeout_s, self.merge.certain(found, in_doubt))
+            shards = ", ".join(map(str, sorted({command.shard for command in silent})))
+            raise WheelUnavailable(
+                f"no scheduler answered for shard {shards} within {timeout_s:g} s: none runs, or none can reach the "
+                f"broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a scheduler: "
+                "celery beat -S wheel",
+                self.merge.certain(found, in_doubt),
+            )
         return {name: found[name] for name in self._names}
 
     @property
@@ -100,11 +106,11 @@ class Request(Generic[Result]):
         return all(
             # The number of an item that was rolled back may be another item's by now, so the payload is compared. An
             # answered item is deleted.
-            store.asked(one.item) == one.payload or store.answer(one.id) is not None
+            store.command_payload(one.item) == one.payload or store.answer(one.id) is not None
             for one in self._commands[:1]
         )
 
-    def _unanswered(self) -> list[_Command]:
+    def _unanswered(self) -> list[_InboxCommand]:
         return [command for command in self._commands if command.answer is None]
 
     def _wait(self, timeout_s: float) -> None:
@@ -116,54 +122,46 @@ class Request(Generic[Result]):
                 command.answer = answers.get(command.id)
             left_s = until_s - time.monotonic()
 
-    def _withdraw(self, command: _Command) -> bool:
-        """Return whether there is an answer after all."""
+    def _withdraw(self, command: _InboxCommand) -> bool:
+        """Return whether the holder has answered after all, so that nothing was withdrawn."""
         store = self.open_store().store
         if store.withdraw(command.item):
             return False
         command.answer = store.answer(command.id)
         if command.answer is None:
             raise StoreError(
-                f"shard {command.shard} has taken the command {self.kind} and gave no answer; it may be that it could "
-                "not be read: look for it among the rejected messages, and see that the scheduler has this version"
+                f"shard {command.shard} has accepted the command {self.kind} and has not answered it; perhaps the "
+                "command could not be read; look for it among the rejected messages, and run the same version of "
+                "celery-wheel here and in the scheduler"
             )
         return True
 
-    def _give_up(self, error: BaseException) -> None:
+    def _withdraw_all(self, error: BaseException) -> None:
         try:
             for command in self._commands:
                 self.open_store().store.withdraw(command.item)
         except StoreError as failure:
             error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
 
-    def _unavailable(self, silent: list[_Command], timeout_s: float, certain: Mapping[str, Result]) -> WheelUnavailable:
-        shards = ", ".join(map(str, sorted({command.shard for command in silent})))
-        return WheelUnavailable(
-            f"nobody answered for shard {shards} within {timeout_s:g} s: no scheduler runs, or it cannot reach the "
-            f"broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a scheduler: "
-            "celery beat -S wheel",
-            certain,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class TransactionalRequest:
     """A request within a transaction of the caller: it is carried out if and only if the transaction commits."""
 
-    request: Request[Verdict]
-    single: str | None  #: the task id, where a single task was given
+    request: Request[CommandResult]
+    single: str | None  #: the task id, where the caller named a single task
 
-    def result(self, timeout: float = TIMEOUT_S) -> Verdict | dict[str, Verdict]:
+    def result(self, timeout: float = TIMEOUT_S) -> CommandResult | dict[str, CommandResult]:
         """Return the result after the commit, or task id → result for several tasks, as ``app.wheel`` does otherwise.
 
         Raises NotCommitted while the transaction is open and after it was rolled back, and WheelUnavailable when no
         holder answers within ``timeout`` seconds and the request was withdrawn.
         """
-        timeout_s = seconds_of(timeout)
+        timeout_s = seconds_of("timeout", timeout)
         if not self.request.committed:
             raise NotCommitted(
-                f"the transaction of this request ({self.request.kind}) is still open, or was rolled back: nobody has "
-                "heard of it, and there is no verdict; ask for the result behind the atomic block"
+                f"the transaction of this request ({self.request.kind}) is still open, or was rolled back; no "
+                "scheduler has received the request, and it has no result; call result() after the atomic block"
             )
-        verdicts = self.request.result(timeout_s)
-        return verdicts if self.single is None else verdicts[self.single]
+        results = self.request.result(timeout_s)
+        return results if self.single is None else results[self.single]

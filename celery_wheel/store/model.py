@@ -1,21 +1,21 @@
-"""The values that the store keeps. Standard library only.
+"""The values of the store. Standard library only.
 
 ::
 
-    Message ──accepted──► Row = a message at a Position (due_ms, seq) in a lane of a shard
+    Message ──accepted──► Row: a message at a Position (due_ms, seq) in a lane of a shard
                            │
       lane 0 … n           │   published in order of position; rows up to ``offset`` are settled
       ─────────┼───────┼───┴────────────►
               offset    watermark            (offset ≤ watermark: rows up to it may have been published)
 
-      lane REST (-1)  rows that are not published: rejected, cancelled, expired; in the order of their outcomes
+      lane STOPPED (-1)  rows with an outcome: rejected, cancelled, expired; never published, in order of their outcomes
 
 A holder writes a ``Change``: all of it is committed, or none.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
 unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads may
-commit in another order than they took numbers; batches and outcomes get later numbers then, so that these are in the
-order of commits: a reader who reads a shard's history up to a number, and later from there, misses nothing.
+commit in another order than they took numbers; batches and outcomes then get later numbers, so that their numbers are
+in the order of commits: a reader who reads a shard's history up to a number, and later from there, misses nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Low bits of a seq carry the shard, so that one number is unique in the whole store.
+#: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
 
-#: The lane of rows that are not published. The numbers of other lanes are >= 0.
-REST = -1
+#: The lane of stopped rows: they have an outcome and are not published. Other lanes have numbers >= 0.
+STOPPED = -1
 
 MAX_SEQ = 2**63 - 1
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -43,13 +43,12 @@ PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
-
-#: Kinds of outcomes after which a row can be requeued.
-SET_ASIDE = ("rejected", "expired", "parked")
-#: Outcomes of a message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
+#: Outcomes after which a row can be requeued.
+REQUEUABLE = ("rejected", "expired", "parked")
+#: A message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
 
-#: Kinds of a row's claim: a key completes the row; it is the only pending row of a key; without a key, see ``Watch``.
+#: Kinds of ``Watch``: the key completes the row; the row is the only pending one of the key; see ``Watch``.
 WATCH, UNIQUE, UNANNOUNCED = "watch", "unique", "unannounced"
 
 
@@ -68,13 +67,13 @@ class Position(NamedTuple):
         return Position(self.due_ms, self.seq - 1)
 
 
-#: The position before every row: the offset of a lane from which no row was settled.
+#: The position before every row: the offset of a lane that has settled no row.
 ORIGIN = Position(0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A delayed message as its producer made it. Its body is never opened.
+    """A delayed message as its producer made it. Nothing here opens its body.
 
     ``headers`` and ``properties`` are JSON objects as UTF-8 bytes, without the wheel's envelope;
     ``properties`` holds ``content_type`` and ``content_encoding`` beside the AMQP ones. ``body`` is
@@ -84,7 +83,7 @@ class Message:
     envelope_id: str  #: UUID, 36 characters; it makes accepting idempotent
     task_id: str
     task: str
-    eta_ms: int  #: as asked, microseconds rounded up
+    eta_ms: int  #: the requested instant, microseconds rounded up
     created_ms: int  #: when the producer sent it
     exchange: str
     exchange_type: str
@@ -93,26 +92,26 @@ class Message:
     priority: int | None
     key: str | None
     expires_ms: int | None  #: the task's own ``expires``
-    queue_expires_ms: int | None  #: ``x-expires`` of the target queue, a duration
+    queue_expires_ms: int | None  #: ``x-expires`` of the task's queue, a duration
     headers: bytes
     properties: bytes
     body: bytes
     misfire_ms: int | None = None  #: the task expires when it is later than this duration after its eta
     watch: list[str] | None = None  #: keys that complete the task
     unique: str | None = None  #: key of which only one task may be pending
-    on_conflict: str | None = None  #: KEEP, REPLACE or REJECT where another task is; None: KEEP
+    on_conflict: str | None = None  #: KEEP, REPLACE or REJECT where another task has the key; None: KEEP
 
     @property
     def size(self) -> int:
-        """Bytes this message weighs in the window and in the history."""
+        """Bytes of the message in the window and in the history."""
         return len(self.headers) + len(self.properties) + len(self.body)
 
 
 @dataclass(slots=True, eq=False)
 class Unreadable:
-    """Bytes in the wheel queue or the inbox that are no message, kept whole with the reason."""
+    """Bytes from the wheel queue or the inbox that are no message, kept whole with the reason."""
 
-    envelope_id: str  #: derived from the bytes, so that reading them twice is one rejection
+    envelope_id: str  #: derived from the bytes, so that two deliveries of them are one rejection
     reason: str
     raw: bytes
 
@@ -144,26 +143,12 @@ class Row:
 
     @classmethod
     def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:
-        """A message at its position."""
-        return cls(
-            id=row_id,
-            lane=lane,
-            due_ms=due_ms,
-            seq=seq,
-            eta_ms=message.eta_ms,
-            task=message.task,
-            exchange=message.exchange,
-            exchange_type=message.exchange_type,
-            routing_key=message.routing_key,
-            queue=message.queue,
-            priority=message.priority,
-            expires_ms=message.expires_ms,
-            queue_expires_ms=message.queue_expires_ms,
-            headers=message.headers,
-            properties=message.properties,
-            body=message.body,
-            misfire_ms=message.misfire_ms,
-        )
+        """Return the message as a row at that position."""
+        address = (message.exchange, message.exchange_type, message.routing_key, message.queue)
+        limits = (message.priority, message.expires_ms, message.queue_expires_ms)
+        parts = (message.headers, message.properties, message.body)
+        fields: tuple[Any, ...] = (*address, *limits, *parts, message.misfire_ms)
+        return cls(row_id, lane, due_ms, seq, message.eta_ms, message.task, *fields)
 
     @property
     def position(self) -> Position:
@@ -179,7 +164,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """The destination's name: the queue, or the routing key where none is known."""
+        """The destination's name: the queue, or the routing key where the queue is unknown."""
         return self.queue or self.routing_key
 
 
@@ -193,7 +178,7 @@ class TallyKey(NamedTuple):
 
 @dataclass(slots=True)
 class NewRow:
-    """A message accepted at a position. ``id`` is the first seq the row was given."""
+    """A message accepted at a position. ``id`` is the first seq of the row."""
 
     id: int
     lane: int
@@ -205,7 +190,7 @@ class NewRow:
 
 @dataclass(slots=True)
 class NewReject:
-    """Unreadable bytes, kept as a row of lane REST at (accepted_ms, id) with an outcome."""
+    """Unreadable bytes, stored as a row of lane STOPPED at (accepted_ms, id) with an outcome."""
 
     id: int
     accepted_ms: int
@@ -220,14 +205,14 @@ class Move:
     lane: int
     due_ms: int
     seq: int
-    eta_ms: int | None = None  #: the new eta, where somebody asked for one; None: as before
+    eta_ms: int | None = None  #: the new eta of a requested move; None: as before
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a row that was not simply dispatched, or was moved."""
+    """The outcome of a row that was stopped, or was moved elsewhere."""
 
-    id: int  #: a seq of its own; the stored one is later where others were committed since
+    id: int  #: a seq of its own; the stored id is later where another change committed first
     timer_id: int
     kind: str  #: cancelled | moved | expired | rejected | parked
     reason: str
@@ -243,8 +228,8 @@ class Answer:
     that were ``done`` and ``too_late``; for a clock, ``accepted``, ``agreed`` or ``refused``.
     """
 
-    id: str  #: the command's, a UUID in 36 characters
-    verdicts: dict[str, Any]  #: as JSON can hold it
+    id: str  #: of the command, a UUID in 36 characters
+    results: dict[str, Any]  #: by name; values of JSON
     at_ms: int
 
 
@@ -260,18 +245,32 @@ class Tombstone:
 
 @dataclass(slots=True)
 class Watch:
-    """A row's claim on a key, of kind WATCH or UNIQUE; or, of kind UNANNOUNCED and without a key, the note that the row
-    was cancelled and is to be announced."""
+    """A row's claim on a key (WATCH or UNIQUE), or the mark of a cancelled row yet to be announced (UNANNOUNCED)."""
 
     kind: str
     key: str
     timer_id: int
 
 
-@dataclass(slots=True)
-class Cancelled:
-    """A cancelled row, to be announced to the result backend, events and signals."""
+class TaskRow(NamedTuple):
+    """A row with the id of its task."""
 
+    task_id: str
+    row: Row
+
+
+class StoppedRow(NamedTuple):
+    """A row of lane STOPPED, with the id of its task and the kind of its last outcome."""
+
+    task_id: str
+    outcome: str
+    row: Row
+
+
+class KeyedRow(NamedTuple):
+    """A row with a watch on ``key``, and the id of its task."""
+
+    key: str
     task_id: str
     row: Row
 
@@ -289,7 +288,7 @@ class Gate:
     at_ms: int
 
     def in_force(self, now_ms: int) -> bool:
-        """Whether the gate still has an effect: a slow one ends after ``per_ms``."""
+        """Whether the gate still has an effect: a slow gate ends after ``per_ms``."""
         return self.state == PAUSED or self.at_ms + self.per_ms > now_ms
 
     @property
@@ -304,9 +303,9 @@ class Gate:
 
 @dataclass(slots=True)
 class Batch:
-    """One settlement: the rows of a lane in (from_, to] were dispatched, the last of them at dispatched_ms."""
+    """One settlement: the rows of a lane in (from_, to] were dispatched, the last row at dispatched_ms."""
 
-    id: int  #: as that of an Outcome
+    id: int  #: as the id of an Outcome
     lane: int
     from_: Position
     to: Position
@@ -319,8 +318,8 @@ class Batch:
 class LaneState:
     """A lane as stored. offset <= watermark.
 
-    ``target`` and ``scope`` name a destination that refused rows (see ``Row.target``), with scope None; or a gate, with
-    scope ``queue`` or ``task``. Where both are None, the lane is for any row.
+    With scope None, ``target`` is a destination that refused rows (see ``Row.target``). With scope ``queue`` or
+    ``task``, it is the name of a gate. Where both are None, the lane takes any row.
     """
 
     lane: int
@@ -335,13 +334,13 @@ class LaneState:
 class Change:
     """The writes of one transaction of a holder. An empty part costs nothing.
 
-    ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is not there yet or was closed.
-    ``closed`` are lanes in which nothing is pending any more: their rows are history, found by the offset that stays.
+    ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is new or was closed.
+    ``closed`` are lanes without pending rows: their rows are history, up to the offset, which stays.
     ``tally`` is added to the pending counts. ``inbox`` has the ids of inbox items that this change carries out or
     accepts, ``loaded`` the ids of chunks of bulk loads.
     """
 
-    seq: int = 0  #: the highest seq given so far; 0 leaves the stored one
+    seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq
     rows: list[NewRow] = field(default_factory=list)
     rejects: list[NewReject] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -353,12 +352,12 @@ class Change:
     inbox: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)  #: ids of chunks of loads
     answers: list[Answer] = field(default_factory=list)
-    tombstones: list[Tombstone] = field(default_factory=list)  #: a later one of the same task id takes the place
+    tombstones: list[Tombstone] = field(default_factory=list)  #: each replaces an earlier one of its task id
     watches: list[Watch] = field(default_factory=list)
-    completed: list[int] = field(default_factory=list)  #: timers that no key completes any more
-    unwatched: list[int] = field(default_factory=list)  #: timers whose every claim is over, of whatever kind
-    gates: list[Gate] = field(default_factory=list)  #: a later one of the same scope and name takes the place
-    opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates that are no more
+    completed: list[int] = field(default_factory=list)  #: timers whose WATCH claims are removed
+    unwatched: list[int] = field(default_factory=list)  #: timers whose claims of every kind are removed
+    gates: list[Gate] = field(default_factory=list)  #: each replaces an earlier one of its scope and name
+    opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates to remove
 
 
 @dataclass(slots=True)
@@ -370,8 +369,8 @@ class InboxItem:
     payload: bytes
 
 
-class LoadChunk(NamedTuple):
-    """Messages of a bulk load, packed (``celery_wheel.store.packed``)."""
+class BulkLoadChunk(NamedTuple):
+    """Messages of a bulk load, packed (``celery_wheel.store.message_pack``)."""
 
     id: int
     rows: int

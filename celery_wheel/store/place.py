@@ -1,12 +1,13 @@
-"""What ``wheel_store`` names: a database of its own, or one that another package knows, like ``django://default``.
+"""The place that ``wheel_store`` names: a database of its own, or another package's, like ``django://default``.
 
 ::
 
-    sqlite:///… postgresql://…  ──────────────────────────────►  Place(that URL, tables made by the first scheduler)
-    django://default ──► entry point "django" of the group     ►  Place(URL of the entry of DATABASES,
-                         ``celery_wheel.stores``                         tables made by "python manage.py migrate")
+    sqlite:///… postgresql://…  ──────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
+    django://default ──► entry point "django" of the group     ►  StorePlace(the URL of the entry of DATABASES;
+                         ``celery_wheel.stores``                         "python manage.py migrate" makes the tables)
 
-Whoever adds a scheme gives a function from the name behind ``://`` to a Place. It is loaded when such a URL is used.
+A package adds a scheme by an entry point: a function from the name after ``://`` to a StorePlace, imported when such a
+URL is used.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from celery_wheel.store.postgresql.place import with_hosts_apart
 
 EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
 
-#: Of the ways to name a store that other packages add.
+#: The group of the entry points by which packages add schemes.
 GROUP = "celery_wheel.stores"
 
+#: The command whose scheduler makes the tables of a new store.
 BEAT = "celery beat -S wheel"
 
-#: And this brings those of an older version to this one.
+#: The command that brings the tables of an older version to this one.
 MIGRATE = "celery -A proj wheel migrate"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``made_by``: the command that makes the tables there. With BEAT that is a scheduler, by opening the store."""
+class StorePlace:
+    """``made_by``: the command that makes the tables. With BEAT, a scheduler makes them when it opens the store."""
 
     url: URL
     made_by: str = BEAT
@@ -46,21 +48,21 @@ class Place:
         return self.made_by == BEAT
 
 
-def place_of(url: str) -> Place:
-    """Raises SettingError for what names no database; passwords are not shown."""
+def place_of(url: str) -> StorePlace:
+    """Return the place of a store's URL. Raises SettingError, without passwords, for a text that names no database."""
     scheme, separator, name = url.partition("://")
     if separator:
         for added in entry_points(group=GROUP, name=scheme):
-            found: Place = added.load()(name)
+            found: StorePlace = added.load()(name)
             return found
     try:
-        return Place(read_url(url))
-    except (ArgumentError, ValueError):  # a port that is no number is a ValueError, and shows what stands there
+        return StorePlace(read_url(url))
+    except (ArgumentError, ValueError):  # the ValueError of a wrong port quotes it, and it may be a part of a password
         raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
 
 
 def shown_place(url: str) -> str:
-    """Return where a store is, for people on other hosts: without a password, a file with its host."""
+    """Return the place of a store for people on other hosts: a file with its host, a database without its password."""
     found = place_of(url).url
     if found.drivername.startswith("sqlite"):
         return f"{Path(found.database or '').absolute()} on {gethostname()}"
@@ -69,5 +71,5 @@ def shown_place(url: str) -> str:
 
 
 def read_url(url: str) -> URL:
-    """Raises ArgumentError, or ValueError, for what is no URL."""
+    """Parse the URL of a store. Raises ArgumentError or ValueError where it is no URL."""
     return make_url(with_hosts_apart(url))

@@ -1,16 +1,18 @@
-"""For users' own tests: an app whose delayed tasks wait in a wheel that only the test turns.
+"""Support for users' own tests: an app whose delayed tasks wait in a wheel that only the test advances.
 
 ::
 
-    plugin        the pytest fixture ``wheel``, found by pytest itself; imports nothing until a test asks for it
-    wheel         VirtualWheel: advance, run_all, pending, ran, cancel … all that a test sees
-      borrow      what of the app is exchanged meanwhile, and put back exactly
-      transport   a kombu transport in memory: what the app publishes ends here …
-      inbound     … in the wheel: the real engine and the real store, on a clock that the test moves
-      worker      … or at a worker: Celery's own request and tracer, in the test's own thread
-      results     a result backend in memory, which waits for nothing
-      clock       virtual time, and how it keeps step with freezegun and time-machine
-      seen        what a test looks at: Pending, Ran, Skipped
+    plugin        the pytest fixture ``wheel``, which pytest finds itself; imports nothing until a test uses it
+    wheel         VirtualWheel, the fixture's value: advance, run_all, pending, ran, cancel …
+      patches     parts of the app that are replaced during the test, and restored exactly
+      transport   a kombu transport in memory, which passes published messages to the sink …
+      sink        … and so to the engine, or to the worker
+      engine      the real engine and the real store, on a clock that the test moves
+      broker      the engine's broker, with the fence and the queue that models of Redis share: fence, memory_queue
+      worker      Celery's own request and tracer, in the test's own thread
+      results     a result backend in memory, which never waits
+      clock       virtual time, in step with freezegun and time-machine
+      records     values that a test reads: PendingTask, Execution, SkippedMessage; listing makes them
 
 Without pytest: ``with VirtualWheel(app) as wheel: …``
 """
@@ -21,20 +23,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_wheel.testing.seen import Pending, Ran, Skipped
+    from celery_wheel.testing.records import Execution, PendingTask, SkippedMessage
     from celery_wheel.testing.wheel import VirtualWheel
 
-__all__ = ["Pending", "Ran", "Skipped", "VirtualWheel"]
+__all__ = ["Execution", "PendingTask", "SkippedMessage", "VirtualWheel"]
 
-_HOME = {
-    "Pending": "celery_wheel.testing.seen",
-    "Ran": "celery_wheel.testing.seen",
-    "Skipped": "celery_wheel.testing.seen",
+_MODULES = {
+    "Execution": "celery_wheel.testing.records",
+    "PendingTask": "celery_wheel.testing.records",
+    "SkippedMessage": "celery_wheel.testing.records",
     "VirtualWheel": "celery_wheel.testing.wheel",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

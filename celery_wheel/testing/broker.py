@@ -1,6 +1,6 @@
-"""The engine's broker edge for tests: the wheel queue is a list; messages leave through the app's own connection.
+"""The engine's broker edge for tests: the wheel queue is a list; the app's own connection publishes messages.
 
-``Outgoing`` is that of any kombu transport, so a task without a route is rejected here as it is there.
+``KombuPublisher`` serves all kombu transports, so a task without a route is rejected in tests as in production.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Literal, cast
 
 from kombu.utils import json
 
-from celery_wheel.broker.reader import Reader
-from celery_wheel.broker.virtual.outgoing import Outgoing
+from celery_wheel.broker.errors import not_adopted
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.virtual.publisher import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
-from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence
-from celery_wheel.testing.memory_queue import is_head, peeked
+from celery_wheel.testing.memory_queue import is_head, peek_arrivals
 
 _dumps: Any = json.dumps
 _loads: Any = json.loads
@@ -31,18 +31,18 @@ class MemoryBroker:
     """Implements ``FencingBroker`` for one shard.
 
     Args:
-        rejected: gets each message that cannot be accepted or dispatched: its headers, and the reason.
+        rejected: called for each message that cannot be accepted or dispatched, with its headers and the reason.
     """
 
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         conf = Conf(app)
-        self._reader = Reader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
-        self._outgoing = Outgoing(app)
+        self._reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
+        self._outgoing = KombuPublisher(app)
         self._rejected = rejected
         self._fence = Fence()
-        self._epoch: int | None = None  #: until it is left
+        self._epoch: int | None = None  #: None after ``leave``
         self.arrivals: deque[Message | Unreadable] = deque()
-        self.sent: list[Row] = []  #: rows published since somebody last cleared it
+        self.sent: list[Row] = []  #: rows published since the list was last cleared
 
     @property
     def fences(self) -> Literal[True]:
@@ -73,7 +73,7 @@ class MemoryBroker:
         self._fence.verify(epoch, confirmed)
 
     def publish(self, chunk: Chunk) -> Published:
-        refused = self._fence.judge(chunk)
+        refused = self._fence.check_chunk(chunk)
         if refused is not None:
             return refused
         answer = self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, lambda: True)
@@ -88,8 +88,8 @@ class MemoryBroker:
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if self._epoch is None:
-            raise BrokerError("the shard was given up or never adopted; nothing was taken")
-        return peeked(self.arrivals, max_count, max_bytes)
+            raise not_adopted(shard)
+        return peek_arrivals(self.arrivals, max_count, max_bytes)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         self._fence.check(epoch)

@@ -1,18 +1,18 @@
-"""Virtual time: the time that the test's other code sees, and what the wheel was advanced by.
+"""Virtual time: the time of the test's other code, plus the sum of all advances.
 
 ::
 
-    datetime.now() ────────────┐           as freezegun or time-machine have it, where one of them is active
-    moved: the sum of advances ┴─► now     it flows with the real time between two calls …
+    datetime.now() ────────────┐           the time of freezegun or time-machine, where one of them is active
+    moved: the sum of advances ┴─► now     flows with real time between two calls …
 
-    advance  │ hold ─► jump to the next due instant ─► its tasks run ─► jump … ─► let go
-             └ … and stands still while tasks run: a task that is due at 12:30 finds exactly 12:30
+    advance  │ stop ─► jump to the next due instant ─► its tasks run ─► jump … ─► flow
+             └ … and stops while tasks run: a task that is due at 12:30 reads exactly 12:30
 
-Where a freezer is active, a jump moves the freezer, so ``datetime.now()`` in tasks is the wheel's time. Where none is,
+Where a freezer is active, a jump moves the freezer, so ``datetime.now()`` in tasks is the wheel's time. Without one,
 only the wheel and ``app.now()`` are ahead.
 
-Flowing matters: a test that says ``eta=datetime.now() + 30 min`` and then ``advance(minutes=30)`` means that instant,
-though some milliseconds have passed in between. For the same reason an advance counts from the next whole millisecond.
+Time must flow: a test with ``eta=datetime.now() + 30 min`` and ``advance(minutes=30)`` means the same instant, though
+some milliseconds pass in between. For the same reason an advance counts from the next whole millisecond.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ _US = timedelta(microseconds=1)
 
 
 def at(ms: int) -> datetime:
-    """An instant in Unix milliseconds, exact where a float would not be."""
+    """Return an instant of Unix milliseconds, exact where a float would not be."""
     return EPOCH + ms * _MS
 
 
 def ms_of(moment: datetime) -> int:
-    """Rounded up to the millisecond."""
+    """Return an instant in Unix milliseconds, rounded up."""
     return -((EPOCH - moment) // _MS)
 
 
 class VirtualClock:
-    """Implements ``timing.Clock``; nobody ever waits on it."""
+    """Implements ``timing.Clock``; its waits return at once."""
 
     def __init__(self) -> None:
         self._moved = timedelta()
-        self._held: datetime | None = None
-        self._seen = self.now()
+        self._stopped_at: datetime | None = None
+        self._last = self.now()
         self._monotonic = timedelta()
         self._freezer: Any = None
-        self.stood = self._seen  #: when it stood still last; before that there is no going back
+        self.last_stop = self._last  #: the end of the last stop; an advance cannot go back beyond it
 
     def now(self) -> datetime:
-        """In UTC."""
-        return self._held or datetime.now(UTC) + self._moved
+        """Return the time in UTC."""
+        return self._stopped_at or datetime.now(UTC) + self._moved
 
     def now_ms(self) -> int:
         return (self.now() - EPOCH) // _MS
 
     def monotonic_ms(self) -> int:
-        """Goes on with the time that was seen to pass; a freezer that is set back takes none of it away."""
+        """Return the sum of the time that has passed; a freezer that is set back does not reduce it."""
         now = self.now()
-        self._monotonic += max(timedelta(), now - self._seen)
-        self._seen = now
+        self._monotonic += max(timedelta(), now - self._last)
+        self._last = now
         return self._monotonic // _MS
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Returns at once: in virtual time, waiting is the test's affair."""
+        """Return at once: only the test lets virtual time pass."""
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Time stands still, at a whole millisecond, but for jumps."""
-        self._held = self.now()
+    def stopped(self) -> Iterator[None]:
+        """Stop time at a whole millisecond, except for jumps."""
+        self._stopped_at = self.now()
         try:
-            self.jump(at(ms_of(self._held)))
+            self.jump(at(ms_of(self._stopped_at)))
             yield
         finally:
-            self.stood, self._held = self.now(), None
+            self.last_stop, self._stopped_at = self.now(), None
 
     def jump(self, to: datetime) -> None:
-        """Go forward to an instant; time never goes back."""
+        """Go forward to an instant; an instant in the past changes nothing."""
         ahead = to - self.now()
         if ahead < _US:
             return
@@ -87,13 +87,13 @@ class VirtualClock:
             shift(ahead)
         else:
             self._moved += ahead
-        if self._held is not None:
-            self._held += ahead
+        if self._stopped_at is not None:
+            self._stopped_at += ahead
 
     # -- freezing ------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Make ``datetime.now()`` the wheel's time, until ``thaw``. Nothing where a freezer is active already."""
+        """Make ``datetime.now()`` the wheel's time, until ``thaw``; does nothing where a freezer is active already."""
         if active_freezer() is not None:
             return
         self._freezer = freezer = _new_freezer(at(ms_of(self.now())))
@@ -107,7 +107,7 @@ class VirtualClock:
 
 
 def active_freezer() -> Callable[[timedelta], object] | None:
-    """What moves the time that freezegun or time-machine shows, if one of them is at work."""
+    """Return the function that moves the time of freezegun or time-machine, if one of them is active."""
     freezegun, machine = sys.modules.get("freezegun.api"), sys.modules.get("time_machine")
     for stack, move in (
         (getattr(freezegun, "freeze_factories", ()), "tick"),

@@ -1,11 +1,11 @@
-"""What a FencingBroker keeps of one shard, in memory: the compare-and-set of a lane's offset, and the holder's epoch.
+"""The fence of a FencingBroker for one shard, in memory: the compare-and-set of offsets, and the holder's epoch.
 
 ::
 
-    owner    the store that the offsets are positions of
-    epoch    the only one that may publish, trim or move an offset
+    owner    the store to which the offsets' positions belong
+    epoch    the only epoch that may publish, trim or move an offset
     last     the number of its last chunk
-    offsets  lane → offset, what of its last chunk failed, since
+    offsets  lane → offset, failed rows of its last chunk, since
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from celery_wheel.engine.port import BrokerOffset, Chunk, Published, Verdict
+from celery_wheel.engine.port import BrokerOffset, Chunk, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Position
 
 
 @dataclass(slots=True)
 class Fence:
+    """The offsets of one shard; refuses older epochs and other stores."""
+
     owner: str | None = None
     epoch: int | None = None
     last: int = 0
@@ -29,7 +31,7 @@ class Fence:
         return replace(self, offsets=_copied(self.offsets))
 
     def adopt(self, epoch: int, owner: str) -> dict[int, BrokerOffset]:
-        """As ``FencingBroker.adopt``; the first store that adopts owns the offsets."""
+        """Adopt the shard as ``FencingBroker.adopt`` does; the first store that adopts owns the offsets."""
         if self.owner not in (None, owner):
             raise StoreConflict(f"the offsets are those of store {self.owner}, not of {owner}")
         self._refuse_older(epoch)
@@ -58,21 +60,21 @@ class Fence:
         for lane in lanes:
             self.offsets.pop(lane, None)
 
-    def judge(self, chunk: Chunk) -> Published | None:
-        """Return why a chunk must not be published; None where it must, and ``move`` is to follow."""
+    def check_chunk(self, chunk: Chunk) -> Published | None:
+        """Return the answer to a chunk that must not be published; None for one that must, before ``move``."""
         if self.epoch is not None and self.epoch > chunk.epoch:
-            return Published(Verdict.FENCED)
+            return Published(PublishResult.FENCED)
         found = self.offsets.get(chunk.lane)
         if found is None or self.epoch != chunk.epoch:
-            return Published(Verdict.MISSING)
+            return Published(PublishResult.MISSING)
         if found.offset >= chunk.upto:
-            return Published(Verdict.ALREADY, dict(found.failed) if found.offset == chunk.upto else {})
-        return None if found.offset == chunk.after else Published(Verdict.ROLLED_BACK)
+            return Published(PublishResult.ALREADY, dict(found.failed) if found.offset == chunk.upto else {})
+        return None if found.offset == chunk.after else Published(PublishResult.ROLLED_BACK)
 
     def move(self, chunk: Chunk, failed: dict[int, str]) -> Published:
         self.last = max(self.last, chunk.number)
-        self.offsets[chunk.lane] = BrokerOffset(chunk.upto, dict(failed), chunk.since)
-        return Published(Verdict.PUBLISHED, failed)
+        self.offsets[chunk.lane] = BrokerOffset(chunk.upto, dict(failed), chunk.checksum)
+        return Published(PublishResult.PUBLISHED, failed)
 
     def _refuse_older(self, epoch: int) -> None:
         if self.epoch is not None and self.epoch > epoch:

@@ -1,4 +1,4 @@
-"""What waits, as a test reads it: the queues, what a worker holds, and the wheel, in the order in which they run."""
+"""The list of pending tasks for a test: those in queues, in the worker and in the wheel, in the order of execution."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from kombu.serialization import loads, prepare_accept_content
 
 from celery_wheel.store.ports.pages import Detail
 from celery_wheel.testing.clock import at
-from celery_wheel.testing.inbound import Inbound
-from celery_wheel.testing.seen import Pending, Ran, Skipped
-from celery_wheel.testing.worker import Delivery, Worker
+from celery_wheel.testing.engine import SteppedEngine
+from celery_wheel.testing.records import Execution, PendingTask, SkippedMessage
+from celery_wheel.testing.worker import QueuedTask, Worker
 
-#: Tasks that a summary names.
-SHOWN = 5
+#: Number of tasks in a summary.
+SUMMARY_LENGTH = 5
 
 _unpack: Any = decompress
 _loads: Any = loads
 _accepted: Any = prepare_accept_content
 
 
-def pending(app: Any, worker: Worker, inbound: Inbound) -> list[Pending]:
-    """First what is to run at once, then by due time."""
-    held = [_of_worker(one, "worker") for one in worker.held]
-    waiting = [_of_wheel(app, one) for one in inbound.waiting()]
-    in_order = sorted(held + waiting, key=lambda one: one[0])
-    return [one for _, one in [*(_of_worker(one, "queue") for one in worker.ready), *in_order]]
+def pending(app: Any, worker: Worker, engine: SteppedEngine) -> list[PendingTask]:
+    """Return pending tasks: first those without a delay, then by due time."""
+    delayed = [_of_worker(delivery, "worker") for delivery in worker.scheduled]
+    delayed += [_of_wheel(app, detail) for detail in engine.pending()]
+    delayed.sort(key=lambda found: found[0])
+    return [task for _, task in [*(_of_worker(delivery, "queue") for delivery in worker.ready), *delayed]]
 
 
-def _of_worker(delivery: Delivery, where: str) -> tuple[int, Pending]:
+def _of_worker(delivery: QueuedTask, where: str) -> tuple[int, PendingTask]:
     args, kwargs = delivery.call()
     retries = int((delivery.message.headers or {}).get("retries") or 0)
-    found = Pending(
+    found = PendingTask(
         delivery.task, args, kwargs, delivery.id, delivery.queue, delivery.eta, retries=retries, where=where
     )
     return delivery.due_ms, found
 
 
-def _of_wheel(app: Any, detail: Detail) -> tuple[int, Pending]:
+def _of_wheel(app: Any, detail: Detail) -> tuple[int, PendingTask]:
     task, headers = detail.task, headers_of(detail.headers)
     args, kwargs = _call(app, detail, headers.get("compression"))
-    found = Pending(
+    found = PendingTask(
         task.task,
         args,
         kwargs,
@@ -71,17 +71,19 @@ def _call(app: Any, detail: Detail, compression: str | None) -> tuple[tuple[Any,
     return tuple(args), dict(kwargs)
 
 
-def summary(now: datetime, waiting: Sequence[Pending], ran: Sequence[Ran], skipped: Sequence[Skipped]) -> str:
-    """The wheel in a line: what waits, the next first."""
+def summary(
+    now: datetime, waiting: Sequence[PendingTask], ran: Sequence[Execution], skipped: Sequence[SkippedMessage]
+) -> str:
+    """Return the wheel's state in a line: the pending tasks, the next first."""
     lost = f", {len(skipped)} skipped" if skipped else ""
-    head = f"<wheel at {now.isoformat(' ', 'milliseconds')}: {len(waiting)} waiting, {len(ran)} ran{lost}"
-    shown = "; ".join(f"{one.task} {one.id} {_in(now, one)}" for one in waiting[:SHOWN])
-    more = f"; and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
-    return f"{head}: {shown}{more}>" if shown else f"{head}>"
+    head = f"<wheel at {now.isoformat(' ', 'milliseconds')}: {len(waiting)} pending, {len(ran)} ran{lost}"
+    tasks = "; ".join(f"{task.task} {task.id} {_delay(now, task)}" for task in waiting[:SUMMARY_LENGTH])
+    more = f"; and {len(waiting) - SUMMARY_LENGTH} more" if len(waiting) > SUMMARY_LENGTH else ""
+    return f"{head}: {tasks}{more}>" if tasks else f"{head}>"
 
 
-def _in(now: datetime, one: Pending) -> str:
-    if one.eta is None or one.eta <= now:
+def _delay(now: datetime, task: PendingTask) -> str:
+    if task.eta is None or task.eta <= now:
         return "now"
-    seconds = (one.eta - now).total_seconds()
-    return f"in {seconds:,.3f} s" if seconds < 60 else f"in {str(one.eta - now).split('.')[0]}"
+    seconds = (task.eta - now).total_seconds()
+    return f"in {seconds:,.3f} s" if seconds < 60 else f"in {str(task.eta - now).split('.')[0]}"

@@ -11,7 +11,7 @@ from celery_wheel.store.model import Message, Unreadable
 Arrivals = Sequence[Message | Unreadable]
 
 
-def peeked(arrivals: Arrivals, max_count: int, max_bytes: int) -> Peeked:
+def peek_arrivals(arrivals: Arrivals, max_count: int, max_bytes: int) -> Peeked:
     """Return the first messages within the bounds, at least one; the token is the messages themselves."""
     found: list[Message | Unreadable] = []
     weight = 0

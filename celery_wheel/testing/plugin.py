@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures ``wheel`` and ``wheel_app``, the marker ``wheel`` and the ini option ``wheel_app``.
 
-pytest loads this by its entry point wherever celery-wheel is installed, so it imports nothing else until a test asks
-for one of the fixtures.
+pytest loads this module by its entry point wherever celery-wheel is installed, so the module imports nothing else until
+a test uses one of the fixtures.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from celery_wheel.testing.wheel import VirtualWheel
 
-MARKER = "wheel(app=…, propagate=True, results='memory', freeze=False): of the fixture 'wheel', for one test"
+MARKER = "wheel(app=…, propagate=True, results='memory', freeze=False): options of the fixture 'wheel' for one test"
 NO_APP = (
-    "the fixture 'wheel' must find your Celery app, and there is none: set wheel_app = proj.celery:app in pytest's ini "
-    "file, or define a fixture wheel_app that returns it, or mark the test with @pytest.mark.wheel(app=…)"
+    "the fixture 'wheel' finds no Celery app: set wheel_app = proj.celery:app in pytest's ini file, or define a "
+    "fixture wheel_app that returns the app, or mark the test with @pytest.mark.wheel(app=…)"
 )
 
 
@@ -31,12 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def wheel_app(request: pytest.FixtureRequest) -> Any:
-    """The app whose wheel the test turns; define a fixture of this name to say which.
+    """The app of the fixture ``wheel``; define a fixture of this name to choose it.
 
-    Else it is looked for in the marker, in the ini option ``wheel_app``, as the fixture ``celery_app``, and as the
+    Otherwise the app comes from the marker, the ini option ``wheel_app``, the fixture ``celery_app``, or is the
     current app.
     """
-    named = _marked(request).get("app") or request.config.getini("wheel_app")
+    named = _marker_options(request).get("app") or request.config.getini("wheel_app")
     if isinstance(named, str) and named:
         from celery.app.utils import find_app
 
@@ -46,10 +46,10 @@ def wheel_app(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def wheel(request: pytest.FixtureRequest, wheel_app: Any) -> Iterator[VirtualWheel]:
-    """The app's wheel in virtual time: ``wheel.advance(minutes=30)`` runs what falls due. No broker, no waiting."""
+    """The app's wheel in virtual time: ``wheel.advance(minutes=30)`` runs tasks that fall due, without a broker."""
     from celery_wheel.testing.wheel import VirtualWheel
 
-    options = _marked(request)
+    options = _marker_options(request)
     options.pop("app", None)
     freeze = options.pop("freeze", False)
     with VirtualWheel(wheel_app, **options) as wheel:
@@ -58,20 +58,20 @@ def wheel(request: pytest.FixtureRequest, wheel_app: Any) -> Iterator[VirtualWhe
         yield wheel
 
 
-def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What markers ask for; the nearest to the test counts."""
+def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the options of the markers; the marker nearest to the test takes precedence."""
     options: dict[str, Any] = {}
     for mark in request.node.iter_markers("wheel"):
         if mark.args:
-            raise pytest.UsageError(f"the marker wheel must be given names, got {mark.args!r}: {MARKER}")
+            raise pytest.UsageError(f"the marker wheel must have named arguments only, got {mark.args!r}: {MARKER}")
         options = {**mark.kwargs, **options}
     if unknown := options.keys() - {"app", "propagate", "results", "freeze"}:
-        raise pytest.UsageError(f"the marker wheel does not know {', '.join(sorted(unknown))}: {MARKER}")
+        raise pytest.UsageError(f"the marker wheel has no option {', '.join(sorted(unknown))}: {MARKER}")
     return options
 
 
 def _celery_app(request: pytest.FixtureRequest) -> Any:
-    """The fixture of Celery's own plugin, or of the suite; None where there is none."""
+    """Return the fixture ``celery_app`` of Celery's own plugin or of the test suite; None without one."""
     try:
         return request.getfixturevalue("celery_app")
     except pytest.FixtureLookupError as error:

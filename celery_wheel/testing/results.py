@@ -1,7 +1,7 @@
-"""Results in memory: Celery's own cache backend, with a dictionary of this test alone, and no waiting.
+"""Results in memory: Celery's own cache backend, with a dictionary for each test, and without waiting.
 
-In virtual time a result that is not there does not come by waiting for it. So ``result.get()`` runs what is due
-already, as a worker would meanwhile, and then has the result or says what the task waits for.
+In virtual time, waiting does not bring a result. So ``result.get()`` runs all due tasks, as a worker would meanwhile,
+and then returns the result, or raises an error with the task's due time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ from kombu.utils.functional import LRUCache
 
 
 class MemoryResults(CacheBackend):  # type: ignore[misc]  # celery carries no types
-    """Args: ``run_due`` runs what is due, ``describe`` says what became of a task id."""
+    """The backend of one test.
+
+    Args:
+        run_due: runs due tasks.
+        describe: returns a sentence about the task of an id.
+    """
 
     thread_safe = True
 
     def __init__(self, app: Any, run_due: Callable[[], object], describe: Callable[[str], str]) -> None:
         super().__init__(app=app, backend="memory", url="memory://")
-        self.client.cache = LRUCache()  # type: ignore[no-untyped-call]  # Celery's is one for the whole process
+        self.client.cache = LRUCache()  # type: ignore[no-untyped-call]  # Celery's is shared by the whole process
         self._run_due = run_due
         self._describe = describe
 
@@ -43,6 +48,6 @@ class MemoryResults(CacheBackend):  # type: ignore[misc]  # celery carries no ty
         if meta["status"] not in states.READY_STATES:
             raise NotReady(
                 f"task {task_id} has no result, and waiting brings none: {self._describe(task_id)}; call "
-                "wheel.advance(…) or wheel.run_all() before"
+                "wheel.advance(…) or wheel.run_all() first"
             )
         return meta

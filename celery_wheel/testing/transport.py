@@ -1,7 +1,7 @@
-"""A kombu transport in memory, one a test: all that the app publishes ends in ``Post``.
+"""A kombu transport in memory, one for each test: it passes all messages of the app to ``Sink``.
 
 Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. Nothing is
-ever read from it: ``Post`` has a message as soon as it is published, as JSON would bring it to the other side.
+read from the transport: ``Sink`` has a message as soon as it is published, converted by JSON as on the way to a worker.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ _connection: Any = Connection
 _state: Any = virtual.BrokerState
 
 
-class Post(Protocol):
-    """Where published messages go: ``raw`` is what a broker would hold."""
+class Sink(Protocol):
+    """Receives published messages; ``raw`` is a message as a broker would store it."""
 
     def deliver(self, channel: Any, queue: str, raw: dict[str, Any]) -> None:
-        """A message for a queue."""
+        """Receive a message for a queue."""
 
     def broadcast(self, channel: Any, exchange: str, raw: dict[str, Any]) -> None:
-        """A message for all that listen at a fanout exchange."""
+        """Receive a message for all listeners of a fanout exchange."""
 
 
-def connection_to(post: Post) -> Any:
-    """A connection whose transport is of this test alone."""
-    transport = type("Transport", (_Transport,), {"Channel": _channel_of(post), "shared": _state()})
+def connection_to(sink: Sink) -> Any:
+    """Return a connection whose transport belongs to this test."""
+    channel = type("Channel", (_Channel,), {"sink": sink})
+    transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
     return _connection("wheel.testing", transport=transport)
 
 
@@ -48,26 +49,26 @@ class _Transport(virtual.Transport):
         return "N/A"
 
     def drain_events(self, connection: Any, timeout: Any = None, **kwargs: Any) -> None:
-        """Nothing will come, however long one waits: so ``inspect`` is answered by nobody, at once."""
+        """Raise TimeoutError at once, so that ``inspect`` does not wait for workers."""
         raise TimeoutError("no worker answers in a test with the fixture 'wheel'")
 
 
 class _Channel(virtual.Channel):
-    post: Post
+    sink: Sink
     do_restore = False
     supports_fanout = True
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
-        self.post.deliver(self, queue, _loads(_dumps(message)))
+        self.sink.deliver(self, queue, _loads(_dumps(message)))
 
     def _put_fanout(self, exchange: str, message: Any, routing_key: str | None, **options: Any) -> None:
-        self.post.broadcast(self, exchange, _loads(_dumps(message)))
+        self.sink.broadcast(self, exchange, _loads(_dumps(message)))
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
         return True
 
     def _queue_bind(self, *binding: Any) -> None:
-        """Kept by kombu's own state alone."""
+        """Do nothing: kombu's own state has the binding."""
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         raise Empty
@@ -77,7 +78,3 @@ class _Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         return 0
-
-
-def _channel_of(post: Post) -> type:
-    return type("Channel", (_Channel,), {"post": post})

@@ -1,13 +1,13 @@
-"""A worker without a process: it gets what reaches the task queues, and runs it by Celery's own request and tracer.
+"""A worker without a process: it receives the messages of task queues, and runs them by Celery's request and tracer.
 
 ::
 
-    deliver ─┬─ no eta, or a past one ──► ready     in the order in which they came, whatever the queue
-             └─ an eta to come ─────────► held      as a worker holds it (``wheel=False``), until it is due
+    deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
+             └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``), until it is due
 
     run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
 
-Not here: soft and hard time limits, rate limits, priorities within a queue, and another delivery of what is rejected.
+The worker has no soft and hard time limits, rate limits and priorities, and redelivers no rejected message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HOSTNAME = "wheel@testing"
 
 
 @dataclass(frozen=True, order=True)
-class Delivery:
+class QueuedTask:
     """A message in a task's queue."""
 
     due_ms: int  #: 0: at once
@@ -53,7 +53,7 @@ class Delivery:
         return at(self.due_ms) if self.due_ms else None
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments."""
+        """Return positional and keyword arguments."""
         payload = self.message.payload
         args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
         return tuple(args), dict(kwargs)
@@ -61,7 +61,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Trace:
-    """How an execution ended; ``state`` None means that it was not begun, and ``reason`` why."""
+    """The end of an execution; ``state`` is None for one that was not begun, with the ``reason``."""
 
     state: str | None
     value: Any = None
@@ -69,14 +69,14 @@ class Trace:
     retries: int = 0
 
 
-class ByVirtualTime:
-    """Mixed into the request class that a task names."""
+class VirtualTimeRequest:
+    """Mixed into the request class of a task."""
 
     expires: Any
     _app: Any
 
     def maybe_expire(self) -> bool:
-        """As Celery's, but nothing is noted for the whole process."""
+        """Return whether the task has expired; unlike Celery's method, record nothing for the whole process."""
         expires = self.expires
         if not expires:
             return False
@@ -86,23 +86,25 @@ class ByVirtualTime:
 
 
 class Worker:
+    """The worker of one app."""
+
     def __init__(self, app: Any, now: Callable[[], datetime]) -> None:
         self._app = app
         self._now = now
         self._count = 0
         self._imported = False
-        self.ready: deque[Delivery] = deque()
-        self.held: list[Delivery] = []
+        self.ready: deque[QueuedTask] = deque()
+        self.scheduled: list[QueuedTask] = []
 
     def deliver(self, channel: Any, queue: str, raw: dict[str, Any]) -> None:
         message: Any = Message(raw, channel=channel)  # type: ignore[no-untyped-call]
         message.accept = prepare_accept_content(self._app.conf.accept_content)  # type: ignore[no-untyped-call]
-        says = message.headers if "task" in (message.headers or {}) else message.payload
+        fields = message.headers if "task" in (message.headers or {}) else message.payload
         self._count += 1
-        due_ms = self._due_ms(says.get("eta"))
-        delivery = Delivery(due_ms, self._count, queue, message, says["task"], says["id"])
+        due_ms = self._due_ms(fields.get("eta"))
+        delivery = QueuedTask(due_ms, self._count, queue, message, fields["task"], fields["id"])
         if due_ms:
-            insort(self.held, delivery)
+            insort(self.scheduled, delivery)
         else:
             self.ready.append(delivery)
 
@@ -113,35 +115,35 @@ class Worker:
         return ms_of(moment) if moment > self._now() else 0
 
     def next_due(self) -> datetime | None:
-        """When the next of what is held is due."""
-        return self.held[0].eta if self.held else None
+        """Return the instant at which the next scheduled task is due."""
+        return self.scheduled[0].eta if self.scheduled else None
 
     def release(self) -> None:
-        """What is held and due is ready."""
-        while self.held and self.held[0].due_ms <= ms_of(self._now()):
-            self.ready.append(self.held.pop(0))
+        """Make scheduled tasks that are due ready."""
+        while self.scheduled and self.scheduled[0].due_ms <= ms_of(self._now()):
+            self.ready.append(self.scheduled.pop(0))
 
-    def take(self, task_id: str) -> Delivery | None:
-        """The ready delivery of a task id, out of turn."""
-        found = next((one for one in self.ready if one.id == task_id), None)
+    def take(self, task_id: str) -> QueuedTask | None:
+        """Remove and return the ready delivery of a task id, out of turn."""
+        found = next((delivery for delivery in self.ready if delivery.id == task_id), None)
         if found is not None:
             self.ready.remove(found)
         return found
 
     def command(self, raw: dict[str, Any], channel: Any) -> None:
-        """A remote control command; those that revoke are obeyed, by Celery's own code."""
-        said = Message(raw, channel=channel).payload  # type: ignore[no-untyped-call]
-        if said["method"] in ("revoke", "revoke_by_stamped_headers"):
-            arguments = {**said["arguments"], "terminate": False}  # nothing runs that could be ended
-            Panel.data[said["method"]](_PanelState(self._app), **arguments)
+        """Carry out a remote control command, if it revokes, by Celery's own code."""
+        command = Message(raw, channel=channel).payload  # type: ignore[no-untyped-call]
+        if command["method"] in ("revoke", "revoke_by_stamped_headers"):
+            arguments = {**command["arguments"], "terminate": False}  # there is no process to terminate
+            Panel.data[command["method"]](_PanelState(self._app), **arguments)
 
-    def run(self, delivery: Delivery) -> Trace:
+    def run(self, delivery: QueuedTask) -> Trace:
         task = self._task(delivery.task)
         if task is None:
             return Trace(None, reason="not a task of this app")
         request = self._request(delivery, task)
         signals.task_received.send(sender=self, request=request)
-        with _recorded(self._app, task) as traced, _protected_stack():
+        with _recorded_traces(self._app, task) as traced, _stack_protection():
             request.execute()
         if not traced:
             return Trace(None, reason="expired" if getattr(request, "expired", False) else "revoked")
@@ -155,7 +157,7 @@ class Worker:
             self._app.loader.import_default_modules()  # as a worker does when it starts
         return self._app.tasks.get(name)
 
-    def _request(self, delivery: Delivery, task: Any) -> Any:
+    def _request(self, delivery: QueuedTask, task: Any) -> Any:
         message, body, headers, decoded, utc = delivery.message, None, None, False, self._app.uses_utc_timezone()
         if "task" not in (message.headers or {}):
             body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
@@ -166,29 +168,28 @@ class Worker:
 
 @cache
 def _request_class(own: type) -> Any:
-    return type("VirtualRequest", (ByVirtualTime, own), {})
+    return type("VirtualRequest", (VirtualTimeRequest, own), {})
 
 
 @dataclass
 class _PanelState:
-    """What Celery's commands ask of a worker."""
+    """The worker's state for Celery's commands."""
 
     app: Any
     consumer: Any = None
 
 
 @contextmanager
-def _recorded(app: Any, task: Any) -> Iterator[list[Any]]:
-    """Runs of a task are traced as in a worker, and how they ended is written down."""
+def _recorded_traces(app: Any, task: Any) -> Iterator[list[Any]]:
+    """Trace executions of a task as in a worker, and record their ends."""
     traced: list[Any] = []
     tracer = trace.build_tracer(task.name, task, app=app, hostname=HOSTNAME)
 
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        ended = tracer(*args, **kwargs)
-        traced.append(ended)
-        return ended
+    def record(*args: Any, **kwargs: Any) -> Any:
+        traced.append(tracer(*args, **kwargs))
+        return traced[-1]
 
-    before, task.__trace__ = task.__trace__, recording
+    before, task.__trace__ = task.__trace__, record
     try:
         yield traced
     finally:
@@ -196,10 +197,10 @@ def _recorded(app: Any, task: Any) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _protected_stack() -> Iterator[None]:
-    """As in a worker: a task class that overrides ``__call__`` and calls super's keeps its request.
+def _stack_protection() -> Iterator[None]:
+    """Protect the request of a task class that overrides ``__call__`` and calls super's, as a worker does.
 
-    Celery 5.4 needs it; 5.7 copies the request.
+    Celery 5.4 needs the protection; 5.7 copies the request.
     """
     if getattr(Task, "_stackprotected", False):
         yield
@@ -213,8 +214,8 @@ def _protected_stack() -> Iterator[None]:
 
 
 @contextmanager
-def revocations_kept_apart() -> Iterator[None]:
-    """Celery remembers what was revoked for the whole process; another test need not know."""
+def isolated_revocations() -> Iterator[None]:
+    """Restore Celery's set of revoked tasks, which belongs to the whole process."""
     ids, stamps = worker_state.revoked, worker_state.revoked_stamps
     had_ids, had_stamps = set(ids), dict(stamps)
     try:

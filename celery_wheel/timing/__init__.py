@@ -1,14 +1,16 @@
-"""The timing wheel, and the timer, thread and clocks around it. Imports the standard library only.
+"""The timing wheel, with a timer, a thread, clocks and a purgatory. Imports the standard library only.
 
 ::
 
     Purgatory ──► WatchLists ──► DelayedOperation        operations that complete by an event, or by time-out
         │
         ▼
-    Reaper ──► SystemTimer ──► TimingWheel ──► Level ──► Bucket ──► Timer       each knows only what is to its right
+    Reaper ──► SystemTimer ──► TimingWheel ──► Level ──► Bucket ──► Timer       each imports only modules to its right
     thread     lock, waiting   integers only
                    │
                    └──► Clock: SystemClock, or ManualClock for tests
+
+The engine uses TimingWheel and the clocks; ``requests`` lets requests wait for their answers in a Purgatory.
 
 Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
 """

@@ -1,13 +1,13 @@
-"""The checks of the arguments of this package: integers only, and which.
+"""Check integer arguments and their range.
 
 ::
 
     integer("tick_ms", 1.5)                 TypeError    tick_ms must be an integer, got 1.5
     integer("wheel_size", 1, at_least=2)    ValueError   wheel_size must be at least 2, got 1
 
-A float would be accepted by the arithmetic of the wheel and then be wrong: ``1700000000000.3`` is rounded up to a
-tick that no other timer has, and above 2**53 it cannot even say which millisecond it means. Whatever says of itself
-that it is an integer (``__index__``: bool, IntEnum, NumPy's integers) is taken and made a plain ``int``.
+The wheel's arithmetic would accept a float and then be wrong: ``1700000000000.3`` is rounded up to a tick that no other
+timer has, and above 2**53 a float cannot represent each millisecond. A value with ``__index__`` (bool, IntEnum, NumPy's
+integers) is accepted and converted to a plain ``int``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def integer(name: str, value: SupportsIndex, *, at_least: int | None = None) -> 
     """Return ``value`` as a plain int.
 
     Args:
-        name: what the caller calls the argument; the error begins with it.
+        name: name of the argument; the error begins with it.
         value: an integer of any size.
-        at_least: the smallest value that makes sense; None where every integer does.
+        at_least: the smallest valid value; None where every integer is valid.
 
     Raises:
         TypeError: ``value`` is not an integer.

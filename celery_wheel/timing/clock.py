@@ -1,21 +1,20 @@
-"""The only module of this package that knows what time it is.
+"""Clocks: the only module of this package that reads the time.
 
 Two times that must not be mixed, both in integer milliseconds::
 
-    now_ms()         wall clock, UTC epoch    what due times are in. It may be stepped, forward and back
-    monotonic_ms()   from some origin         what waits are measured in. It only goes forward, at the pace of time, and
-                                              counts the time in which the machine was suspended
+    now_ms()         wall clock, UTC epoch    the unit of due times; may be stepped, forward and back
+    monotonic_ms()   from some origin         the unit of waits; never goes back, and counts the time in which the
+                                              machine was suspended
 
     wait_until(condition, 1500)               sleep on a condition until monotonic_ms() is 1500, or it is notified
 
 Both are rounded down, so that "now" is never ahead of the real instant: half of the wheel's "never early".
 
-``wait_until`` is part of the clock because waiting is reading a clock all the time. So a :class:`ManualClock` needs no
-sleeping: the thread that moves it notifies whoever waited for the instant that was reached. It is given an instant
-and not a duration because the clock may be moved between reading it and waiting; an instant that has passed is not
-waited for, a duration would be waited for in vain.
+``wait_until`` is a method of the clock so that a :class:`ManualClock` needs no sleeping: the thread that moves the
+clock notifies the threads that wait for the instant. The argument is an instant and not a duration because the clock
+may move between reading it and waiting: the method returns at once for an instant that has passed.
 
-Not promised: that ``wait_until`` does not come back early. The caller looks at the clock and waits again.
+Not promised: that ``wait_until`` does not return early. The caller reads the clock and waits again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from celery_wheel.timing.arguments import integer
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-# A condition's own wait does not count the time in which the machine was suspended: no wait overruns by more than this.
+# A condition's wait does not count the time in which the machine was suspended: no wait overruns by more than this.
 _LONGEST_WAIT_NS = _NS_PER_S
 
 #: ``time.monotonic`` stands still on a suspended machine; on Linux CLOCK_BOOTTIME does not, on macOS CLOCK_MONOTONIC.
@@ -40,7 +39,7 @@ def _passing_ns() -> int:
 
 
 class Clock(Protocol):
-    """What the timers need of a clock."""
+    """The clock that timers and engines need."""
 
     def now_ms(self) -> int:
         """Return the wall clock: UTC epoch milliseconds, rounded down."""
@@ -49,16 +48,16 @@ class Clock(Protocol):
         """Return milliseconds from an arbitrary origin, rounded down; never goes back."""
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Wait until ``condition`` is notified or ``monotonic_ms()`` reaches an instant; it may come back early.
+        """Wait until ``condition`` is notified or ``monotonic_ms()`` reaches an instant; may return early.
 
         Args:
             condition: held by the caller; released while it waits.
-            monotonic_until_ms: None waits for the notification alone.
+            monotonic_until_ms: None waits for the notification only.
         """
 
 
 class SystemClock:
-    """The clocks of this machine."""
+    """The wall clock and the monotonic clock of this machine."""
 
     __slots__ = ()
 
@@ -81,13 +80,13 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move. For tests, yours included. Thread-safe.
+    """A clock that moves only by ``advance`` and ``step``: for tests, also an application's. Thread-safe.
 
-    A thread that waits on it waits for good until another one moves it; no real time passes in between.
+    A thread that waits on it waits until another thread moves the clock or notifies the condition.
 
     Args:
-        start_ms: what the wall clock shows at first, UTC epoch milliseconds; 2026-01-01 00:00:00 if not given.
-            The monotonic clock starts at 0, so that mixing up the two does not go unnoticed.
+        start_ms: first time of the wall clock, UTC epoch milliseconds; 2026-01-01 00:00:00 by default.
+            The monotonic clock starts at 0, so that a test fails where the two are mixed.
     """
 
     def __init__(self, start_ms: int = 1_767_225_600_000) -> None:
@@ -97,31 +96,31 @@ class ManualClock:
         self._waiting: list[tuple[int, threading.Condition]] = []
 
     def now_ms(self) -> int:
-        """Return what the wall clock shows."""
+        """Return the time of the wall clock."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return by how much the clock was advanced in all."""
+        """Return the sum of all advances."""
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass: both clocks move on, and whoever waited for an instant that is now reached is woken.
+        """Move both clocks forward, and wake the threads that wait for an instant that is now reached.
 
         Args:
-            ms: how much, at least 0.
+            ms: milliseconds, at least 0.
         """
         ms = integer("ms", ms, at_least=0)
         with self._lock:
             self._now_ms += ms
             self._monotonic_ms += ms
             reached = {condition for until_ms, condition in self._waiting if until_ms <= self._monotonic_ms}
-        # Without our own lock: a waiter holds its condition when it asks for ours.
+        # Without this clock's lock: a waiter holds its condition when it acquires the lock.
         for condition in reached:
             with condition:
                 condition.notify_all()
 
     def step(self, ms: int) -> None:
-        """Set the wall clock forward, or back if ``ms`` is negative. No time passes and nobody is woken by it."""
+        """Set the wall clock forward, or back if ``ms`` is negative. No time passes and no thread wakes."""
         ms = integer("ms", ms)
         with self._lock:
             self._now_ms += ms
@@ -133,7 +132,7 @@ class ManualClock:
             return
         waiting = (monotonic_until_ms, condition)
         with self._lock:
-            # Looking and signing up in one: whoever moves the clock after this sees us, before this is seen by us.
+            # Compare and register under one lock: an advance either comes before the comparison or finds the entry.
             if monotonic_until_ms <= self._monotonic_ms:
                 return
             self._waiting.append(waiting)

@@ -1,33 +1,33 @@
-"""An operation that waits for something, and at most so long: it completes exactly once, whoever comes first.
+"""An operation with a time-out that completes exactly once, by the first of three events.
 
 ::
 
-    Purgatory.check_and_complete ──► try_complete() says True ──┐
-    the time-out, by the Reaper ────────────────────────────────┼──► one of them wins ──► on_complete()
-    anybody ──► force_complete() ───────────────────────────────┘         │
-                                                                          └─ the time-out won ──► on_expiration()
+    Purgatory.check_and_complete ──► try_complete() is True ──┐
+    the time-out, by the Reaper ──────────────────────────────┼──► one event wins ──► on_complete()
+    any thread ──► force_complete() ──────────────────────────┘          │
+                                                                         └─ the time-out won ──► on_expiration()
 
 Promises:
-  - ``on_complete`` runs once, in the thread that won; ``completed`` is True from before it. ``on_expiration`` runs
+  - ``on_complete`` runs once, in the thread that won; ``completed`` is True before it begins. ``on_expiration`` runs
     only after it, and only when the time-out won.
-  - What an ``on_complete`` completes in turn has its own run when that one is over, by the same thread: a chain of a
-    million operations, each of which completes the next, is a loop and not a million calls deep.
-  - ``try_complete`` is never run by two threads at once, and nobody waits for it: whoever comes while it runs leaves
-    word, and the thread that runs it runs it again. So a check that began before a change is never the last one.
-  - Hooks run without any lock of this package: they may check keys, watch operations, shut the purgatory down.
-  - A hook that raises is logged with its operation and ends there: one that could not say whether it is ready is
-    not ready, one that could not complete is completed and is not tried again.
-  - What is no Exception (KeyboardInterrupt, SystemExit, the time-out of a green thread) is let through, after the last
-    hooks of whatever else this thread has completed. It ends the hooks of the one operation alone.
+  - An operation that is completed by another ``on_complete`` has its own run when that one has ended, by the same
+    thread: a chain of a million operations, each of which completes the next, is a loop and not a million calls deep.
+  - ``try_complete`` never runs in two threads at once, and no thread waits for it: a thread that comes while it runs
+    requests a recheck, and the thread that runs it runs it again. So the last check begins after the last change.
+  - Hooks run without any lock of this package: they may check keys, watch operations, shut down the purgatory.
+  - A hook that raises an Exception is logged with its operation: a failed ``try_complete`` counts as not ready, a
+    failed ``on_complete`` counts as completed and is not tried again.
+  - Another BaseException (KeyboardInterrupt, SystemExit, the time-out of a green thread) ends the hooks of its own
+    operation only. It propagates after the last hooks of the other operations that this thread has completed.
 
 Not promised:
-  - That ``try_complete`` is not running while another thread completes the operation by force or by time-out.
-  - A ``try_complete`` that checks a key under which its own operation is watched: it would ask itself for ever.
-  - That word is heeded which was left while a ``try_complete`` ran that was then ended by what is no Exception: the
-    next check finds the operation, or its time-out does.
+  - Exclusion of ``try_complete`` while another thread completes the operation by force or by time-out.
+  - A ``try_complete`` that checks a key under which its own operation is watched: it would call itself for ever.
+  - A recheck that was requested while a BaseException ended ``try_complete``: the next check or the time-out finds the
+    operation.
 
 Source: ``DelayedOperation`` of Kafka's org.apache.kafka.server.purgatory. There the threads wait for each other's
-checks, which is why Kafka's manual asks them to hold no lock; leaving word is what it did from KAFKA-6653 on.
+checks, so that Kafka's manual forbids them to hold a lock; Kafka used such rechecks from KAFKA-6653 on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Finishing(threading.local):
-    """What this thread has completed and not finished, each with whether it was by time-out; None: it is at none."""
+    """Operations that this thread has completed and not finished, with whether by time-out; None while none is."""
 
     queue: deque[tuple[DelayedOperation, bool]] | None = None
 
@@ -53,70 +53,70 @@ _finishing = _Finishing()
 
 
 class DelayedOperation(ABC):
-    """The base of what waits in a purgatory: say when it is ready, and what is to be done then.
+    """Base class of the operations in a purgatory: a subclass defines when it is ready, and what it then does.
 
     Args:
-        delay_ms: how long it waits at most, from the moment it is watched; at least 0.
+        delay_ms: time-out, from the moment at which the operation is watched; at least 0.
     """
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ms = integer("delay_ms", delay_ms, at_least=0)
-        self._completion = threading.Lock()  # taken once, by the winner, and never given back
+        self._completion = threading.Lock()  # acquired once, by the winner, and never released
         self._winner = 0
-        self._checking = threading.Lock()  # held while try_complete runs; nobody ever waits for it
-        self._again = False
-        # The purgatory's: whether it was ever watched, and what it wants to be told when this completes.
+        self._checking = threading.Lock()  # held while try_complete runs; no thread waits for it
+        self._recheck = False
+        # For the purgatory: whether the operation was ever watched, and the callback for its completion.
         self._watched = False
         self._settle: Callable[[], None] | None = None
 
     @property
     def delay_ms(self) -> int:
-        """How long it waits at most."""
+        """The time-out."""
         return self._delay_ms
 
     @property
     def completed(self) -> bool:
-        """Whether somebody has won; ``on_complete`` has begun, or is about to."""
+        """Whether an event has won; ``on_complete`` has begun or is about to begin."""
         return self._completion.locked()
 
     @abstractmethod
     def try_complete(self) -> bool:
-        """Say whether the operation can complete now. It is completed if so; calling ``force_complete`` is fine too."""
+        """Return whether the operation is ready: it is then completed. The method may also call ``force_complete``."""
 
     @abstractmethod
     def on_complete(self) -> None:
-        """Do what was waited for. Runs once, and never in the middle of another operation's ``on_complete``."""
+        """Do the work of the operation. Runs once, and never within another operation's ``on_complete``."""
 
-    def on_expiration(self) -> None:  # noqa: B027 - few operations do anything more when it was the time-out
-        """Runs after ``on_complete``, if the time-out is why."""
+    def on_expiration(self) -> None:  # noqa: B027 - few operations do anything more after a time-out
+        """Run after ``on_complete`` where the time-out has won."""
 
     def force_complete(self) -> bool:
-        """Complete it now, ready or not.
+        """Complete the operation now, ready or not.
 
         Returns:
-            True if this call did; False if it was completed already.
+            True if this call completed it; False if it was completed before.
         """
         return self._complete(expired=False)
 
     def _expire(self) -> None:
-        """Complete it because its time is over."""
+        """Complete the operation by its time-out."""
         self._complete(expired=True)
 
     def _complete(self, *, expired: bool) -> bool:
         if not self._completion.acquire(blocking=False):
             return False
         self._winner = threading.get_ident()
-        # Read after the completion is taken, set by the purgatory before it looks whether it is: one of us sees it.
+        # Read after the completion is acquired, and set by the purgatory before it tests ``completed``: none is missed.
         try:
             if (settle := self._settle) is not None:
                 settle()
         finally:
-            # It counts as completed: were the purge to fail by the __eq__ of a key, nobody else would run this.
+            # The operation counts as completed: if the purge fails by the __eq__ of a key, no other thread runs this.
             self._finish(expired)
         return True
 
     def _finish(self, expired: bool) -> None:
-        """Run the last hooks, or have them run by the call further up this thread's stack that is at another's."""
+        """Run the last hooks, or queue them for the call further up this thread's stack that runs another's."""
         if _finishing.queue is not None:
             _finishing.queue.append((self, expired))
             return
@@ -127,21 +127,21 @@ class DelayedOperation(ABC):
             _finishing.queue = None
 
     def _attempt(self) -> bool:
-        """Run ``try_complete``, or have the thread run it again that is at it; True if this call completed it."""
+        """Run ``try_complete``, or request a recheck of the thread that runs it; True if this call completed it."""
         if self.completed:
             return False
-        self._again = True
-        while self._again and not self.completed:
+        self._recheck = True
+        while self._recheck and not self.completed:
             if not self._checking.acquire(blocking=False):
-                # Whoever is at it either has yet to begin, or looks at _again after it has let go.
+                # The thread that runs it either has yet to begin, or reads _recheck after it has released the lock.
                 return False
             try:
-                self._again = False
-                if self._run("try_complete", "it is taken as not ready and goes on waiting"):
+                self._recheck = False
+                if self._run("try_complete", "the operation counts as not ready and goes on waiting"):
                     self.force_complete()
             finally:
                 self._checking.release()
-        # Not what force_complete said: try_complete may have called it itself.
+        # The result of force_complete does not answer this: try_complete may have called it itself.
         return self._winner == threading.get_ident()
 
     def _run(self, hook: str, consequence: str) -> bool:
@@ -163,14 +163,14 @@ class DelayedOperation(ABC):
 
 
 def _run_last_hooks(queue: deque[tuple[DelayedOperation, bool]]) -> None:
-    """Run those of what is in the queue, and of what is added to it meanwhile."""
+    """Run the hooks of the operations in the queue, also of those that the hooks add."""
     while queue:
         operation, by_time_out = queue.popleft()
         try:
-            operation._run("on_complete", "it counts as completed and is not tried again")
+            operation._run("on_complete", "the operation counts as completed and is not tried again")
             if by_time_out:
-                operation._run("on_expiration", "it is completed all the same")
+                operation._run("on_expiration", "the operation is completed")
         except BaseException:
-            # The others count as completed, too: nobody else would run theirs.
+            # The other operations count as completed, too: no other thread runs their hooks.
             _run_last_hooks(queue)
             raise

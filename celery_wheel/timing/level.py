@@ -1,25 +1,25 @@
-"""One level of the wheel and its buckets. A level knows its grid; it never moves by itself.
+"""One level of the wheel and its buckets; the wheel moves it.
 
-Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347 (that is what a level looks like)::
+Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347::
 
-    level   tick_ms  interval_ms  current_time_ms   takes the timers due in   its buckets hold
+    level   tick_ms  interval_ms  current_time_ms   accepts timers due in     its buckets hold
       0           1           20              347         348 ...        366   one instant
       1          20          400              340         367 ...        739   20 ms: 17 was 340 ... 359, it is empty
       2         400        8,000                0         740 ...      7,999   400 ms: 1 is 400 ... 799
 
-A bucket is numbered ``due // tick_ms``, a number that is never used again. Its index on the wheel is that number
-modulo the size, its expiration that number times the tick. Only *open* buckets are kept, by number. A bucket is
-open from its first timer until the wheel takes its expiration from the expiry queue, also while it is empty because
-its timers were cancelled; one number is in the queue exactly as long as it is open.
+The number of a bucket is ``due // tick_ms``; no number is used again. Its index on the wheel is that number modulo the
+size, its expiration that number times the tick. Only *open* buckets are kept, by number. A bucket is open from its
+first timer until the wheel pops its expiration from the expiry queue, also while it is empty because its timers were
+cancelled: the queue has exactly one entry for each open bucket.
 
 Promises:
   - At most ``wheel_size - 1`` buckets are open, so that within a level index and number are one to one:
     every open expiration lies in (current_time_ms, current_time_ms + interval_ms).
-  - ``pending`` is exact at every moment; nothing is counted that could be counted wrong.
+  - ``pending`` is exact at every moment: it is the length of the buckets, not a counter.
 
 Not promised:
-  - A Level or Bucket is a live view of the wheel, not a copy. Read it before the wheel changes.
-  - ``Level.pending`` and ``Level.buckets`` walk the open buckets, O(wheel_size).
+  - A copy: a Level or Bucket is a live view of the wheel. Read it before the wheel changes.
+  - Constant time: ``Level.pending`` and ``Level.buckets`` walk the open buckets, O(wheel_size).
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimerTaskList`` of Kafka's org.apache.kafka.server.util.timer.
 """
@@ -32,15 +32,15 @@ from typing import TypeAlias
 from celery_wheel.timing.timer import Record
 
 Contents: TypeAlias = dict[Hashable, Record]
-"""What a bucket holds: its records by timer id, in the order in which they came into it."""
+"""Records of a bucket by timer id, in the order in which they entered it."""
 
 
 class Bucket:
     """A view of one non-empty bucket.
 
     Attributes:
-        index: its place on the wheel, 0 to ``wheel_size - 1``.
-        expiration_ms: the instant at which it begins and is taken from the wheel.
+        index: place on the wheel, 0 to ``wheel_size - 1``.
+        expiration_ms: the instant at which the bucket begins and is popped from the wheel.
     """
 
     __slots__ = ("_contents", "expiration_ms", "index")
@@ -52,11 +52,11 @@ class Bucket:
 
     @property
     def pending(self) -> int:
-        """How many timers it holds."""
+        """Number of timers in the bucket."""
         return len(self._contents)
 
     def timer_ids(self) -> list[Hashable]:
-        """Return the ids of its timers in the order in which they came into this bucket."""
+        """Return the ids of its timers in the order in which they entered this bucket."""
         return list(self._contents)
 
     def __repr__(self) -> str:
@@ -68,9 +68,9 @@ class Level:
 
     Attributes:
         number: 0 is the finest.
-        tick_ms: how long one bucket lasts.
-        interval_ms: how long one lap lasts: ``tick_ms * wheel_size``, the next level's tick.
-        current_time_ms: always a multiple of ``tick_ms``; the wheel's hand on this level.
+        tick_ms: duration of one bucket.
+        interval_ms: duration of one lap: ``tick_ms * wheel_size``, the next level's tick.
+        current_time_ms: the wheel's time, rounded down to a multiple of ``tick_ms``.
     """
 
     __slots__ = ("current_time_ms", "interval_ms", "number", "opened", "tick_ms", "wheel_size")
@@ -81,12 +81,12 @@ class Level:
         self.wheel_size = wheel_size
         self.interval_ms = tick_ms * wheel_size
         self.current_time_ms = start_ms - start_ms % tick_ms
-        # For the wheel only: bucket number → contents. Bucket objects are made when somebody looks.
+        # For the wheel only: bucket number → contents. Bucket objects are made when ``buckets`` is read.
         self.opened: dict[int, Contents] = {}
 
     @property
     def pending(self) -> int:
-        """How many timers the level holds."""
+        """Number of timers in the level."""
         return sum(map(len, self.opened.values()))
 
     @property

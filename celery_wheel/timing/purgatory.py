@@ -1,39 +1,40 @@
-"""Where operations wait: "do it as soon as it can be done, and at the latest then".
+"""The purgatory: operations wait until they are ready, or for their time-out.
 
 ::
 
-    try_complete_else_watch(operation, keys)          check_and_complete(key)          the time-out
-       1 try_complete ──► True: done                     copy of the key's list           SystemTimer ◄── Reaper
-       2 into the timer                                  try_complete of each in it       force_complete
-       3 into the list of each key                       the completed leave the list     on_expiration
-       4 try_complete once more ◄── what happened between 1 and 3 is seen here
+    try_complete_else_watch(operation, keys)          check_and_complete(key)               the time-out
+       1 try_complete ──► True: done                     copy of the key's list                SystemTimer ◄── Reaper
+       2 add to the timer                                try_complete of each in it            force_complete
+       3 add to the list of each key                     remove the completed from the list    on_expiration
+       4 try_complete once more ◄── finds a change between 1 and 3
        │
-       └──► completed, by whomever: out of the timer at once; its entries leave when 1,000 entries are left behind
+       └──► completed by any event: removed from the timer at once; its entries in the lists are stale, and purged
+            when more than 1,000 entries are
 
 The worked example: a page waits until two more departures are known, 30,000 ms at most::
 
     at 0        try_complete_else_watch(page, ["JFK", "LGA"]) → False    watched 2, delayed 1
-    at 4,000    a departure from JFK; check_and_complete("JFK") → 0      it is one: not enough
+    at 4,000    a departure from JFK; check_and_complete("JFK") → 0      one departure is not enough
     at 9,000    a departure from LGA; check_and_complete("LGA") → 1      on_complete. watched 1, delayed 0
-    at 9,000    the entry under "JFK" is left behind, until the next check of "JFK" or the purge
-    at 30,000   nothing: the timer was cancelled. Else it would be: on_complete, then on_expiration
+    at 9,000    the entry under "JFK" is stale until the next check of "JFK" or the purge
+    at 30,000   nothing: the timer was cancelled (without the second departure: on_complete, then on_expiration)
 
 Promises:
   - Exactly once, among any number of threads that check, force and expire: see ``delayed_operation``.
-  - No wake-up is lost. Whoever makes an operation ready and then checks a key under which it is watched, or is being
-    watched, gets it completed: by this call, or by the thread that is at the operation at this moment.
-  - No thread waits for another's hook, and none of the locks here is held while a hook runs.
-  - Of completed operations at most ``purge_interval`` entries are left behind, once the calls that complete them are
-    over. A purge costs what it removes, not what waits; it falls to the thread whose completion goes beyond the bound.
+  - No wake-up is lost: an operation that is made ready before a check of a key under which it is watched, or is being
+    watched, is completed by that check, or by the thread that runs its ``try_complete`` at that moment.
+  - No thread waits for another's hook, and no lock of this module is held while a hook runs.
+  - At most ``purge_interval`` entries are stale, once the calls that complete their operations have returned. A purge
+    costs time for the entries that it removes only; the thread whose completion exceeds the bound runs it.
 
 Not promised:
-  - That an operation is completed when ``check_and_complete`` comes back: another thread may be about to do it. Nor,
-    where it is called by a hook, that the ``on_complete`` of what it completed has run: that comes after the hook.
-  - Time-outs go by the wall clock, to which the timer is bound: a step forward brings them early, one back late. They
-    come up to 1 ms short of ``delay_ms``, because the wall clock's "now" is rounded down.
-  - Durability, and other processes: what waits is lost with this one.
+  - Completion by the time ``check_and_complete`` returns: another thread may be about to complete the operation; and
+    where a hook calls it, the ``on_complete`` of the completed operations runs after the hook.
+  - Time-outs by the monotonic clock: the timer has the wall clock. A step forward brings time-outs early, a step back
+    late. They come up to 1 ms short of ``delay_ms``, because the wall clock's "now" is rounded down.
+  - Durability, or operations of other processes: the operations are lost with the process.
 
-Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory, with the second look of its
+Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory, with the second attempt of its
 ``safeTryCompleteOrElse``. Kafka's purge walks all watch lists every 1,000 completions, in the reaper's thread.
 """
 
@@ -50,7 +51,7 @@ from celery_wheel.timing.clock import SystemClock
 from celery_wheel.timing.delayed_operation import DelayedOperation
 from celery_wheel.timing.reaper import Reaper
 from celery_wheel.timing.system_timer import SystemTimer
-from celery_wheel.timing.watch_lists import Watch, WatchLists
+from celery_wheel.timing.watch_lists import OperationWatch, WatchLists
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,12 @@ class Purgatory:
 
     Args:
         name: for the log, and for the thread.
-        timer: expires the operations, by its own clock. It stays the caller's to shut down, after the purgatory.
-            None makes one with the clock of this machine.
-        shards: among how many locks the watch lists are shared out, at least 1.
-        purge_interval: how many entries of completed operations may be left in the watch lists, at least 0.
-        reaper: whether the purgatory runs a thread that advances the timer. False where somebody else does: a test
-            that drives it by hand, or the one Reaper of a timer that is shared.
+        timer: expires the operations, by its own clock. The caller shuts it down, after the purgatory. None makes a
+            timer with the clock of this machine.
+        shards: number of locks among which the watch lists are distributed, at least 1.
+        purge_interval: number of stale entries that may remain in the watch lists, at least 0.
+        reaper: whether the purgatory runs a thread that advances the timer. False where a test advances it, or the
+            Reaper of a shared timer.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class Purgatory:
         self._name = name
         self._lists = WatchLists(integer("shards", shards, at_least=1))
         self._purge_interval = integer("purge_interval", purge_interval, at_least=0)
-        self._lock = threading.Lock()  # for what follows
+        self._lock = threading.Lock()  # for the next four attributes
         self._delayed = 0
-        self._left_behind: list[Watch] = []
-        self._entries_left_behind = 0
+        self._stale: list[OperationWatch] = []
+        self._stale_entries = 0
         self._shut_down = False
         self._owns_timer = timer is None
         self._timer = SystemTimer(SystemClock()) if timer is None else timer
@@ -93,21 +94,20 @@ class Purgatory:
 
     @property
     def watched(self) -> int:
-        """How many entries the watch lists have; an operation has one under each of its keys, for a while also after
-        it is completed."""
+        """Number of entries in the watch lists, one under each key of an operation; stale entries count too."""
         return len(self._lists)
 
     @property
     def delayed(self) -> int:
-        """How many operations are watched and not completed."""
+        """Number of operations that are watched and not completed."""
         return self._delayed
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
-        """Complete an operation if it is ready; else have it wait for a check of its keys, or for its time-out.
+        """Complete an operation if it is ready; else let it wait for a check of its keys or for its time-out.
 
         Args:
-            operation: one that was never watched.
-            keys: whatever may make it ready, at least one.
+            operation: an operation that was never watched.
+            keys: keys of the events that may make it ready, at least one.
 
         Returns:
             True if this call completed it; False if it waits, or if another thread or the time-out was quicker.
@@ -116,34 +116,34 @@ class Purgatory:
             RuntimeError: the purgatory or its timer is shut down, or the operation was watched before; it does not
                 wait here.
         """
-        watch = Watch(operation, keys)
+        watch = OperationWatch(operation, keys)
         if operation._attempt():
             return True
         if operation.completed:
             return False
-        self._take_in(operation)
+        self._register(operation)
         try:
             due_at_ms = self._timer.clock.now_ms() + operation.delay_ms
             self._timer.add(watch, due_at_ms, functools.partial(self._expire, operation))
         except RuntimeError:
             self._settle(watch)
-            operation._watched = False  # it waits nowhere and may be watched elsewhere
+            operation._watched = False  # another purgatory may watch it
             raise
         self._lists.add(watch)
-        # Only now may it be told to settle: a purge before the last entry was made would leave that one for ever.
+        # Set only now: a purge before the last entry was made would leave that entry for ever.
         operation._settle = functools.partial(self._settle, watch)
         if operation.completed:
             self._settle(watch)
         if self._shut_down:
-            # Whoever shuts down says so first and then walks the lists: one of us sees the other.
+            # ``shutdown`` sets the flag before it walks the lists: either it finds this entry, or the flag is set here.
             self._timer.cancel(watch)
         return operation._attempt()
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Complete what waits for a key and is ready, in the order of watching.
+        """Complete the operations that wait for a key and are ready, in the order of watching.
 
         Returns:
-            How many operations this call completed; those that another thread completes meanwhile are not counted.
+            Number of operations that this call completed, without those that another thread completes meanwhile.
         """
         found = self._lists.of(key)
         if not found:
@@ -154,7 +154,7 @@ class Purgatory:
         return completed
 
     def shutdown(self) -> None:
-        """End it: nothing is watched or expires any more. What waits is not completed (``delayed`` says how much)."""
+        """Stop watching and expiring operations; pending operations are not completed (``delayed`` counts them)."""
         with self._lock:
             self._shut_down = True
         if self._owns_timer:
@@ -178,7 +178,7 @@ class Purgatory:
     ) -> None:
         self.shutdown()
 
-    def _take_in(self, operation: DelayedOperation) -> None:
+    def _register(self, operation: DelayedOperation) -> None:
         with self._lock:
             if self._shut_down:
                 raise RuntimeError(f"purgatory {self._name} is shut down; {operation!r} does not wait; make a new one")
@@ -188,23 +188,23 @@ class Purgatory:
             self._delayed += 1
 
     def _expire(self, operation: DelayedOperation) -> None:
-        # The timer may have taken it before the shutdown: with the one whose hook shut down, or on an executor.
+        # The timer may have removed it before the shutdown: with the timer whose hook shut down, or on an executor.
         if not self._shut_down:
             operation._expire()
 
-    def _settle(self, watch: Watch) -> None:
-        """Note that an operation is completed; the first time it is told."""
+    def _settle(self, watch: OperationWatch) -> None:
+        """Account for a completed operation, once: it no longer counts as delayed, and its entries are stale."""
         with self._lock:
             if watch.settled:
                 return
             watch.settled = True
             self._delayed -= 1
-            self._left_behind.append(watch)
-            self._entries_left_behind += len(watch.keys)
-            purge: list[Watch] = []
-            if self._entries_left_behind > self._purge_interval:
-                purge, self._left_behind, self._entries_left_behind = self._left_behind, [], 0
-        # The operation knows its watch through this, and its watch the operation: without it they go at once.
+            self._stale.append(watch)
+            self._stale_entries += len(watch.keys)
+            purge: list[OperationWatch] = []
+            if self._stale_entries > self._purge_interval:
+                purge, self._stale, self._stale_entries = self._stale, [], 0
+        # Break the reference cycle of operation and watch, so that both are freed at once.
         watch.operation._settle = None
         self._timer.cancel(watch)
         self._lists.purge(purge)

@@ -1,16 +1,16 @@
-"""The thread that runs a timer: it waits for the next bucket, not for ticks.
+"""The reaper: a thread that runs a timer and wakes for buckets, not for ticks.
 
 ::
 
-    Reaper ──► timer.advance_clock(None) ──► waits ... a bucket begins ──► runs what is due ──┐
-       ▲                                                                                      │
-       └──────────────────────────────────────────────────────────────────────────────────────┘
+    Reaper ──► timer.advance_clock(None) ──► waits ... a bucket begins ──► runs due callbacks ──┐
+       ▲                                                                                        │
+       └────────────────────────────────────────────────────────────────────────────────────────┘
 
 Promises:
-  - A failing callback is logged and counted as run (the timer sees to that); any other failure of the timer is logged
-    and tried again after a second. The thread ends by ``stop`` and by the timer's ``shutdown`` alone; a callback that
-    raises SystemExit does not end it.
-  - ``stop`` wakes it from whatever it waits for. A callback that runs is waited for, not interrupted.
+  - The timer logs a failing callback and counts it as run; the reaper logs any other failure of the timer and tries
+    again after a second. Only ``stop`` and the timer's ``shutdown`` end the thread; a callback that raises SystemExit
+    does not.
+  - ``stop`` wakes the thread from any wait. It waits for a running callback and does not interrupt it.
 
 Not promised: two reapers on one timer. Callbacks run one after another; give the timer an executor for more.
 
@@ -27,15 +27,15 @@ from celery_wheel.timing.system_timer import SystemTimer
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_AFTER_FAILURE_S = 1.0  # a timer that fails at once and always must not take a whole processor
+_PAUSE_AFTER_FAILURE_S = 1.0  # a timer that always fails at once must not occupy a whole processor
 
 
 class Reaper:
     """Runs one timer in a daemon thread of its own, from ``start`` (or ``with``) until ``stop``.
 
     Args:
-        timer: the timer to advance; whoever made it shuts it down.
-        name: of the thread.
+        timer: the timer to advance; its maker shuts it down.
+        name: name of the thread.
     """
 
     def __init__(self, timer: SystemTimer, name: str = "celery-wheel-reaper") -> None:
@@ -46,7 +46,7 @@ class Reaper:
 
     @property
     def wakeups(self) -> int:
-        """How often the timer came back from waiting: for a bucket, a re-check of the clock, or an earlier timer."""
+        """Number of times the timer woke: for a bucket, a re-check of the clock, or an earlier timer."""
         return self._timer.wakeups
 
     @property
@@ -58,7 +58,7 @@ class Reaper:
         """Start the thread.
 
         Raises:
-            RuntimeError: it runs already.
+            RuntimeError: the thread runs already.
         """
         if self.running:
             raise RuntimeError(f"reaper {self._name} runs already; stop it before starting it again")
@@ -67,11 +67,11 @@ class Reaper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and wait for it; timers that wait stay in the timer. Does nothing if it does not run."""
+        """End the thread and wait for it; pending timers stay in the timer. Does nothing if no thread runs."""
         self._stopping.set()
         if self.running:
             self._timer.wake()
-        # A callback may stop the reaper that runs it; it cannot wait for itself.
+        # A callback may stop the reaper that runs it; a thread cannot join itself.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -97,7 +97,7 @@ class Reaper:
                 )
                 self._stopping.wait(_PAUSE_AFTER_FAILURE_S)
             except BaseException:
-                # Python ends a thread by SystemExit without a word, and from then on nothing would run at its time.
+                # Python ends a thread by SystemExit silently, and no later callback would run.
                 logger.exception(
                     "a callback tried to end the thread of reaper %s; it goes on; call stop to end it",
                     self._name,

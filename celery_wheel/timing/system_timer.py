@@ -1,4 +1,4 @@
-"""The wheel with a clock and a lock: callbacks that run at their time, from any number of threads.
+"""The wheel with a clock and a lock: runs callbacks at their time, for any number of threads.
 
 ::
 
@@ -7,20 +7,20 @@
                                               └─► callbacks, without the lock: in line, or on the executor
 
     due times   wall clock        450 is due when clock.now_ms() >= 450
-    waits       monotonic clock   min(next bucket, timeout, 1,000 ms), then both clocks are read anew
+    waits       monotonic clock   min(next bucket, timeout, 1,000 ms), then both clocks are read again
 
 Promises:
   - A timer runs once, or ``cancel`` returned it, or ``shutdown`` came first; never two of these.
-  - Never early by the wall clock; at most a tick and the waking of a thread late. A wall clock that is stepped, or a
-    machine that was suspended, is noticed within a second.
-  - A step back never runs anything again. What is added then waits until the wall clock gets there, even where the
-    wheel had been before: the wheel is laid out anew at the earlier time, O(n), once for each step back.
-  - One ``advance_clock`` runs (or submits) its callbacks in order of (due time, order of adding). One that raises is
-    logged and the rest run. What is no Exception, as a KeyboardInterrupt, is let through when the rest have run.
+  - Never early by the wall clock; at most a tick and the waking of a thread late. The timer notices a step of the wall
+    clock, or a suspension of the machine, within a second.
+  - A step back runs no callback twice. A timer that is added then waits until the wall clock reaches its due time, even
+    where the wheel was past it: the wheel is rebuilt at the earlier time, O(n), once for each step back.
+  - One ``advance_clock`` runs (or submits) its callbacks in order of (due time, order of adding). A callback that
+    raises an Exception is logged, and the rest run. Another BaseException, as KeyboardInterrupt, propagates after them.
 
 Not promised:
-  - Order between what ``add`` runs because it is already due and what waits, or between threads that advance.
-  - Durability: what waits is lost with the process.
+  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance.
+  - Durability: pending timers are lost with the process.
 
 Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer. Kafka's adds a delay to a monotonic clock; here
 due times are instants of the wall clock.
@@ -41,7 +41,7 @@ from celery_wheel.timing.wheel import TimingWheel
 logger = logging.getLogger(__name__)
 
 RECHECK_MS = 1_000
-"""The longest wait while a timer is waiting: by how much a step of the wall clock can go unnoticed."""
+"""Longest wait while a timer is pending: a step of the wall clock is noticed within this time."""
 
 Callback = Callable[[], object]
 
@@ -49,13 +49,13 @@ Callback = Callable[[], object]
 class SystemTimer:
     """Runs callbacks at their time. All methods may be called from any thread, callbacks included.
 
-    Nothing happens by itself: somebody calls ``advance_clock``, usually a :class:`~celery_wheel.timing.reaper.Reaper`.
+    Callbacks run in calls of ``advance_clock``, usually by a :class:`~celery_wheel.timing.reaper.Reaper`.
 
     Args:
-        clock: where both times come from.
+        clock: the source of both times.
         tick_ms: the finest step, at least 1 ms.
         wheel_size: buckets a level, at least 2.
-        executor: runs the callbacks; without one the thread that advances does. It stays the caller's to shut down.
+        executor: runs the callbacks; None: the thread that calls ``advance_clock`` does. The caller shuts it down.
     """
 
     def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20, executor: Executor | None = None) -> None:
@@ -71,12 +71,12 @@ class SystemTimer:
 
     @property
     def clock(self) -> Clock:
-        """What it goes by: for due times that are a delay from now."""
+        """The clock of this timer, for due times that are a delay from now."""
         return self._clock
 
     @property
     def wakeups(self) -> int:
-        """How often an ``advance_clock`` came back from waiting, for whatever reason."""
+        """Number of times an ``advance_clock`` returned from waiting, for any reason."""
         return self._wakeups
 
     @property
@@ -85,18 +85,18 @@ class SystemTimer:
         return self._shut_down
 
     def add(self, timer_id: Hashable, due_at_ms: int, callback: Callback) -> bool:
-        """Run ``callback`` when the wall clock has reached an instant; one of that id that waits is replaced.
+        """Run ``callback`` when the wall clock reaches an instant; a pending timer of that id is replaced.
 
         Args:
             timer_id: unique within the timer.
             due_at_ms: UTC epoch milliseconds.
-            callback: called without arguments; what it returns is ignored.
+            callback: called without arguments; its result is ignored.
 
         Returns:
-            True if it waits; False if it was already due and was run at once (here, or on the executor).
+            True if the timer is pending; False if it was already due and was run at once (here, or on the executor).
 
         Raises:
-            RuntimeError: the timer is shut down; nothing was added or run.
+            RuntimeError: the timer is shut down; no timer was added or run.
         """
         due_at_ms = integer("due_at_ms", due_at_ms)
         if not callable(callback):
@@ -113,7 +113,7 @@ class SystemTimer:
         return False
 
     def cancel(self, timer_id: Hashable) -> Timer | None:
-        """Take a timer out; it will not run. None if it is not waiting: it was taken to be run, or is not known."""
+        """Remove a timer and return it: it will not run. None if no timer of that id is pending."""
         with self._changed:
             return self._wheel.cancel(timer_id)
 
@@ -121,10 +121,10 @@ class SystemTimer:
         """Wait until timers are due, and run them.
 
         Args:
-            timeout_ms: how long to wait at most, at least 0; None waits until there is something to run.
+            timeout_ms: longest wait, at least 0; None waits until a timer is due.
 
         Returns:
-            How many timers were run, or submitted; 0 after the timeout, a ``wake`` or ``shutdown``.
+            Number of timers that were run or submitted; 0 after the timeout, a ``wake`` or ``shutdown``.
         """
         until_ms = None
         if timeout_ms is not None:
@@ -135,39 +135,39 @@ class SystemTimer:
         return len(due)
 
     def size(self) -> int:
-        """Return how many timers wait."""
+        """Return the number of pending timers."""
         with self._changed:
             return len(self._wheel)
 
     def wake(self) -> None:
-        """Make the ``advance_clock`` that waits return, or else the next one that is about to wait."""
+        """Make the ``advance_clock`` that waits return; if none waits, the next that would."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End it: every ``advance_clock`` returns, and what waits will not run (``size`` says how many)."""
+        """Make every ``advance_clock`` return; pending timers do not run (``size`` counts them)."""
         with self._changed:
             self._shut_down = True
             self._changed.notify_all()
 
     def _place(self, timer_id: Hashable, due_at_ms: int, callback: Callback, now_ms: int) -> None:
         if not self._wheel.schedule(timer_id, due_at_ms, callback):
-            # Not due by the wall clock, but by the wheel: the wall clock was stepped back since the wheel moved.
-            self._lay_out_anew(now_ms)
+            # Due by the wheel and not by the wall clock: the wall clock was stepped back since the wheel moved.
+            self._rebuild_wheel(now_ms)
             self._wheel.schedule(timer_id, due_at_ms, callback)
         next_ms = self._wheel.next_expiration_ms()
         if self._waiters and (self._awaited_ms is None or (next_ms is not None and next_ms < self._awaited_ms)):
             self._changed.notify_all()
 
-    def _lay_out_anew(self, now_ms: int) -> None:
-        """Bring the wheel to an earlier time; what waits keeps its order."""
+    def _rebuild_wheel(self, now_ms: int) -> None:
+        """Replace the wheel by a wheel at an earlier time; pending timers keep their order."""
         old = self._wheel
         self._wheel = TimingWheel(old.tick_ms, old.wheel_size, now_ms)
         for timer in old.timers():
             self._wheel.schedule(timer.timer_id, timer.due_at_ms, timer.payload)
         logger.warning(
-            "wall clock was stepped back by %d ms; %d timers wait for their time by the new clock",
+            "wall clock was stepped back by %d ms; %d pending timers run by the new time",
             old.current_time_ms - now_ms,
             len(self._wheel),
             extra={"action": "step_back", "step_ms": old.current_time_ms - now_ms, "pending": len(self._wheel)},
@@ -175,7 +175,7 @@ class SystemTimer:
 
     def _wait_for_due(self, until_ms: int | None) -> list[Timer]:
         while not self._shut_down:
-            # In this order: a clock that moves in between makes the wait too short, never too long.
+            # The monotonic clock first: a clock that moves in between makes the wait too short, never too long.
             monotonic_ms = self._clock.monotonic_ms()
             now_ms = self._clock.now_ms()
             due = self._wheel.advance(now_ms)
@@ -200,7 +200,7 @@ class SystemTimer:
             try:
                 self._run(timer.timer_id, timer.payload)
             except BaseException:
-                # The others are out of the wheel: nobody else would run them.
+                # The other timers are out of the wheel: no other call would run them.
                 self._run_each(due)
                 raise
 
@@ -212,7 +212,7 @@ class SystemTimer:
             self._executor.submit(self._call, timer_id, callback)
         except RuntimeError:
             logger.exception(
-                "executor takes no more work; timer %s was not run; shut the timer down before its executor",
+                "executor is shut down; timer %s was not run; shut down the timer before its executor",
                 timer_id,
                 extra={"action": "run", "timer_id": timer_id},
             )
@@ -222,7 +222,7 @@ class SystemTimer:
             callback()
         except BaseException as error:
             logger.exception(
-                "callback of timer %s failed; it is not tried again, other timers go on",
+                "callback of timer %s failed; it is not tried again; other timers go on",
                 timer_id,
                 extra={"action": "run", "timer_id": timer_id},
             )

@@ -1,4 +1,4 @@
-"""Which operations wait for which key: lists by key, in shards, each behind a lock of its own.
+"""Watch lists: the operations that wait for each key, in shards with a lock each.
 
 ::
 
@@ -6,12 +6,12 @@
                                                      "order:99" → [watch b]                 1 entry
     hash("flight:7") % 64 = 3  ──► shard 3    lock   "flight:7" → [watch b]                 1 entry
 
-A *watch* is one operation under all its keys; it has an entry in the list of each. A list is a dict without values:
-it keeps the order of watching, and an entry leaves it in O(1), however many others there are.
+A *watch* is one operation under all its keys; it has an entry in the list of each key. A list is a dict without values:
+it keeps the order of watching, and an entry is removed in O(1).
 
 Promises:
-  - No lock is held while anybody else's code runs, but the ``__hash__`` and ``__eq__`` of keys; none within another.
-  - A key whose list is empty is gone. ``len`` counts the entries exactly, in O(shards).
+  - No lock is held while code of the caller runs, except ``__hash__`` and ``__eq__`` of keys; no lock within another.
+  - A key without entries is removed. ``len`` counts the entries exactly, in O(shards).
 
 Source: ``WatcherList`` and ``Watchers`` in Kafka's DelayedOperationPurgatory, whose purge walks all lists.
 """
@@ -24,13 +24,13 @@ from collections.abc import Hashable, Iterable, Iterator
 from celery_wheel.timing.delayed_operation import DelayedOperation
 
 
-class Watch:
-    """One operation and the keys it is watched under. Equal to itself only, whatever the operation says of itself.
+class OperationWatch:
+    """One operation and the keys under which it is watched. Equal only to itself, also where operations are equal.
 
     Attributes:
-        operation: what waits.
-        keys: without repetitions, at least one.
-        settled: whether the purgatory has noted that the operation is completed.
+        operation: the operation that waits.
+        keys: distinct keys, at least one.
+        settled: whether the purgatory has accounted for the completion.
     """
 
     __slots__ = ("keys", "operation", "settled")
@@ -42,18 +42,18 @@ class Watch:
         self.keys = tuple(dict.fromkeys(keys))
         self.settled = False
         if not self.keys:
-            raise ValueError(f"keys must hold at least one key, got none; nothing would ever check {operation!r}")
+            raise ValueError(f"keys must hold at least one key, got none; no check would ever find {operation!r}")
 
     def __repr__(self) -> str:
         return f"Watch({self.operation!r}, keys={self.keys!r})"
 
 
-class _Shard:
+class _WatchShard:
     __slots__ = ("entries", "lists", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lists: dict[Hashable, dict[Watch, None]] = {}
+        self.lists: dict[Hashable, dict[OperationWatch, None]] = {}
         self.entries = 0
 
 
@@ -61,14 +61,14 @@ class WatchLists:
     """The watches of a purgatory by key. All methods may be called from any thread.
 
     Args:
-        shards: among how many locks the keys are shared out, at least 1.
+        shards: number of locks among which the keys are distributed, at least 1.
     """
 
     def __init__(self, shards: int) -> None:
-        self._shards = [_Shard() for _ in range(shards)]
+        self._shards = [_WatchShard() for _ in range(shards)]
 
-    def add(self, watch: Watch) -> None:
-        """Enter a watch under each of its keys, at the end."""
+    def add(self, watch: OperationWatch) -> None:
+        """Append a watch to the list of each of its keys."""
         for key in watch.keys:
             shard = self._shard(key)
             with shard.lock:
@@ -78,14 +78,14 @@ class WatchLists:
                 watches[watch] = None
                 shard.entries += 1
 
-    def of(self, key: Hashable) -> list[Watch]:
+    def of(self, key: Hashable) -> list[OperationWatch]:
         """Return a copy of a key's list, in the order of watching."""
         shard = self._shard(key)
         with shard.lock:
             return list(shard.lists.get(key, ()))
 
-    def remove(self, key: Hashable, watches: list[Watch]) -> None:
-        """Take watches out of a key's list; those that are not in it do not matter."""
+    def remove(self, key: Hashable, watches: list[OperationWatch]) -> None:
+        """Remove watches from a key's list; watches that are not in it are ignored."""
         shard = self._shard(key)
         with shard.lock:
             left = shard.lists.get(key)
@@ -101,9 +101,9 @@ class WatchLists:
                 # A dict that has shrunk keeps the room of all that were in it, and walks it with every look.
                 shard.lists[key] = dict(left)
 
-    def purge(self, watches: list[Watch]) -> None:
+    def purge(self, watches: list[OperationWatch]) -> None:
         """Take watches out of the lists of all their keys."""
-        by_key: dict[Hashable, list[Watch]] = {}
+        by_key: dict[Hashable, list[OperationWatch]] = {}
         for watch in watches:
             for key in watch.keys:
                 by_key.setdefault(key, []).append(watch)
@@ -113,12 +113,12 @@ class WatchLists:
     def __len__(self) -> int:
         return sum(shard.entries for shard in self._shards)
 
-    def __iter__(self) -> Iterator[Watch]:
+    def __iter__(self) -> Iterator[OperationWatch]:
         """Yield every entry there was as each shard was looked at: a watch once for each of its keys."""
         for shard in self._shards:
             with shard.lock:
                 watches = [watch for watched in shard.lists.values() for watch in watched]
             yield from watches
 
-    def _shard(self, key: Hashable) -> _Shard:
+    def _shard(self, key: Hashable) -> _WatchShard:
         return self._shards[hash(key) % len(self._shards)]

@@ -1,4 +1,4 @@
-"""The hierarchical timing wheel: integers only. It has no clock and no thread, and calls nobody.
+"""The hierarchical timing wheel: integers only, without a clock, a thread or a callback.
 
 Tick 1, size 20, start 0. A timer goes to the lowest level that reaches it; a level's tick is the interval below::
 
@@ -12,17 +12,18 @@ The worked example, timers due at 350 and 450 scheduled at 0::
 
     at   0   350 → level 1, bucket 17 (340)     450 → level 2, bucket 1 (400)
     at 340   350 cascades → level 0, bucket 10 (350)
-    at 350   350 leaves
+    at 350   350 expires
     at 400   450 has 50 left: it cascades → level 1, bucket 2 (440)
     at 440   450 cascades → level 0, bucket 10 (450)
-    at 450   450 leaves
+    at 450   450 expires
 
 Promises:
   - Never early: a due time is rounded up to the tick, ``advance`` rounds its "now" down. At most one tick late.
   - ``schedule``, ``cancel``, move and ``get`` are O(1) in the number of timers (opening a bucket, once a lap, is
     O(log buckets) and choosing the level O(log levels), both in C). Counts are exact at every moment.
-  - ``advance`` costs what leaves and cascades, not the time that passes: a year without timers is one step.
-  - What one ``advance`` returns is in order of (due_at_ms, order of scheduling).
+  - ``advance`` costs time for the timers that expire or cascade, not for the time that passes: a year without timers
+    is one step.
+  - One ``advance`` returns timers in order of (due_at_ms, order of scheduling).
   - The expiry queue holds at most ``levels * (wheel_size - 1)`` entries, however often buckets are emptied and filled.
 
 Not promised:
@@ -30,9 +31,9 @@ Not promised:
   - Time going back: ``advance`` to an earlier instant does nothing.
   - Order between one ``advance`` and the next for timers scheduled in between.
 
-Why no lap can be mistaken for another. All current times are level 0's, rounded down to the level's tick. A level takes
-only what lies at least one of its ticks past its own current time and less than an interval; whatever expires is
-taken before the hand passes it. So the open expirations of a level are less than a lap apart.
+No lap can be mistaken for another: all current times are level 0's, rounded down to the level's tick. A level accepts
+only timers at least one of its ticks past its current time and less than an interval, and a bucket that expires is
+popped before the current time passes it. So the open expirations of a level are less than a lap apart.
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimingWheel`` of Kafka's org.apache.kafka.server.util.timer, whose rule
 "due now" is one tick looser (it rounds down and may be a tick early).
@@ -56,7 +57,7 @@ class TimingWheel:
     Args:
         tick_ms: the finest step, at least 1 ms.
         wheel_size: buckets a level, at least 2.
-        start_ms: the instant at which the wheel begins; rounded down to the tick.
+        start_ms: first current time; rounded down to the tick.
 
     Raises:
         TypeError: an argument is not an integer.
@@ -74,38 +75,38 @@ class TimingWheel:
         # (expiration, level number) of every open bucket.
         self._queue: list[tuple[int, int]] = []
         self._levels: list[Level] = []
-        # For each level the first instant it cannot take. It increases with the level, so bisection finds the level.
+        # For each level the first instant beyond it. It increases with the level, so bisection finds the level.
         self._reaches: list[int] = []
         self._add_level(self._tick_ms, integer("start_ms", start_ms))
 
     @property
     def tick_ms(self) -> int:
-        """The finest step."""
+        """Duration of the finest step."""
         return self._tick_ms
 
     @property
     def wheel_size(self) -> int:
-        """How many buckets a level has."""
+        """Number of buckets a level."""
         return self._wheel_size
 
     @property
     def current_time_ms(self) -> int:
-        """The instant up to which everything has left: level 0's current time."""
+        """The instant up to which every timer has expired: level 0's current time."""
         return self._levels[0].current_time_ms
 
     def schedule(self, timer_id: Hashable, due_at_ms: int, payload: Any = None) -> bool:
-        """Place a timer; one of that id that is present is moved and takes a new place in the order.
+        """Place a timer; a timer of that id in the wheel is moved and gets a new place in the order.
 
         Args:
             timer_id: unique within the wheel.
-            due_at_ms: the instant before which it must not leave; any integer.
-            payload: handed back with the timer. Moving replaces it too.
+            due_at_ms: the instant before which the timer must not expire; any integer.
+            payload: returned with the timer. Moving replaces it too.
 
         Returns:
-            False if it is already due. Then it is not placed, and one of that id that was present is gone.
+            False if the timer is already due. Then it is not placed, and a timer of that id is removed.
 
         Raises:
-            TypeError: ``due_at_ms`` is not an integer, or ``timer_id`` not hashable; nothing has changed.
+            TypeError: ``due_at_ms`` is not an integer, or ``timer_id`` not hashable; the wheel is unchanged.
         """
         if type(due_at_ms) is not int:
             due_at_ms = integer("due_at_ms", due_at_ms)
@@ -119,7 +120,7 @@ class TimingWheel:
         return True
 
     def cancel(self, timer_id: Hashable) -> Timer | None:
-        """Take a timer out and return it; None if it is not present."""
+        """Remove a timer and return it; None if the wheel does not have it."""
         contents = self._index.pop(timer_id, None)
         if contents is None:
             return None
@@ -130,28 +131,28 @@ class TimingWheel:
         return Timer._make(record)
 
     def get(self, timer_id: Hashable) -> Timer | None:
-        """Return the timer that waits under this id; None if there is none."""
+        """Return the timer of this id; None if the wheel does not have it."""
         contents = self._index.get(timer_id)
         return None if contents is None else Timer._make(contents[timer_id])
 
     def advance(self, now_ms: int) -> list[Timer]:
-        """Move time to ``now_ms``, rounded down to the tick, and take out what is due.
+        """Move time to ``now_ms``, rounded down to the tick, and remove the timers that are due.
 
         Args:
-            now_ms: an instant; one that is not at least a tick past the current time changes nothing.
+            now_ms: an instant; the call does nothing if it is less than a tick past the current time.
 
         Returns:
-            What left, in order of (due_at_ms, order of scheduling).
+            The expired timers, in order of (due_at_ms, order of scheduling).
 
         Raises:
-            TypeError: ``now_ms`` is not an integer; nothing has changed.
+            TypeError: ``now_ms`` is not an integer; the wheel is unchanged.
         """
         if type(now_ms) is not int:
             now_ms = integer("now_ms", now_ms)
         target_ms = now_ms - now_ms % self._tick_ms
         if target_ms <= self._levels[0].current_time_ms:
             return []
-        left: list[Record] = []
+        expired: list[Record] = []
         queue = self._queue
         while queue and queue[0][0] <= target_ms:
             expiration_ms, number = heappop(queue)
@@ -160,22 +161,22 @@ class TimingWheel:
             if not contents:
                 continue
             if expiration_ms + level.tick_ms - self._tick_ms <= target_ms:
-                # The whole bucket is due by the target (on level 0 always): no need to look at each due time.
-                left += contents.values()
+                # The whole bucket is due by the target (on level 0 always): no due time needs to be compared.
+                expired += contents.values()
                 for timer_id in contents:
                     del self._index[timer_id]
             else:
                 self._turn_to(expiration_ms)
-                self._cascade(contents, target_ms, left)
+                self._cascade(contents, target_ms, expired)
         self._turn_to(target_ms)
-        left.sort()
-        return list(map(Timer._make, left))
+        expired.sort()
+        return list(map(Timer._make, expired))
 
     def next_expiration_ms(self) -> int | None:
-        """Return when the earliest non-empty bucket begins, the next instant worth an ``advance``; None if empty.
+        """Return when the earliest non-empty bucket begins, the next useful instant for ``advance``; None if empty.
 
-        It is not the time of the next timer: a coarse bucket only cascades when it begins. O(1) amortised: each
-        emptied bucket is dropped once.
+        The next timer may expire later: a coarse bucket only cascades when it begins. O(1) amortised: each emptied
+        bucket is dropped once.
         """
         queue = self._queue
         while queue:
@@ -189,7 +190,7 @@ class TimingWheel:
 
     def timers(self) -> Iterator[Timer]:
         """Yield all timers in the order of scheduling; the wheel must not be changed meanwhile."""
-        # Moving takes an id out of the index and puts it in anew, cascading does not: its order is the one we need.
+        # A move removes an id from the index and inserts it anew, a cascade does not: the index has the order needed.
         for timer_id, contents in self._index.items():
             yield Timer._make(contents[timer_id])
 
@@ -225,18 +226,18 @@ class TimingWheel:
         contents[timer_id] = record
         self._index[timer_id] = contents
 
-    def _cascade(self, contents: Contents, target_ms: int, left: list[Record]) -> None:
-        """Take the timers out of a bucket that has begun: those due by ``target_ms`` leave, the others cascade.
+    def _cascade(self, contents: Contents, target_ms: int, expired: list[Record]) -> None:
+        """Empty a bucket that has begun: timers due by ``target_ms`` expire, the other timers cascade.
 
-        Whatever is due by the target leaves in this very ``advance``, so it need not visit the levels in between;
-        the sort at the end gives it its place. The others are placed as seen from this bucket's beginning.
+        A timer that is due by the target expires in this ``advance``, so it skips the levels in between; the sort at
+        the end gives it its place. The other timers are placed as of this bucket's beginning.
         """
         tick_ms = self._tick_ms
         for timer_id, record in contents.items():
             due_ms = record[0] + -record[0] % tick_ms
             if due_ms <= target_ms:
                 del self._index[timer_id]
-                left.append(record)
+                expired.append(record)
             else:
                 self._place(record, due_ms)
 

@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 import django_wheel.fields
 
-#: As ``celery_wheel.store.postgresql.tables`` has them today: a change there needs a migration of its own.
+#: As ``celery_wheel.store.postgresql.storage_parameters`` has them today: a change there needs a migration of its own.
 _LOG = {
     "autovacuum_vacuum_scale_factor": "0.02",
     "autovacuum_vacuum_threshold": "20000",
@@ -53,15 +53,15 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Meta",
+            name="MetaRow",
             fields=[
                 ("id", models.SmallIntegerField(db_comment="always 1", primary_key=True, serialize=False)),
                 (
                     "schema_version",
                     models.IntegerField(db_comment="version of this description that the tables follow"),
                 ),
-                ("uuid", models.UUIDField(db_comment="made with the store; brokers remember it beside the offset")),
-                ("shards", models.SmallIntegerField(db_comment="how many shards the store has")),
+                ("uuid", models.UUIDField(db_comment="made with the store; brokers keep it beside the offset")),
+                ("shards", models.SmallIntegerField(db_comment="number of shards of the store")),
             ],
             options={
                 "db_table": "wheel_meta",
@@ -69,14 +69,14 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Payload",
+            name="PayloadRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False)),
                 ("headers", models.BinaryField(db_comment="JSON object, UTF-8")),
                 ("properties", models.BinaryField(db_comment="JSON object, UTF-8")),
                 (
                     "body",
-                    models.BinaryField(db_comment="serialised body as it came; of a rejected message all its bytes"),
+                    models.BinaryField(db_comment="serialised body; all bytes of an unreadable message"),
                 ),
             ],
             options={
@@ -85,7 +85,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Scheduler",
+            name="SchedulerRow",
             fields=[
                 (
                     "name",
@@ -93,7 +93,7 @@ class Migration(migrations.Migration):
                         db_comment="host, a random part, process id", primary_key=True, serialize=False
                     ),
                 ),
-                ("seen_ms", models.BigIntegerField(db_comment="when it was last heard of; instant, Unix milliseconds")),
+                ("seen_ms", models.BigIntegerField(db_comment="its last sign of life; instant, Unix milliseconds")),
             ],
             options={
                 "db_table": "wheel_scheduler",
@@ -101,7 +101,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Shard",
+            name="ShardRow",
             fields=[
                 (
                     "shard",
@@ -112,26 +112,29 @@ class Migration(migrations.Migration):
                 (
                     "epoch",
                     models.BigIntegerField(
-                        db_comment="raised whenever the shard is taken; an older one may write nothing"
+                        db_comment="raised whenever the shard is taken; an older epoch may write nothing"
                     ),
                 ),
-                ("holder", models.TextField(db_comment="who holds the shard; none: nobody does", null=True)),
+                (
+                    "holder",
+                    models.TextField(db_comment="the scheduler that holds the shard; none: it was given up", null=True),
+                ),
                 (
                     "lease_until_ms",
-                    models.BigIntegerField(db_comment="the holder's claim ends; instant, Unix milliseconds", null=True),
+                    models.BigIntegerField(
+                        db_comment="end of the holder's lease; instant, Unix milliseconds", null=True
+                    ),
                 ),
-                ("seq", models.BigIntegerField(db_comment="highest seq given")),
+                ("seq", models.BigIntegerField(db_comment="highest seq taken")),
                 (
                     "history_bytes",
-                    models.BigIntegerField(
-                        db_comment="sum of the batches' bytes, kept so that none has to be read for it"
-                    ),
+                    models.BigIntegerField(db_comment="sum of the batches' bytes"),
                 ),
                 (
                     "snapshot_at_ms",
-                    models.BigIntegerField(db_comment="age of the snapshot; instant, Unix milliseconds", null=True),
+                    models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
                 ),
-                ("snapshot", models.TextField(db_comment="what the holder says of itself; JSON object", null=True)),
+                ("snapshot", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
                 (
                     "archived",
                     models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
@@ -149,17 +152,17 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Answer",
+            name="AnswerRow",
             fields=[
                 (
                     "id",
                     models.UUIDField(
-                        db_comment="given to the command by who asked; UUID", primary_key=True, serialize=False
+                        db_comment="chosen by the sender of the command; UUID", primary_key=True, serialize=False
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("at_ms", models.BigIntegerField(db_comment="when it was answered; instant, Unix milliseconds")),
-                ("verdicts", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
+                ("at_ms", models.BigIntegerField(db_comment="time of the answer; instant, Unix milliseconds")),
+                ("results", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
             ],
             options={
                 "db_table": "wheel_answer",
@@ -168,7 +171,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Batch",
+            name="BatchRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
@@ -185,16 +188,15 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(db_comment="the batch ends with this position; instant, Unix milliseconds"),
                 ),
                 ("to_seq", models.BigIntegerField(db_comment="second half of that position")),
-                ("count", models.IntegerField(db_comment="messages that the broker took")),
+                ("count", models.IntegerField(db_comment="messages that the broker confirmed")),
                 ("bytes", models.BigIntegerField(db_comment="their size; bytes")),
                 (
                     "dispatched_ms",
-                    models.BigIntegerField(db_comment="when they were handed over; instant, Unix milliseconds"),
+                    models.BigIntegerField(db_comment="time of the dispatch; instant, Unix milliseconds"),
                 ),
                 ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
             ],
             options={
-                "verbose_name_plural": "batches",
                 "db_table": "wheel_batch",
                 "default_permissions": (),
                 "indexes": [
@@ -214,10 +216,10 @@ class Migration(migrations.Migration):
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.batch",),
+            bases=("django_wheel.batchrow",),
         ),
         migrations.CreateModel(
-            name="Gate",
+            name="GateRow",
             fields=[
                 (
                     "id",
@@ -227,20 +229,22 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("scope", models.TextField(db_comment="all, queue or task")),
-                ("name", models.TextField(db_comment="of the queue or the task; empty: of all")),
+                ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
                 (
                     "state",
-                    models.TextField(db_comment="paused; or slow: it was resumed, and what had gathered leaves evenly"),
+                    models.TextField(
+                        db_comment="paused; or slow: it was resumed, and its backlog is dispatched evenly"
+                    ),
                 ),
                 (
                     "per_ms",
                     models.BigIntegerField(
-                        db_comment="in which what had gathered leaves, of a slow one; duration in milliseconds"
+                        db_comment="time in which a slow gate dispatches its backlog; duration in milliseconds"
                     ),
                 ),
-                ("reason", models.TextField(db_comment="why, for people")),
-                ("actor", models.TextField(db_comment="who did it")),
-                ("at_ms", models.BigIntegerField(db_comment="when; instant, Unix milliseconds")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("actor", models.TextField(db_comment="user or part that did it")),
+                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
             ],
             options={
                 "db_table": "wheel_gate",
@@ -249,7 +253,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Inbox",
+            name="InboxRow",
             fields=[
                 (
                     "id",
@@ -268,7 +272,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Lane",
+            name="LaneRow",
             fields=[
                 (
                     "id",
@@ -280,30 +284,34 @@ class Migration(migrations.Migration):
                 ("lane", models.BigIntegerField(db_comment="number of the lane, from 0")),
                 (
                     "offset_due_ms",
-                    models.BigIntegerField(db_comment="all up to this position is settled; instant, Unix milliseconds"),
+                    models.BigIntegerField(
+                        db_comment="rows up to this position are settled; instant, Unix milliseconds"
+                    ),
                 ),
                 ("offset_seq", models.BigIntegerField(db_comment="second half of the offset's position")),
                 (
                     "watermark_due_ms",
-                    models.BigIntegerField(db_comment="up to here handed to the broker; instant, Unix milliseconds"),
+                    models.BigIntegerField(
+                        db_comment="rows up to this position may be published; instant, Unix milliseconds"
+                    ),
                 ),
                 ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
                 (
                     "target",
                     models.TextField(
-                        db_comment="the one destination it is for, while that does not take everything; none: for all",
+                        db_comment="the destination or gate that it is for; none: for all",
                         null=True,
                     ),
                 ),
-                ("redelivered", models.BooleanField(db_comment="its rows may be in their queue already")),
+                ("redelivered", models.BooleanField(db_comment="its rows may be in their queues already")),
                 (
                     "scope",
                     models.TextField(
-                        db_comment="queue or task, where the target is that of a gate; none: of a destination",
+                        db_comment="queue or task, where the target is a gate; none: a destination",
                         null=True,
                     ),
                 ),
-                ("closed", models.BooleanField(db_comment="nothing is pending in it, and nothing comes")),
+                ("closed", models.BooleanField(db_comment="it has no pending rows and gets none")),
             ],
             options={
                 "db_table": "wheel_lane",
@@ -312,7 +320,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Load",
+            name="LoadRow",
             fields=[
                 (
                     "id",
@@ -320,26 +328,31 @@ class Migration(migrations.Migration):
                         db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
                     ),
                 ),
-                ("name", models.TextField(db_comment="given by who loads; of one name at most one load is committed")),
+                (
+                    "name",
+                    models.TextField(
+                        db_comment="chosen by the loading process; at most one load of a name is committed"
+                    ),
+                ),
                 (
                     "state",
-                    models.TextField(db_comment="open, committed, done (committed, and all of it taken in) or aborted"),
+                    models.TextField(db_comment="open, committed, done (committed and wholly accepted) or aborted"),
                 ),
                 (
                     "run",
                     models.BigIntegerField(
-                        db_comment="raised whenever the load is begun or resumed; an older one may write nothing"
+                        db_comment="raised whenever the load is begun or resumed; an older run may write nothing"
                     ),
                 ),
                 (
                     "created_ms",
-                    models.BigIntegerField(db_comment="when it was first begun; instant, Unix milliseconds"),
+                    models.BigIntegerField(db_comment="time of its first begin; instant, Unix milliseconds"),
                 ),
-                ("begun_ms", models.BigIntegerField(db_comment="when its last run began; instant, Unix milliseconds")),
+                ("begun_ms", models.BigIntegerField(db_comment="begin of its last run; instant, Unix milliseconds")),
                 (
                     "ended_ms",
                     models.BigIntegerField(
-                        db_comment="when it was committed or aborted; instant, Unix milliseconds", null=True
+                        db_comment="time of the commit or abort; instant, Unix milliseconds", null=True
                     ),
                 ),
                 ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
@@ -352,7 +365,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="LoadChunk",
+            name="LoadChunkRow",
             fields=[
                 (
                     "id",
@@ -364,11 +377,14 @@ class Migration(migrations.Migration):
                 ("part", models.IntegerField(db_comment="number of the part, from 0")),
                 (
                     "number",
-                    models.IntegerField(db_comment="number of the slice of the part's rows that it is of, from 0"),
+                    models.IntegerField(db_comment="number of its slice of the part's rows, from 0"),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("rows", models.IntegerField(db_comment="messages in it")),
-                ("digest", models.TextField(db_comment="of the slice's rows and of what made messages of them")),
+                (
+                    "digest",
+                    models.TextField(db_comment="hash of the slice's rows and of the template of their messages"),
+                ),
                 ("payload", models.BinaryField(db_comment="the messages, packed")),
             ],
             options={
@@ -381,7 +397,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="LoadPart",
+            name="LoadPartRow",
             fields=[
                 (
                     "id",
@@ -394,9 +410,7 @@ class Migration(migrations.Migration):
                 ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
                 (
                     "attempt",
-                    models.TextField(
-                        db_comment="who may write it: made anew by each attempt, and an older one may write nothing"
-                    ),
+                    models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
                 ),
             ],
             options={
@@ -406,15 +420,15 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Outcome",
+            name="OutcomeRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
                 ("kind", models.TextField(db_comment="cancelled, moved, expired, rejected or parked")),
-                ("reason", models.TextField(db_comment="why, for people")),
-                ("actor", models.TextField(db_comment="who did it")),
-                ("at_ms", models.BigIntegerField(db_comment="when; instant, Unix milliseconds")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("actor", models.TextField(db_comment="user or part that did it")),
+                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
             ],
             options={
                 "db_table": "wheel_outcome",
@@ -429,13 +443,13 @@ class Migration(migrations.Migration):
             name="Rejected",
             fields=[],
             options={
-                "verbose_name_plural": "rejected",
+                "verbose_name_plural": "rejected tasks",
                 "proxy": True,
                 "default_permissions": (),
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.outcome",),
+            bases=("django_wheel.outcomerow",),
         ),
         migrations.CreateModel(
             name="Wheel",
@@ -444,18 +458,18 @@ class Migration(migrations.Migration):
                 "verbose_name": "wheel",
                 "verbose_name_plural": "wheel",
                 "permissions": [
-                    ("view_wheel", "Can see the wheel and what waits in it"),
-                    ("operate_wheel", "Can act on what waits in the wheel"),
+                    ("view_wheel", "Can view the wheel"),
+                    ("operate_wheel", "Can operate the wheel"),
                 ],
                 "proxy": True,
                 "default_permissions": (),
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.shard",),
+            bases=("django_wheel.shardrow",),
         ),
         migrations.CreateModel(
-            name="Tally",
+            name="TallyRow",
             fields=[
                 (
                     "id",
@@ -465,9 +479,9 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
-                ("queue", models.TextField(db_comment="queue, or routing key where none was named")),
+                ("queue", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
                 ("task", models.TextField(db_comment="name of the task")),
-                ("pending", models.BigIntegerField(db_comment="messages waiting")),
+                ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
             options={
                 "db_table": "wheel_tally",
@@ -487,19 +501,19 @@ class Migration(migrations.Migration):
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.tally",),
+            bases=("django_wheel.tallyrow",),
         ),
         migrations.CreateModel(
-            name="Timer",
+            name="TimerRow",
             fields=[
                 (
                     "id",
                     django_wheel.fields.GivenKey(
-                        db_comment="first seq the row was given; never changes", primary_key=True, serialize=False
+                        db_comment="first seq of the row; never changes", primary_key=True, serialize=False
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it rests")),
+                ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
                 ("due_ms", models.BigIntegerField(db_comment="first half of its position; instant, Unix milliseconds")),
                 (
                     "seq",
@@ -510,10 +524,10 @@ class Migration(migrations.Migration):
                 (
                     "eta_ms",
                     models.BigIntegerField(
-                        db_comment="when the producer asked for it; instant, Unix milliseconds, rounded up"
+                        db_comment="requested by the producer; instant, Unix milliseconds, rounded up"
                     ),
                 ),
-                ("envelope_id", models.UUIDField(db_comment="what makes accepting idempotent; UUID")),
+                ("envelope_id", models.UUIDField(db_comment="makes accepting idempotent; UUID")),
                 ("task_id", models.TextField(db_comment="Celery's task id")),
                 ("task", models.TextField(db_comment="name of the task")),
                 ("exchange", models.TextField(db_comment="exchange to publish to; empty: the default exchange")),
@@ -532,14 +546,14 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "created_ms",
-                    models.BigIntegerField(db_comment="when the producer sent it; instant, Unix milliseconds"),
+                    models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
                 ),
-                ("accepted_ms", models.BigIntegerField(db_comment="when it was accepted; instant, Unix milliseconds")),
+                ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
                 ("size", models.IntegerField(db_comment="headers, properties and body together; bytes")),
                 (
                     "misfire_ms",
                     models.BigIntegerField(
-                        db_comment="found later than this it is set aside; duration in milliseconds", null=True
+                        db_comment="it expires when it is found later than this; duration in milliseconds", null=True
                     ),
                 ),
             ],
@@ -563,22 +577,23 @@ class Migration(migrations.Migration):
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.timer",),
+            bases=("django_wheel.timerrow",),
         ),
         migrations.CreateModel(
             name="Pending",
             fields=[],
             options={
                 "verbose_name": "pending task",
+                "verbose_name_plural": "pending tasks",
                 "proxy": True,
                 "default_permissions": (),
                 "indexes": [],
                 "constraints": [],
             },
-            bases=("django_wheel.timer",),
+            bases=("django_wheel.timerrow",),
         ),
         migrations.CreateModel(
-            name="Tombstone",
+            name="TombstoneRow",
             fields=[
                 (
                     "id",
@@ -588,9 +603,9 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("until_ms", models.BigIntegerField(db_comment="forgotten after this; instant, Unix milliseconds")),
-                ("reason", models.TextField(db_comment="why, for people")),
-                ("actor", models.TextField(db_comment="who did it")),
+                ("until_ms", models.BigIntegerField(db_comment="removed after this; instant, Unix milliseconds")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("actor", models.TextField(db_comment="user or part that did it")),
             ],
             options={
                 "db_table": "wheel_tombstone",
@@ -599,7 +614,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Watch",
+            name="WatchRow",
             fields=[
                 (
                     "id",
@@ -611,10 +626,10 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.TextField(
-                        db_comment="watch: completed with the key; unique: alone with it; unannounced: cancelled, nobody told"
+                        db_comment="watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced"
                     ),
                 ),
-                ("key", models.TextField(db_comment="what is watched, a name of the producers' own")),
+                ("key", models.TextField(db_comment="the key, a name chosen by producers")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
             ],
             options={
@@ -625,6 +640,32 @@ class Migration(migrations.Migration):
                     models.Index(fields=["timer_id"], name="wheel_watch_timer"),
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="Batch",
+            fields=[],
+            options={
+                "verbose_name": "batch",
+                "verbose_name_plural": "batches",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.batchrow",),
+        ),
+        migrations.CreateModel(
+            name="Shard",
+            fields=[],
+            options={
+                "verbose_name": "shard",
+                "verbose_name_plural": "shards",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.shardrow",),
         ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
     ]

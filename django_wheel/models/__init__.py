@@ -1,45 +1,47 @@
-"""The store's tables as Django models, where ``wheel_store`` names an entry of ``DATABASES``.
+"""The store's tables as Django models, for a ``wheel_store`` that names an entry of ``DATABASES``.
 
-They are for ``migrate`` and for reading. Only a scheduler writes these tables, under its lease; a row that anybody else
-changes is a task that is lost or runs twice. ``celery_wheel.store.schema`` says what each table is for.
+The models serve ``migrate`` and reading. Only a scheduler writes the tables, under its lease: a row that another
+program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.schema`` explains each table.
 
 ::
 
-    log       messages, lanes, settlements          asked     requests, answers, and what they leave
+    log       messages, lanes, settlements          requests  requests, answers, tombstones, claims, gates
     holders   shards, schedulers                    loads     bulk loads
     pages     models without a table of their own: the pages of the admin, and its two permissions
 """
 
 from __future__ import annotations
 
-from django_wheel.models.asked import Answer, Gate, Inbox, Tombstone, Watch
-from django_wheel.models.holders import Meta, Scheduler, Shard
-from django_wheel.models.loads import Load, LoadChunk, LoadPart
-from django_wheel.models.log import Batch, Lane, Outcome, Payload, Tally, Timer
-from django_wheel.models.pages import Forecast, History, Lateness, Pending, Rejected, Wheel
+from django_wheel.models.holders import MetaRow, SchedulerRow, ShardRow
+from django_wheel.models.loads import LoadChunkRow, LoadPartRow, LoadRow
+from django_wheel.models.log import BatchRow, LaneRow, OutcomeRow, PayloadRow, TallyRow, TimerRow
+from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Shard, Wheel
+from django_wheel.models.requests import AnswerRow, GateRow, InboxRow, TombstoneRow, WatchRow
 
 __all__ = [
-    "Answer",
+    "AnswerRow",
     "Batch",
+    "BatchRow",
     "Forecast",
-    "Gate",
+    "GateRow",
     "History",
-    "Inbox",
-    "Lane",
+    "InboxRow",
+    "LaneRow",
     "Lateness",
-    "Load",
-    "LoadChunk",
-    "LoadPart",
-    "Meta",
-    "Outcome",
-    "Payload",
+    "LoadChunkRow",
+    "LoadPartRow",
+    "LoadRow",
+    "MetaRow",
+    "OutcomeRow",
+    "PayloadRow",
     "Pending",
     "Rejected",
-    "Scheduler",
+    "SchedulerRow",
     "Shard",
-    "Tally",
-    "Timer",
-    "Tombstone",
-    "Watch",
+    "ShardRow",
+    "TallyRow",
+    "TimerRow",
+    "TombstoneRow",
+    "WatchRow",
     "Wheel",
 ]

@@ -1,14 +1,14 @@
-"""Who holds what: shards with what their holders say of themselves, schedulers, and what store this is."""
+"""Shards with the snapshots of their holders, schedulers, and the identity of the store."""
 
 from __future__ import annotations
 
-from celery_wheel.store import schema
+from celery_wheel.store.sql import schema
 from django_wheel.fields import field
 from django_wheel.models.table import StoreTable
 
 
-class Shard(StoreTable):
-    """Who holds a shard, and what the holder last said of itself."""
+class ShardRow(StoreTable):
+    """A shard, its holder, and the holder's last snapshot."""
 
     shard = field(schema.shard.c.shard)
     epoch = field(schema.shard.c.epoch)
@@ -29,8 +29,8 @@ class Shard(StoreTable):
         return f"shard {self.shard}"
 
 
-class Scheduler(StoreTable):
-    """A scheduler, and when it was last heard of."""
+class SchedulerRow(StoreTable):
+    """A scheduler, and the time of its last sign of life."""
 
     name = field(schema.scheduler.c.name)
     seen_ms = field(schema.scheduler.c.seen_ms)
@@ -43,8 +43,8 @@ class Scheduler(StoreTable):
         return str(self.name)
 
 
-class Meta(StoreTable):
-    """The one row that says what store this is."""
+class MetaRow(StoreTable):
+    """The one row that identifies the store."""
 
     id = field(schema.meta.c.id)
     schema_version = field(schema.meta.c.schema_version)

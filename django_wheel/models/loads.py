@@ -1,4 +1,4 @@
-"""Bulk loads: each, its parts, and its messages that no holder has taken in."""
+"""Bulk loads, their parts, and their messages that no holder has accepted yet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from celery_wheel.store import schema
+from celery_wheel.store.sql import schema
 from django_wheel.fields import field
 from django_wheel.models.table import StoreTable, constraints_of, indexes_of
 
 
-class Load(StoreTable):
+class LoadRow(StoreTable):
     """A bulk load."""
 
     id: Any = models.BigAutoField(primary_key=True, db_comment=schema.load.c.id.comment)  # AUTOINCREMENT, never reused
@@ -33,8 +33,8 @@ class Load(StoreTable):
         return f"{self.name}: {self.state}"
 
 
-class LoadPart(StoreTable):
-    """Who may write a part of a bulk load."""
+class LoadPartRow(StoreTable):
+    """A part of a bulk load, and the attempt that may write it."""
 
     id = field(schema.load_part.c.id)
     load = field(schema.load_part.c.load)
@@ -51,8 +51,8 @@ class LoadPart(StoreTable):
         return f"{self.part} of {self.load}"
 
 
-class LoadChunk(StoreTable):
-    """Messages of a bulk load that no holder has taken in."""
+class LoadChunkRow(StoreTable):
+    """Messages of a bulk load that no holder has accepted yet."""
 
     id: Any = models.BigAutoField(primary_key=True, db_comment=schema.load_chunk.c.id.comment)
     load = field(schema.load_chunk.c.load)

@@ -1,16 +1,16 @@
-"""The log: messages that wait and that left, how far each lane is, and what became of which."""
+"""The log: messages and their bytes, lanes with their offsets, settlements, outcomes and counts."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from celery_wheel.store import schema
+from celery_wheel.store.sql import schema
 from django_wheel.fields import field
 from django_wheel.models.table import StoreTable, constraints_of, indexes_of
 
 
-class Timer(StoreTable):
-    """A message, from when it was accepted until the history forgets it."""
+class TimerRow(StoreTable):
+    """A message, from its acceptance until retention removes it."""
 
     id = field(schema.timer.c.id)
     shard = field(schema.timer.c.shard)
@@ -44,7 +44,7 @@ class Timer(StoreTable):
         return f"{self.task} {self.task_id}"
 
 
-class Payload(StoreTable):
+class PayloadRow(StoreTable):
     """The bytes of a message."""
 
     id = field(schema.payload.c.id)
@@ -60,8 +60,8 @@ class Payload(StoreTable):
         return f"bytes of {self.id}"
 
 
-class Lane(StoreTable):
-    """What leaves in one order: its offset and its watermark."""
+class LaneRow(StoreTable):
+    """A sequence of messages with an offset and a watermark of its own."""
 
     id = field(schema.lane.c.id)
     shard = field(schema.lane.c.shard)
@@ -84,8 +84,8 @@ class Lane(StoreTable):
         return f"lane {self.lane} of shard {self.shard}"
 
 
-class Batch(StoreTable):
-    """One settlement: a range of positions that the broker took."""
+class BatchRow(StoreTable):
+    """A settlement: a range of positions that the broker has confirmed."""
 
     id = field(schema.batch.c.id)
     shard = field(schema.batch.c.shard)
@@ -101,7 +101,6 @@ class Batch(StoreTable):
 
     class Meta:
         db_table = schema.batch.name
-        verbose_name_plural = "batches"
         default_permissions = ()
         indexes: ClassVar = indexes_of(schema.batch)
 
@@ -109,8 +108,8 @@ class Batch(StoreTable):
         return f"{self.count} messages of shard {self.shard}"
 
 
-class Outcome(StoreTable):
-    """What became of a message that did not simply leave."""
+class OutcomeRow(StoreTable):
+    """The outcome of a message that was not dispatched at its time."""
 
     id = field(schema.outcome.c.id)
     shard = field(schema.outcome.c.shard)
@@ -129,8 +128,8 @@ class Outcome(StoreTable):
         return f"{self.kind}: {self.reason}"
 
 
-class Tally(StoreTable):
-    """How many messages of a task wait for an hour and a queue."""
+class TallyRow(StoreTable):
+    """The number of pending messages of a task, by hour and queue."""
 
     id = field(schema.tally.c.id)
     shard = field(schema.tally.c.shard)

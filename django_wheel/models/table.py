@@ -1,4 +1,4 @@
-"""What all tables of the store have in common, and their indexes as Django has them."""
+"""The base class of the tables of the store, and their indexes and constraints for Django."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class StoreTable(models.Model):
 
     @classmethod
     def check(cls, **options: Any) -> list[Any]:
-        """Without a warning a column that SQLite keeps no comments: they are for PostgreSQL, and nothing needs them."""
+        """Omit the warning that SQLite keeps no comments on columns: nothing reads them there."""
         return [one for one in super().check(**options) if one.id != "fields.W163"]

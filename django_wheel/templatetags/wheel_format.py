@@ -1,4 +1,4 @@
-"""``django_wheel.present`` for templates."""
+"""``django_wheel.formats`` as template filters."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any
 from django import template
 from django.template.defaultfilters import stringfilter
 
-from django_wheel import present
+from django_wheel import formats
 
 register = template.Library()
 
-register.filter("instant", present.instant)
-register.filter("clock", present.clock)
-register.filter("duration", present.duration)
-register.filter("part", present.part)
+register.filter("instant", formats.instant)
+register.filter("clock", formats.clock)
+register.filter("duration", formats.format_duration)
+register.filter("part", formats.format_part)
+register.filter("number", formats.number)
+register.filter("state_label", formats.state_label)
 
 
 @register.filter
 @stringfilter
-def seen(text: str, cut: Any = present.NAME_CUT) -> str:
-    return present.seen(text, int(cut))
+def printable(text: str, cut: Any = formats.NAME_CUT) -> str:
+    return formats.printable(text, int(cut))
 
 
 @register.filter
-def number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def gate_label(gate: Any) -> str:
+    return formats.gate_label(gate.scope, gate.name)

@@ -2,11 +2,12 @@
 
 ::
 
-    live, lists      what is shown: functions of the request and of the wheel, that only read
-    lateness, forecast   likewise, of what the pipeline's jobs left; results: where that is
-    request          what they are asked for
-    actions          what can be done to tasks, as a table
-    chosen           to which
-    acting, gates    doing it, with a verdict
-    record           Django's log of what was done
+    wheel, lists         pages that read the store: functions of the wheel and of the query
+    lateness, forecast   pages that read results of the pipeline's jobs; results: where those are
+    query                the query string of a page
+    actions              the actions on tasks, as a table
+    selection            the tasks that a user selected
+    task_requests        confirmation, request and results of an action on tasks
+    gates                pause and resume
+    admin_log            entries in Django's log of the admin
 """

@@ -1,12 +1,11 @@
-"""What can be done to tasks from the admin: a table of verbs, and what each verdict means in words.
+"""The actions on tasks that the admin offers: their texts, their forms and the requests that they make.
 
 ::
 
-    cancel, run_now, reschedule   what waits            too late: it was handed to the broker
-    cancel                                              already: an earlier request cancelled it
-    requeue                       what was set aside    too late: it rests no more
-
-The words follow a number: "1 is cancelled", "3 are cancelled".
+    action                        applies to              too late means
+    cancel, run_now, reschedule   pending tasks           the task was handed to the broker
+    requeue                       rejected, expired and   the task is in no such state any more
+                                  parked tasks
 """
 
 from __future__ import annotations
@@ -15,95 +14,122 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_wheel.requests.verdicts import Verdict
-from celery_wheel.store.model import SET_ASIDE
-from django_wheel.forms import When, Why
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
-#: For one, and for several.
-Words = tuple[str, str]
-#: The wheel, the task ids, what the form says, and who asks, for how long.
-Ask = Callable[[Any, list[str], dict[str, Any], dict[str, Any]], Mapping[str, Verdict]]
+from celery_wheel.requests.results import CommandResult
+from celery_wheel.store.model import REQUEUABLE
+from django_wheel.formats import counted
+from django_wheel.forms import ReasonForm, RescheduleForm
 
-_HANDED: Words = (
-    "was too late: it was handed to the broker already, or may have been",
-    "were too late: they were handed to the broker already, or may have been",
+#: Sends a request: the wheel, the task ids, the form's values, and the request's actor, reason and timeout.
+Ask = Callable[[Any, list[str], dict[str, Any], dict[str, Any]], Mapping[str, CommandResult]]
+
+_ALREADY = ngettext_lazy(
+    "%(number)s task was cancelled by an earlier request and will not be dispatched.",
+    "%(number)s tasks were cancelled by earlier requests and will not be dispatched.",
+    "count",
 )
-_ALREADY: Words = (
-    "was cancelled by an earlier request, and will not be dispatched",
-    "were cancelled by earlier requests, and will not be dispatched",
+_TOO_LATE = ngettext_lazy(
+    "%(number)s task was too late: it has been handed to the broker, or may have been (%(ids)s).",
+    "%(number)s tasks were too late: they have been handed to the broker, or may have been (%(ids)s).",
+    "count",
 )
-_UNHEARD: Words = ("nobody has heard of", "nobody has heard of")
+_UNKNOWN = ngettext_lazy(
+    "%(number)s task is unknown to the wheel (%(ids)s).",
+    "%(number)s tasks are unknown to the wheel (%(ids)s).",
+    "count",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class TaskAction:
     verb: str
-    label: str
-    says: str  #: what comes of it, before it is done
-    page: str  #: where such tasks are listed
+    label: Promise
+    question: Promise  #: asks for confirmation
+    effect: Promise  #: what happens to the tasks
+    page: str  #: the page that lists such tasks
     ask: Ask
-    done: Words
-    too_late: Words = _HANDED
-    unknown: Words = _UNHEARD
-    form: type[Why] = Why
+    done: Promise
+    too_late: Promise = _TOO_LATE
+    unknown: Promise = _UNKNOWN
+    form: type[ReasonForm] = ReasonForm
 
-    def words(self, verdict: Verdict, count: int) -> str:
-        words = {
-            Verdict.DONE: self.done,
-            Verdict.ALREADY: _ALREADY,
-            Verdict.TOO_LATE: self.too_late,
-            Verdict.UNKNOWN: self.unknown,
+    def question_for(self, count: int) -> str:
+        return counted(self.question, count)
+
+    def result_text(self, result: CommandResult, count: int, ids: str) -> str:
+        """The sentence that tells the result of ``count`` tasks; ``ids`` names the first few."""
+        texts = {
+            CommandResult.DONE: self.done,
+            CommandResult.ALREADY: _ALREADY,
+            CommandResult.TOO_LATE: self.too_late,
+            CommandResult.UNKNOWN: self.unknown,
         }
-        return f"{count:,} {words[verdict][count != 1]}"
+        return counted(texts[result], count, ids=ids)
 
 
-CANCEL = Action(
+CANCEL = TaskAction(
     "cancel",
-    "Cancel",
-    "They do not leave any more. A task that has several tries waiting is cancelled as a whole.",
+    _("Cancel"),
+    ngettext_lazy("Cancel %(number)s task?", "Cancel %(number)s tasks?", "count"),
+    _("A cancelled task is not dispatched. If several retries of a task are pending, all of them are cancelled."),
     "pending",
-    lambda wheel, ids, given, how: wheel.cancel(ids, **how),
-    done=("is cancelled", "are cancelled"),
-    unknown=(
-        "nobody has heard of; if it comes within a day, it will not leave",
-        "nobody has heard of; if they come within a day, they will not leave",
+    lambda wheel, ids, values, options: wheel.cancel(ids, **options),
+    done=ngettext_lazy("%(number)s task is cancelled.", "%(number)s tasks are cancelled.", "count"),
+    unknown=ngettext_lazy(
+        "%(number)s task is unknown to the wheel; if it arrives within a day, it will not be dispatched (%(ids)s).",
+        "%(number)s tasks are unknown to the wheel; those that arrive within a day will not be dispatched (%(ids)s).",
+        "count",
     ),
 )
-RUN_NOW = Action(
+RUN_NOW = TaskAction(
     "run_now",
-    "Run now",
-    "They leave for their queues at once.",
+    _("Run now"),
+    ngettext_lazy("Run %(number)s task now?", "Run %(number)s tasks now?", "count"),
+    _("The scheduler dispatches the tasks to their queues at once."),
     "pending",
-    lambda wheel, ids, given, how: wheel.run_now(ids, **how),
-    done=("leaves now", "leave now"),
+    lambda wheel, ids, values, options: wheel.run_now(ids, **options),
+    done=ngettext_lazy("%(number)s task is dispatched now.", "%(number)s tasks are dispatched now.", "count"),
 )
-RESCHEDULE = Action(
+RESCHEDULE = TaskAction(
     "reschedule",
-    "Reschedule",
-    "They leave at the new time, all of them at the same.",
+    _("Reschedule"),
+    ngettext_lazy("Reschedule %(number)s task?", "Reschedule %(number)s tasks?", "count"),
+    _("The scheduler dispatches the tasks at the new time, all of them at the same time."),
     "pending",
-    lambda wheel, ids, given, how: wheel.reschedule(ids, eta=given["eta"], **how),
-    done=("leaves at the new time", "leave at the new time"),
-    form=When,
+    lambda wheel, ids, values, options: wheel.reschedule(ids, eta=values["eta"], **options),
+    done=ngettext_lazy("%(number)s task is rescheduled.", "%(number)s tasks are rescheduled.", "count"),
+    form=RescheduleForm,
 )
-REQUEUE = Action(
+REQUEUE = TaskAction(
     "requeue",
-    "Requeue",
-    "They leave for their queues at once. First do away with the reason for which they were set aside.",
+    _("Requeue"),
+    ngettext_lazy("Requeue %(number)s task?", "Requeue %(number)s tasks?", "count"),
+    _("The scheduler dispatches the tasks to their queues at once. Fix the cause of the rejection first."),
     "rejected",
-    lambda wheel, ids, given, how: wheel.requeue(ids, **how),
-    done=("leaves now", "leave now"),
-    too_late=("is not set aside any more", "are not set aside any more"),
-    unknown=("is not in the store any more", "are not in the store any more"),
+    lambda wheel, ids, values, options: wheel.requeue(ids, **options),
+    done=ngettext_lazy("%(number)s task is requeued.", "%(number)s tasks are requeued.", "count"),
+    too_late=ngettext_lazy(
+        "%(number)s task is not rejected any more (%(ids)s).",
+        "%(number)s tasks are not rejected any more (%(ids)s).",
+        "count",
+    ),
+    unknown=ngettext_lazy(
+        "%(number)s task is not in the store any more (%(ids)s).",
+        "%(number)s tasks are not in the store any more (%(ids)s).",
+        "count",
+    ),
 )
 
-OF_WAITING = (CANCEL, RUN_NOW, RESCHEDULE)
-OF_SET_ASIDE = (REQUEUE,)
-ACTIONS = {one.verb: one for one in (*OF_WAITING, *OF_SET_ASIDE)}
+OF_PENDING = (CANCEL, RUN_NOW, RESCHEDULE)
+OF_REJECTED = (REQUEUE,)
+ACTIONS = {action.verb: action for action in (*OF_PENDING, *OF_REJECTED)}
 
 
-def of_state(state: str) -> tuple[Action, ...]:
-    """What can be done to a task in this state, as ``browse.Detail`` has it."""
+def of_state(state: str) -> tuple[TaskAction, ...]:
+    """The actions on a task in this state, as ``Detail.state`` has it."""
     if state == "pending":
-        return OF_WAITING
-    return OF_SET_ASIDE if state in SET_ASIDE else ()
+        return OF_PENDING
+    return OF_REJECTED if state in REQUEUABLE else ()

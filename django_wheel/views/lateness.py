@@ -1,6 +1,6 @@
-"""The page of lateness: the tasks and queues that left worst, and their last two days hour by hour.
+"""The page of the job ``lateness``: the tasks and queues with the worst lateness, and their last two days by the hour.
 
-A line is a task on a queue; so a cell of the heat map is one row of the results, and no number of it is put together.
+A row is a task on a queue, so a cell of the heat map is one row of the results and no number is computed here.
 """
 
 from __future__ import annotations
@@ -11,56 +11,58 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from django.utils.translation import gettext as _
+
 from celery_wheel.control import Wheel
-from celery_wheel.pipeline.results import Results
+from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
-from django_wheel.present import duration, instant
+from django_wheel.formats import format_duration, instant
 from django_wheel.views import results
-from django_wheel.views.request import Asked
+from django_wheel.views.query import PageQuery
 
 if TYPE_CHECKING:
-    from celery_wheel.pipeline.figures.lateness import Hour, Line
+    from celery_wheel.results.lateness import LatenessHour, LatenessLine
 
 JOB = "lateness"
 LINES = 20
-#: A p99 of at most so many milliseconds has the colour of this number.
+#: The limits of the heat map's colours: a p99 of at most so many milliseconds has the colour of that place.
 HEAT = (100, 1_000, 10_000, 60_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """An hour of a line. ``query`` leads to its rows in the history."""
+class HeatCell:
+    """An hour of a row. ``query`` selects its tasks in the history."""
 
-    hour: Hour
+    hour: LatenessHour
     heat: int
     query: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    line: Line
-    query: str  #: this page, with this line alone
-    worst: Cell
-    cells: list[Cell | None]
+class HeatRow:
+    line: LatenessLine
+    query: str  #: of this page with this row alone
+    worst: HeatCell
+    cells: list[HeatCell | None]
 
 
-def lateness(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    number = results.page_number(asked)
-    return results.shown(wheel.conf, JOB, lambda found: _shown(found, asked, number))
+def lateness(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    page = results.page_number(query)
+    return results.results_page(wheel.conf, JOB, lambda found: _values(found, query, page))
 
 
-def _shown(found: Results, asked: Asked, number: int) -> dict[str, Any]:
-    from celery_wheel.pipeline.figures import lateness as figures
+def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
+    from celery_wheel.results import lateness as figures
 
-    task, queue = asked.criteria.task, asked.criteria.queue
-    figure = figures.lateness(found, task, queue, (number - 1) * LINES, LINES)
-    span = range(figure.last_ms, figure.to_ms, HOUR_MS)[::-1]  # what was last is what is looked for
+    task, queue = query.criteria.task, query.criteria.queue
+    figure = figures.lateness_page(found, task, queue, (page - 1) * LINES, LINES)
+    span = range(figure.last_ms, figure.to_ms, HOUR_MS)[::-1]  # the last hour first
     rows = [_row(line, span) for line in figure.lines]
     return {
         "figure": figure,
         "rows": rows,
         "alone": rows[0] if figure.of == 1 and rows else None,
-        "part": results.part_of(asked, number, LINES, len(rows), figure.of),
+        "range": results.page_range(query, page, LINES, len(rows), figure.of),
         **_heads(span),
         "scale": _scale(),
         "tasks": results.readable(figure.tasks),
@@ -68,27 +70,27 @@ def _shown(found: Results, asked: Asked, number: int) -> dict[str, Any]:
     }
 
 
-def _row(line: Line, span: range) -> Row:
+def _row(line: LatenessLine, span: range) -> HeatRow:
     names = {name: value for name, value in (("task", line.task), ("queue", line.queue)) if value is not None}
     query = "?" + urlencode(names)
     cells = [line.last.get(at) for at in reversed(range(len(span)))]
-    return Row(line, query, _cell(line.worst, query), [None if one is None else _cell(one, query) for one in cells])
+    return HeatRow(line, query, _cell(line.worst, query), [None if one is None else _cell(one, query) for one in cells])
 
 
-def _cell(hour: Hour, query: str) -> Cell:
-    """The history is asked by due times: what left in an hour was due at most its ``max_ms`` before."""
+def _cell(hour: LatenessHour, query: str) -> HeatCell:
+    """The history selects by due time: a task that was dispatched in an hour was due at most ``max_ms`` before it."""
     from_ms = hour.hour_ms - max(0, hour.max_ms or 0)
     heat = bisect_left(HEAT, hour.p99_ms or 0)
-    return Cell(hour, heat, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}")
+    return HeatCell(hour, heat, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}")
 
 
 def _heads(span: range) -> dict[str, Any]:
-    """The hours' heads: days with how many hours each has, and times of day; in the current time zone."""
+    """The column heads: days with their numbers of hours, and times of day; in the current time zone."""
     shown = [instant(at_ms) for at_ms in span]
     days = [(day, len(list(hours))) for day, hours in groupby(one[:10] for one in shown)]
     return {"days": days, "clocks": [one[11:16] for one in shown]}
 
 
 def _scale() -> list[tuple[int, str]]:
-    words = [f"up to {duration(most)}" for most in HEAT] + [f"over {duration(HEAT[-1])}"]
-    return list(enumerate(words))
+    labels = [_("up to %(duration)s") % {"duration": format_duration(most)} for most in HEAT]
+    return list(enumerate([*labels, _("over %(duration)s") % {"duration": format_duration(HEAT[-1])}]))

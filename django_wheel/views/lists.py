@@ -1,6 +1,6 @@
-"""The pages with lines: pending tasks, history, rejected, batches, shards; and one task with all that is known of it.
+"""The pages with rows: pending tasks, history, rejected tasks, batches and shards; and the page of a task.
 
-Each is a page by key: the store reads as many lines as are shown, wherever in the store that is. Nothing is counted.
+Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
 """
 
 from __future__ import annotations
@@ -9,80 +9,85 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.store.model import ORIGIN, SET_ASIDE
+from celery_wheel.store.model import ORIGIN, REQUEUABLE
 from celery_wheel.store.ports.pages import END, Detail, Names, Page
-from django_wheel.present import seen
-from django_wheel.views.actions import OF_SET_ASIDE, OF_WAITING, of_state
-from django_wheel.views.request import LINES, Asked
+from django_wheel.formats import printable
+from django_wheel.views.actions import OF_PENDING, OF_REJECTED, of_state
+from django_wheel.views.query import LINES, PageQuery
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
-    """Names and their counts, as pairs: in a template ``items`` of a dict is the task of that name, if there is one."""
+class FilterNames:
+    """Names that a filter offers, with their counts. Pairs: in a template ``items`` of a dict may be a task's name."""
 
     queues: list[tuple[str, int]]
     tasks: list[tuple[str, int]]
 
 
-#: For so long the filters' offers are as they were.
+#: Seconds for which a process keeps the names that its filters offer.
 NAMES_FOR_S = 10
 
-#: By the store's uuid: when they were taken, and what was there.
-_offered: dict[str, tuple[float, Offers]] = {}
+#: By the store's uuid: the time of the reading, and the names.
+_names_read: dict[str, tuple[float, FilterNames]] = {}
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
-def pending(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    if asked.task_id:
-        found = wheel.find(asked.task_id, with_bytes=False)
-        return {"found": found, "searched": asked.task_id, "page": Page([], None)}
-    page = wheel.pending(asked.place or ORIGIN, LINES, **asdict(asked.criteria))
-    return {"names": offered_names(wheel), "page": page, "now_ms": now_ms(), "actions": OF_WAITING}
+def pending(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    if query.task_id:
+        found = wheel.find(query.task_id, with_bytes=False)
+        return {"found": found, "searched": query.task_id, "page": Page([], None)}
+    page = wheel.pending(query.place or ORIGIN, LINES, **asdict(query.criteria))
+    return {"names": filter_names(wheel), "page": page, "now_ms": now_ms(), "actions": OF_PENDING}
 
 
-def history(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    return {"page": wheel.history(asked.place or END, LINES, **asdict(asked.criteria))}
+def history(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    return {"page": wheel.history(query.place or END, LINES, **asdict(query.criteria))}
 
 
-def rejected(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    kind = asked.text("kind") or KINDS[0]
+def rejected(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    kind = query.text("kind") or KINDS[0]
     if kind not in KINDS:
-        asked.problems.append(f"kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r}")
+        rule = _("%(name)s must be one of %(choices)s, got %(value)s")
+        query.problems.append(rule % {"name": "kind", "choices": ", ".join(KINDS), "value": repr(kind)})
         kind = KINDS[0]
-    links = [(one, asked.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
-    page = wheel.outcomes(kind, before=asked.place or END, limit=LINES, **asdict(asked.criteria))
-    return {"page": page, "kinds": links, "kind": kind, "actions": OF_SET_ASIDE if kind in SET_ASIDE else ()}
+    links = [(one, query.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
+    page = wheel.outcomes(kind, before=query.place or END, limit=LINES, **asdict(query.criteria))
+    return {"page": page, "kinds": links, "kind": kind, "actions": OF_REJECTED if kind in REQUEUABLE else ()}
 
 
-def batches(wheel: Wheel, asked: Asked) -> dict[str, Any]:
-    return {"page": wheel.batches(asked.place or END, LINES, shard=asked.criteria.shard)}
+def batches(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    return {"page": wheel.batches(query.place or END, LINES, shard=query.criteria.shard)}
 
 
-def shards(wheel: Wheel, asked: Asked) -> dict[str, Any]:
+def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     return {"shards": wheel.status(), "now_ms": now_ms()}
 
 
-def one_task(detail: Detail) -> dict[str, Any]:
+def task_values(detail: Detail) -> dict[str, Any]:
+    """The values of the page of a task."""
     return {"detail": detail, "task": detail.task, "now_ms": now_ms(), "actions": of_state(detail.state)}
 
 
-def offered_names(wheel: Wheel) -> Offers:
-    """What the filters offer: names that have something pending, or had a moment ago.
+def filter_names(wheel: Wheel) -> FilterNames:
+    """The names for filters: queues and tasks that have pending messages, or had some a moment ago.
 
-    They are summed up from the whole tally, for which a page of a hundred lines need not wait each time. A name that a
-    line would cut or show by codes is left out: it can only be asked for in full, by hand.
+    They are a sum over the whole tally, so a process reads them every ``NAMES_FOR_S`` and not for each page. A name
+    that a row would cut or show by codes is left out: a user can only enter it in full.
     """
     uuid, now_s = wheel.store.uuid, monotonic()
-    taken = _offered.get(uuid)
-    if taken is None or now_s - taken[0] > NAMES_FOR_S:
-        taken = _offered[uuid] = (now_s, _readable(wheel.counts()))
-    return taken[1]
+    last = _names_read.get(uuid)
+    if last is None or now_s - last[0] > NAMES_FOR_S:
+        last = _names_read[uuid] = (now_s, _readable(wheel.counts()))
+    return last[1]
 
 
-def _readable(names: Names) -> Offers:
+def _readable(names: Names) -> FilterNames:
     queues, tasks = (
-        [(name, count) for name, count in one.items() if seen(name) == name] for one in (names.queues, names.tasks)
+        [(name, count) for name, count in counts.items() if printable(name) == name]
+        for counts in (names.queues, names.tasks)
     )
-    return Offers(queues, tasks)
+    return FilterNames(queues, tasks)

@@ -1,1 +1,1 @@
-"""The demo: everything that a project with the wheel runs, started and stopped by one command."""
+"""The demo: one command starts and stops every process of a project with the wheel."""

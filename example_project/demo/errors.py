@@ -1,2 +1,2 @@
 class DemoError(Exception):
-    """Something a person has to put right; the message says what."""
+    """The demo cannot go on; the message says why, and what to do."""

@@ -8,11 +8,11 @@ from typing import IO
 
 from demo.errors import DemoError
 
-MARK = "made-by-demo.lock"  #: a folder without it is not ours to empty
+MARK = "made-by-demo.lock"  #: the demo empties no folder without this file
 
 
 def take(folder: Path) -> IO[str]:
-    """Empty the folder and hold it until the returned file is closed."""
+    """Empty the folder and lock it until the returned file is closed."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / MARK
     if not mark.exists() and any(folder.iterdir()):

@@ -1,8 +1,8 @@
 """Starts processes and leaves none behind.
 
-Each process leads a group of its own and writes to its own log file. Stopping asks the leader first
-(SIGTERM), because a worker must end its children itself, and then kills what is left of the group.
-On Linux the kernel also stops a leader whose starter died, so that a killed demo leaves nothing behind.
+Each process leads a group of its own and writes to its own log file. Stopping sends the leader SIGTERM first, because
+a worker must end its children itself, and then kills the rest of the group. On Linux the kernel also stops a leader
+whose starter died, so that a killed demo leaves nothing behind.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-STOP_S = 10.0  #: how long a process may take to end by itself
+STOP_S = 30.0  #: seconds that a process may take to end after SIGTERM
 POLL_S = 0.05
 TAIL_LINES = 15
 PR_SET_PDEATHSIG = 1  #: from <linux/prctl.h>
@@ -31,14 +31,14 @@ class Child:
     log: Path | None
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """The last lines of the process's log."""
         if self.log is None:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
 
 class Processes:
-    """The processes of one run: names are unique among those that live."""
+    """The processes of one run; a name belongs to one running process."""
 
     def __init__(self, folder: Path, cwd: Path, env: Mapping[str, str]) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Processes:
         self._children: dict[str, Child] = {}
 
     def start(self, name: str, argv: Sequence[str | Path], *, to_log: bool = True) -> Child:
-        """Start ``argv``; its output goes to ``<name>.log``, or to where ours goes."""
+        """Start ``argv``; its output goes to ``<name>.log``, or to this process's own output."""
         log = self.folder / f"{name}.log" if to_log else None
         if log is None:
             child = Child(name, self._spawn(argv, None), None)
@@ -58,17 +58,17 @@ class Processes:
         return child
 
     def ended(self) -> Child | None:
-        """One that is no longer running, if there is any."""
+        """A process that is no longer running; None while all run."""
         return next((child for child in self._children.values() if child.popen.poll() is not None), None)
 
     def kill(self, name: str) -> None:
-        """End it and its group as a crash would: ``kill -9``."""
+        """End a process and its group as a crash would: ``kill -9``."""
         child = self._children.pop(name)
         _signal_group(child, signal.SIGKILL)
         child.popen.wait()
 
     def stop(self, *names: str) -> None:
-        """Stop these together: ask them all, wait, and then end what is left."""
+        """Stop processes together: SIGTERM to each, a wait, then SIGKILL to what is left of their groups."""
         children = [self._children.pop(name) for name in names]
         for child in children:
             if child.popen.poll() is None:
@@ -103,5 +103,5 @@ def _stop_with_starter() -> None:
 
 
 def _signal_group(child: Child, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all of the group may have ended
+    with contextlib.suppress(ProcessLookupError):  # the whole group may have ended
         os.killpg(child.popen.pid, signum)

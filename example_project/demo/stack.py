@@ -3,7 +3,7 @@
 ::
 
     redis ─── worker  (runs the tasks)
-          └── beat    (CELERY_BEAT_SCHEDULER = "wheel": holds what is not due yet)
+          └── beat    (CELERY_BEAT_SCHEDULER = "wheel": holds the pending tasks)
     web               (the board, and the admin)
 """
 
@@ -17,16 +17,15 @@ from demo.errors import DemoError
 from demo.processes import Child, Processes
 
 PROJECT = Path(__file__).resolve().parent.parent
-START_S = 30.0
 
-#: Who may log in to the demo's admin; it is served to this machine only.
+#: The account of the demo's admin, which is served to this machine only.
 LOGIN, PASSWORD = "demo", "demo"
 
-Until = Callable[[Callable[[], bool], str, float], None]  #: wait until true; what is waited for; at most so long
+Until = Callable[[Callable[[], bool], str], None]  #: waits until true; the text names the state
 
 
 class Stack:
-    """Starts the parts in one run folder. ``until`` waits, and gives up when a part has crashed."""
+    """Starts the parts in one run folder. ``until`` waits for a state, and may raise when a part has crashed."""
 
     def __init__(self, folder: Path, broker_url: str | None, until: Until) -> None:
         self.folder = folder
@@ -39,11 +38,11 @@ class Stack:
         self.processes = Processes(folder, PROJECT, env)
 
     def start_broker(self) -> None:
-        """Start the private Redis, or see that the given broker answers."""
+        """Start the private Redis, or check that the given broker answers."""
         if self.own_broker:
             argv = broker.redis_argv(broker.redis_server(), self._port, self.folder / "redis")
             self.processes.start("redis", argv)
-            self._until(lambda: broker.answers(self._port), "redis", START_S)
+            self._until(lambda: broker.answers(self._port), "redis")
         broker.check(self.broker_url)
         (self.folder / "broker-url").write_text(self.broker_url)
 
@@ -52,9 +51,9 @@ class Stack:
         self._finish("createsuperuser", "--noinput", f"--username={LOGIN}", "--email=demo@localhost")
 
     def _finish(self, command: str, *arguments: str) -> None:
-        """Run a command of Django's to its end."""
+        """Run a management command to its end."""
         child = self.manage(command, command, *arguments)
-        self._until(lambda: child.popen.poll() is not None, command, START_S)
+        self._until(lambda: child.popen.poll() is not None, f"manage.py {command}")
         self.processes.stop(command)
         if child.popen.returncode:
             raise DemoError(f"manage.py {command} failed:\n{child.tail()}")
@@ -69,15 +68,15 @@ class Stack:
         return self.manage("web", "runserver", "--noreload", "--insecure", f"127.0.0.1:{port}")
 
     def stop(self) -> None:
-        """Stop everything; the broker last, so that the others can say goodbye to it."""
+        """Stop everything; the broker last, because the other processes sign off at it."""
         self.processes.stop(*(name for name in self.processes.names if name != "redis"))
         self.processes.stop(*self.processes.names)
 
     def wait_for_worker(self, worker: Child) -> None:
-        self._until(lambda: " ready." in worker.log.read_text(), "worker", START_S)
+        self._until(lambda: " ready." in worker.log.read_text(), "the worker")
 
     def wait_for_web(self, port: int) -> None:
-        self._until(lambda: broker.answers(port), "web", START_S)
+        self._until(lambda: broker.answers(port), "the web page")
 
     def manage(self, name: str, *arguments: str, to_log: bool = True) -> Child:
         return self.processes.start(name, [sys.executable, "manage.py", *arguments], to_log=to_log)

@@ -1,4 +1,4 @@
-"""What was asked and what was done, kept apart so that each can be checked against the other."""
+"""Scheduled reminders and their executions, in tables of their own so that each can be checked against the other."""
 
 from typing import ClassVar
 
@@ -17,13 +17,13 @@ class Replay(models.Model):
 
 
 class Reminder(models.Model):
-    """A passenger wants to be told before this flight leaves."""
+    """A reminder for a passenger before this flight leaves."""
 
     replay = models.ForeignKey(Replay, models.CASCADE)
     task_id = models.CharField(max_length=36, unique=True)
     flight = models.CharField(max_length=24)
     departs_at_ms = models.BigIntegerField(help_text="real departure, in 2013")
-    due_at_ms = models.BigIntegerField(help_text="in compressed time: when the task was asked to run")
+    due_at_ms = models.BigIntegerField(help_text="in compressed time: the eta of the task")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["replay", "due_at_ms"])]
@@ -33,7 +33,7 @@ class Reminder(models.Model):
 
 
 class Execution(models.Model):
-    """The task ran. One row a run, so that a task that runs twice has two."""
+    """A run of a task. A task that runs twice has two rows."""
 
     task_id = models.CharField(max_length=36, db_index=True)
     executed_at_ms = models.BigIntegerField()
@@ -43,7 +43,7 @@ class Execution(models.Model):
 
 
 class Order(models.Model):
-    """A ticket for a flight, to be paid within its time."""
+    """A ticket for a flight, with a time limit for its payment."""
 
     class State(models.TextChoices):
         OPEN = "open"

@@ -1,4 +1,4 @@
-"""Tickets: an order is cancelled unless it is paid within its time, and of the two exactly one happens."""
+"""Tickets: an order is cancelled unless it is paid in time, and exactly one of the two happens."""
 
 from django_wheel.project import project_wheel
 from flights.models import Order
@@ -14,7 +14,7 @@ def order(flight: str, within_s: float = PAY_WITHIN_S) -> Order:
 
 
 def pay(placed: Order) -> bool:
-    """Whether it was in time. Raises WheelUnavailable when no scheduler answers: then nothing has happened."""
+    """Pay an order; returns False if too late. Raises WheelUnavailable, without effect, if no scheduler answers."""
     if not project_wheel().complete(_key(placed), reason="paid"):
         return False
     Order.objects.filter(pk=placed.pk).update(state=Order.State.PAID)

@@ -1,4 +1,4 @@
-"""Compressed time: a day of 2013 laid over the next minutes. Integers and dates only.
+"""Compressed time: a day of 2013 mapped to the next minutes. Integers and dates only.
 
 ::
 
@@ -13,12 +13,12 @@ from datetime import date
 
 from flights.timetable import Flight, TimetableError, day_start_ms
 
-LEAD_MS = 45 * 60_000  #: how long before departure a passenger is reminded
+LEAD_MS = 45 * 60_000  #: time from the reminder to the departure
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A day, and how fast it passes."""
+class ReplayPlan:
+    """A day, its speed, and the instant at which the replay begins."""
 
     day: date
     speed: float  #: seconds of the day in one second of the replay
@@ -29,6 +29,6 @@ class Plan:
             raise TimetableError(f"speed must be greater than 0, got {self.speed}")
 
     def due_at_ms(self, flight: Flight) -> int:
-        """When the reminder is due in the replay; rounded up, so that it is never too early."""
+        """The due time of the reminder in the replay, rounded up so that it is never early."""
         into_day_ms = flight.departs_at_ms - LEAD_MS - day_start_ms(self.day)
         return self.start_at_ms + math.ceil(into_day_ms / self.speed)

@@ -1,4 +1,4 @@
-"""Runs through a plan: schedules every reminder, then counts what became of it."""
+"""A run of a plan: schedule every reminder, then count the executions."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,32 +8,32 @@ from django.db.models import QuerySet
 
 from flights import wheel
 from flights.models import Execution, Reminder, Replay
-from flights.plan import Plan
-from flights.summary import Summary, summarise
+from flights.plan import ReplayPlan
+from flights.summary import ReplaySummary, summarise
 from flights.tasks import remind
 from flights.timetable import Flight
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CHUNK = 50  #: reminders in one insert
 POLL_S = 0.2
-SETTLE_S = 1.0  #: how long to look for duplicates after the last reminder has run
+SETTLE_S = 1.0  #: time to look for duplicates after the last reminder has run
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Run:
-    """One replay. ``stopped`` tells it from outside to end early; the summary is then that of the moment."""
+class ReplayRun:
+    """One replay. When ``stopped`` returns True the run ends early, with the summary of that moment."""
 
-    def __init__(self, plan: Plan, grace_ms: int, stopped: Callable[[], bool]) -> None:
+    def __init__(self, plan: ReplayPlan, grace_ms: int, stopped: Callable[[], bool]) -> None:
         self.plan = plan
         self.grace_ms = grace_ms
         self.stopped = stopped
         self._replay = Replay.objects.create(date=plan.day, speed=plan.speed, started_at_ms=now_ms())
 
     def schedule(self, flights: Iterable[Flight]) -> Iterator[None]:
-        """Send each reminder with its eta; yields once a reminder."""
+        """Send each reminder with its eta; yields after each."""
         chunk: list[Reminder] = []
         for flight in flights:
             if self.stopped():
@@ -46,22 +46,26 @@ class Run:
         Reminder.objects.bulk_create(chunk)
 
     def expect(self, sent: Iterable[tuple[Flight, str]]) -> None:
-        """Reminders that are scheduled by other means, each with its task's id."""
+        """Record reminders that were scheduled by other means, each with its task's id."""
         Reminder.objects.bulk_create(self._reminder(flight, task_id) for flight, task_id in sent)
 
     def wait(self) -> Iterator[int]:
-        """Wait until all have run, or the last is due for longer than the grace; yields how many have run."""
+        """Wait until all reminders have run; yields how many have.
+
+        The wait ends early when, after the last due time, no reminder ran for as long as the grace.
+        """
         total = self._reminders().count()
-        deadline_ms = max(self._due().values(), default=0) + self.grace_ms
-        executed = 0
-        while executed < total and now_ms() < deadline_ms and not self.stopped():
+        executed, progress_at_ms = 0, max(self._due().values(), default=0)
+        while executed < total and now_ms() < progress_at_ms + self.grace_ms and not self.stopped():
             time.sleep(POLL_S)
-            executed = self._executions().values("task_id").distinct().count()
+            found = self._executions().values("task_id").distinct().count()
+            if found > executed:
+                executed, progress_at_ms = found, max(progress_at_ms, now_ms())
             yield executed
         if executed == total and not self.stopped():
             time.sleep(SETTLE_S)
 
-    def summary(self) -> Summary:
+    def summary(self) -> ReplaySummary:
         executions = self._executions().values_list("task_id", "executed_at_ms")
         dispatched = wheel.dispatched_since(self._replay.started_at_ms)
         return summarise(self._due(), executions, now_ms(), self.grace_ms, dispatched)

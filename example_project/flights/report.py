@@ -1,43 +1,43 @@
-"""What is to be told at the end of a year of flights, and whether all is well. Plain values only."""
+"""The report of a year of flights: its figures, and whether it is faultless. Plain values only."""
 
 from dataclasses import dataclass
 
-from flights.summary import Summary
+from flights.summary import ReplaySummary
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class YearReport:
     scheduled: int  #: by the two loads, in this run
-    again: int  #: by the same load once more: 0
+    repeated: int  #: by a second run of the first load: 0
     rejected: int
-    unclear: int  #: of them, at a local time that is skipped or comes twice
-    taken_in: int
+    gap_or_fold: int  #: rejected because the local time does not exist or occurs twice
+    accepted: int
     dispatched: int
-    strays: int  #: that wait for another instant than was asked for
-    day: Summary  #: of the reminders
+    misplaced: int  #: not pending at the expected instant
+    day: ReplaySummary  #: the reminders
     herds: int
     findings: int  #: of the auditor
 
     @property
     def faultless(self) -> bool:
-        return self.day.faultless and self.day.waiting == self.again == self.strays == self.findings == 0
+        return self.day.faultless and self.day.waiting == self.repeated == self.misplaced == self.findings == 0
 
     def lines(self) -> list[str]:
-        """For people, one figure a line."""
+        """The figures for people, one a line."""
         day = self.day
         figures = {
             "scheduled": self.scheduled,
             "rejected": self.rejected,
-            "gap or fold": self.unclear,
-            "taken in": self.taken_in,
+            "gap or fold": self.gap_or_fold,
+            "accepted": self.accepted,
             "dispatched": self.dispatched,
             "executed": day.executed,
             "lost": day.lost,
-            "twice": day.duplicated,
+            "duplicated": day.duplicated,
             "early": day.early,
             "herds found": self.herds,
             "findings": self.findings,
         }
         lateness = {"p50": day.lateness_p50_ms, "p99": day.lateness_p99_ms, "max": day.lateness_max_ms}
-        told = [f"{name:<12} {figure:>9,}" for name, figure in figures.items()]
-        return told + [f"lateness {name} {'-' if ms is None else f'{ms:,}':>9} ms" for name, ms in lateness.items()]
+        lines = [f"{name:<12} {figure:>9,}" for name, figure in figures.items()]
+        return lines + [f"lateness {name} {'-' if ms is None else f'{ms:,}':>9} ms" for name, ms in lateness.items()]

@@ -1,4 +1,4 @@
-"""What became of a replay, from what was asked and what was done. Plain values only.
+"""The summary of a replay, from its reminders and their executions. Plain values only.
 
 ::
 
@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ReplaySummary:
     scheduled: int
-    waiting: int  #: not executed, but not due for longer than the grace either
-    dispatched: int | None  #: by the wheel, during the replay; None when it could not be asked
+    waiting: int  #: not executed, and not overdue by the grace
+    dispatched: int | None  #: by the wheel, during the replay; None without a store
     executed: int
     lost: int
     duplicated: int
@@ -34,9 +34,9 @@ class Summary:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people, one figure a line."""
-        shown = {name.replace("_", " ").removesuffix(" ms"): value for name, value in self.as_dict().items()}
-        return [f"{name:<13} {_figure(name, value):>9}" for name, value in shown.items()]
+        """The figures for people, one a line."""
+        labels = {name.replace("_", " ").removesuffix(" ms"): value for name, value in self.as_dict().items()}
+        return [f"{name:<13} {_figure(name, value):>9}" for name, value in labels.items()]
 
 
 def summarise(
@@ -45,10 +45,10 @@ def summarise(
     now_ms: int,
     grace_ms: int,
     dispatched: int | None = None,
-) -> Summary:
+) -> ReplaySummary:
     """Compare what was scheduled (task id → due time) with the executions (task id, executed at).
 
-    A reminder that was not executed counts as lost once it is due for ``grace_ms``.
+    A reminder that was not executed counts as lost when it is overdue by ``grace_ms``.
     """
     first: dict[str, int] = {}
     duplicated = early = 0
@@ -58,15 +58,15 @@ def summarise(
         else:
             first[task_id] = executed_at_ms
         early += executed_at_ms < due_at_ms[task_id]
-    open_ = [due for task_id, due in due_at_ms.items() if task_id not in first]
-    waiting = sum(now_ms < due + grace_ms for due in open_)
+    missing = [due for task_id, due in due_at_ms.items() if task_id not in first]
+    waiting = sum(now_ms < due + grace_ms for due in missing)
     late = sorted(at - due_at_ms[task_id] for task_id, at in first.items())
-    return Summary(
+    return ReplaySummary(
         scheduled=len(due_at_ms),
         waiting=waiting,
         dispatched=dispatched,
         executed=len(first),
-        lost=len(open_) - waiting,
+        lost=len(missing) - waiting,
         duplicated=duplicated,
         early=early,
         lateness_p50_ms=percentile(late, 50),
@@ -76,7 +76,7 @@ def summarise(
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int | None:
-    """The nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
+    """The percentile by nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
     return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 

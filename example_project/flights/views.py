@@ -1,6 +1,6 @@
-"""The board: what the wheel holds for the day's departures, what has left, and how late; and tickets to pay."""
+"""The board: the pending and the dispatched reminders of the day, with their lateness; and tickets to pay."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -13,7 +13,7 @@ from flights.models import Execution, Order, Reminder, Replay
 from flights.replay import now_ms
 from flights.summary import summarise
 
-SHOWN = 12  #: flights in each of the two lists
+MAX_LINES = 12  #: of each list
 GRACE_MS = 30_000
 
 
@@ -30,11 +30,14 @@ def board(request: HttpRequest) -> HttpResponse:
         "replay": replay,
         "orders": _orders(),
         "summary": summarise(due, executions.values_list("task_id", "executed_at_ms"), now, GRACE_MS),
-        "waiting": [
+        "pending": [
             {"flight": flight, "in_s": max(0, task.due_ms - now) / 1000}
-            for flight, task in _named(wheel.waiting(SHOWN))
+            for flight, task in _with_flights(wheel.next_reminders(MAX_LINES))
         ],
-        "left": [{"flight": flight, "late_ms": task.late_ms} for flight, task in _named(wheel.left(SHOWN))],
+        "dispatched": [
+            {"flight": flight, "late_ms": task.late_ms}
+            for flight, task in _with_flights(wheel.last_reminders(MAX_LINES))
+        ],
     }
     return render(request, "flights/board.html", context)
 
@@ -47,7 +50,7 @@ def place_order(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def pay_order(request: HttpRequest, pk: int) -> HttpResponse:
-    """Too late is no error: the board says that it was cancelled."""
+    """Pay an order. A late payment is no error: the board shows that the order was cancelled."""
     try:
         orders.pay(get_object_or_404(Order, pk=pk))
     except WheelUnavailable as error:
@@ -56,12 +59,11 @@ def pay_order(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _orders() -> list[Order]:
-    return list(Order.objects.order_by("-id")[:SHOWN])
+    return list(Order.objects.order_by("-id")[:MAX_LINES])
 
 
-def _named(tasks: Iterable[Task]) -> list[tuple[str, Task]]:
-    """Each with its flight: the wheel knows task ids, and opens no message."""
-    listed = list(tasks)
-    wanted = Reminder.objects.filter(task_id__in=[task.task_id for task in listed])
-    flights = dict(wanted.values_list("task_id", "flight"))
-    return [(flights.get(task.task_id, task.task_id), task) for task in listed]
+def _with_flights(tasks: Sequence[Task]) -> list[tuple[str, Task]]:
+    """Each task with its flight: the wheel knows task ids, and opens no message."""
+    reminders = Reminder.objects.filter(task_id__in=[task.task_id for task in tasks])
+    flights = dict(reminders.values_list("task_id", "flight"))
+    return [(flights.get(task.task_id, task.task_id), task) for task in tasks]

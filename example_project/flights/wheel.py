@@ -1,7 +1,7 @@
-"""What the example asks of the wheel itself: what waits in it, what has left, and how late that was.
+"""Queries of the example to the wheel: pending and dispatched reminders, with their lateness.
 
-It reads the store's own records, which outlive the scheduler; the figures in ``celery wheel status`` count from the
-start of the present holder.
+They read the store, which outlives the scheduler; the figures of ``celery wheel status`` count from the start of the
+present holder.
 """
 
 from celery_wheel.errors import StoreUnusable
@@ -12,23 +12,23 @@ REMIND = "flights.tasks.remind"
 
 
 def dispatched_since(since_ms: int) -> int | None:
-    """Tasks that left the wheel since that instant; None while there is no store."""
+    """The number of tasks dispatched since an instant; None while there is no store."""
     try:
         return project_wheel().store.browse.dispatched_since(since_ms)
     except StoreUnusable:
         return None
 
 
-def waiting(limit: int) -> list[Task]:
-    """The reminders that leave next."""
+def next_reminders(limit: int) -> list[Task]:
+    """The pending reminders that are due next."""
     try:
         return project_wheel().pending(limit=limit, task=REMIND).items
     except StoreUnusable:
         return []
 
 
-def left(limit: int) -> list[Task]:
-    """The reminders that left last."""
+def last_reminders(limit: int) -> list[Task]:
+    """The reminders that were dispatched last."""
     try:
         return project_wheel().history(limit=limit, task=REMIND).items
     except StoreUnusable:

@@ -2,16 +2,16 @@
 
 ::
 
-    timetable/01.parquet …   task_id, task, local, zone, args, queue    a departure each: all of a year, a file a month
-    day/day.parquet          task_id, task, eta_ms, args, queue         a reminder each: a day in compressed time
-    asked/01.parquet …, day  task_id, eta_ms                            both, for ``reconcile``: what was asked for
+    timetable/01.parquet …      task_id, task, local, zone, args, queue    the departures of a year, a file a month
+    day/day.parquet             task_id, task, eta_ms, args, queue         the reminders of a day in compressed time
+    expected/01.parquet …, day  task_id, eta_ms                            the instants of both, for ``reconcile``
 
 The flights are those of 2013, moved to the next year with its calendar, 2030: each date falls on the same weekday, and
 by the rules of the United States (second Sunday of March, first of November) the clocks change on the same dates. So
-the two years are 887 weeks apart at every moment, and ``asked`` needs no rules of time zones: it has the instants of
-2013, which the file gives in UTC, and 887 weeks. What ``schedule`` makes of ``local`` can be held against that.
+the two years are 887 weeks apart at every moment, and ``expected`` needs no rules of time zones: it has the instants of
+2013, which the file gives in UTC, plus 887 weeks. The instants that ``schedule`` derives from ``local`` must be equal.
 
-A flight that was cancelled has no time at which it left, but one at which it was to leave: it is a row like the others.
+A cancelled flight has a scheduled departure, though no actual one, and so is a row like the others.
 """
 
 import json
@@ -28,14 +28,14 @@ import pyarrow.parquet as pq
 
 from flights.timetable import NEW_YORK, Flight
 
-TIMETABLE, DAY, ASKED = "timetable", "day", "asked"
+TIMETABLE, DAY, EXPECTED = "timetable", "day", "expected"
 DEPART, REMIND, QUEUE = "flights.tasks.depart", "flights.tasks.remind", "flights"
 WEEK = timedelta(weeks=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What the tables of a year have."""
+class YearTables:
+    """Counts of the tables of a year."""
 
     rows: int
     keys: int  #: different task ids
@@ -54,7 +54,7 @@ def weeks_from_2013(year: int) -> timedelta:
 
 
 def departure(flight: Flight, year: int) -> dict[str, Any]:
-    """The row of a flight: when its gate closes by the clocks of New York."""
+    """The row of a departure, by the clocks of New York."""
     local = _local(flight).replace(year=year)
     return {
         "task_id": f"{flight.carrier}-{flight.number}-{local:%Y-%m-%d}-{flight.origin}",
@@ -67,7 +67,7 @@ def departure(flight: Flight, year: int) -> dict[str, Any]:
 
 
 def reminder(flight: Flight, due_at_ms: int, run: str) -> dict[str, Any]:
-    """The row of a reminder in a replay; ``run`` is of this replay alone, so that a day can be replayed again."""
+    """The row of a reminder in a replay; ``run`` identifies the replay, so that a day can be replayed again."""
     return {
         "task_id": f"{flight.carrier}-{flight.number}-{_local(flight):%Y-%m-%d}-{flight.origin}-{run}",
         "task": REMIND,
@@ -77,8 +77,8 @@ def reminder(flight: Flight, due_at_ms: int, run: str) -> dict[str, Any]:
     }
 
 
-def write_year(folder: Path, flights: Iterable[Flight], year: int) -> Written:
-    """``timetable`` and ``asked`` in the folder."""
+def write_year(folder: Path, flights: Iterable[Flight], year: int) -> YearTables:
+    """Write ``timetable`` and ``expected`` into the folder."""
     months: dict[int, list[tuple[dict[str, Any], int]]] = defaultdict(list)
     shift_ms = weeks_from_2013(year) // timedelta(milliseconds=1)
     cancelled = 0
@@ -87,23 +87,23 @@ def write_year(folder: Path, flights: Iterable[Flight], year: int) -> Written:
         cancelled += not flight.left
     for month, rows in months.items():
         _write(folder, TIMETABLE, f"{month:02}", [row for row, _ in rows])
-        _write(folder, ASKED, f"{month:02}", [_asked(row, eta_ms) for row, eta_ms in rows])
+        _write(folder, EXPECTED, f"{month:02}", [_expected(row, eta_ms) for row, eta_ms in rows])
     ids = [row["task_id"] for rows in months.values() for row, _ in rows]
-    return Written(len(ids), len(set(ids)), cancelled)
+    return YearTables(len(ids), len(set(ids)), cancelled)
 
 
 def write_day(folder: Path, reminders: Sequence[Mapping[str, Any]]) -> None:
-    """``day`` and ``asked`` in the folder."""
+    """Write ``day`` and ``expected`` into the folder."""
     _write(folder, DAY, DAY, reminders)
-    _write(folder, ASKED, DAY, [_asked(row, row["eta_ms"]) for row in reminders])
+    _write(folder, EXPECTED, DAY, [_expected(row, row["eta_ms"]) for row in reminders])
 
 
 def _local(flight: Flight) -> datetime:
-    """What the clocks of New York show when it is to leave."""
+    """The scheduled departure by the clocks of New York."""
     return datetime.fromtimestamp(flight.departs_at_ms / 1_000, NEW_YORK)
 
 
-def _asked(row: Mapping[str, Any], eta_ms: int) -> dict[str, Any]:
+def _expected(row: Mapping[str, Any], eta_ms: int) -> dict[str, Any]:
     return {"task_id": row["task_id"], "eta_ms": eta_ms}
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.site.settings":
-    pytest.skip("needs --ds=tests.site.settings, as `make test` says it", allow_module_level=True)
+if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.kit.site.settings":
+    pytest.skip("needs --ds=tests.kit.site.settings, as `make test` says it", allow_module_level=True)
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from celery_wheel.store import open_store
-from celery_wheel.store.sql import SqlStore
-from tests.site import celery_app
-from tests.stores.samples import Holder
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import Holder
+from tests.kit.site import celery_app
 
 SHARDS = 2
 

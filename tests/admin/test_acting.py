@@ -16,13 +16,13 @@ from django.test import Client
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Answer, Change
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import acting
+from django_wheel.views import task_requests
 from tests.admin.conftest import MakeClient, text_of
-from tests.site import celery_app
-from tests.stores.samples import NOW, Holder
+from tests.kit.holder import NOW, Holder
+from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
 ACT = f"{ADMIN}/pending/act/"
@@ -38,7 +38,7 @@ def operator(client_of: MakeClient) -> Client:
 
 
 def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
-    """What was said to people, as level and text, after what they confirmed."""
+    """Return the messages after a confirmed action, as level and text."""
     response = client.post(ACT, {"verb": verb, "row": rows, "sure": "yes", **more}, follow=True)
     assert response.redirect_chain, text_of(response)
     return [(one.level_tag, str(one)) for one in response.context["messages"]]
@@ -84,7 +84,7 @@ def send(count: int = 1, **options: Any) -> list[str]:
     return [celery_app.send_task("site.nothing", (n,), **{"countdown": 3_600, **options}).id for n in range(count)]
 
 
-def test_what_is_selected_is_asked_once_more_and_then_cancelled(operator: Client, wheel: VirtualWheel) -> None:
+def test_selected_tasks_are_cancelled_after_a_confirmation(operator: Client, wheel: VirtualWheel) -> None:
     stays, *goes = send(3)
     rows = rows_of(goes)
     back = f"{ADMIN}/pending/?task=site.nothing"
@@ -100,7 +100,7 @@ def test_what_is_selected_is_asked_once_more_and_then_cancelled(operator: Client
     assert [one.id for one in wheel.pending] == [stays]
     (outcome,) = project_wheel().find(goes[0])[0].outcomes
     assert (outcome.kind, outcome.actor, outcome.reason) == ("cancelled", "operator", "sent twice")
-    assert ">2 are cancelled.</li>" in text_of(operator.get(back))
+    assert ">2 tasks are cancelled.</li>" in text_of(operator.get(back))
     entry = LogEntry.objects.get()
     assert (entry.user.get_username(), entry.object_repr) == ("operator", "Cancel: 2 tasks")
     assert entry.change_message == f"Cancel: 2 done; reason: sent twice; tasks: {', '.join(goes)}"
@@ -109,10 +109,10 @@ def test_what_is_selected_is_asked_once_more_and_then_cancelled(operator: Client
 
 def test_run_now_and_reschedule(operator: Client, wheel: VirtualWheel) -> None:
     first, second = send(2)
-    assert post(operator, "run_now", rows_of([first])) == [("success", "1 leaves now.")]
+    assert post(operator, "run_now", rows_of([first])) == [("success", "1 task is dispatched now.")]
     assert [one.id for one in wheel.run_due()] == [first]
     assert post(operator, "reschedule", rows_of([second]), eta="2040-01-15T09:00") == [
-        ("success", "1 leaves at the new time.")
+        ("success", "1 task is rescheduled.")
     ]
     (waits,) = wheel.pending
     assert waits.eta == datetime(2040, 1, 15, 8, tzinfo=UTC), "the admin's time zone is Berlin"
@@ -123,14 +123,14 @@ def test_run_now_and_reschedule(operator: Client, wheel: VirtualWheel) -> None:
     ]
 
 
-def test_what_left_is_too_late(operator: Client, wheel: VirtualWheel) -> None:
+def test_a_dispatched_task_is_too_late_to_cancel(operator: Client, wheel: VirtualWheel) -> None:
     (left,) = send()
     rows = rows_of([left])
     wheel.advance(hours=2)
     for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-15T09:00"})):
-        said = f"1 was too late: it was handed to the broker already, or may have been ({left})."
+        said = f"1 task was too late: it has been handed to the broker, or may have been ({left})."
         assert post(operator, verb, rows, **more) == [("warning", said)]
-    assert post(operator, "requeue", rows) == [("warning", f"1 is not set aside any more ({left}).")]
+    assert post(operator, "requeue", rows) == [("warning", f"1 task is not rejected any more ({left}).")]
     assert wheel.run_due() == []
 
 
@@ -142,7 +142,7 @@ def test_it_is_done_at_once_whatever_the_calls_of_the_project_are(
     ids = send()
     monkeypatch.setitem(celery_app.conf, "wheel_transactional", setting)
     monkeypatch.setattr(type(celery_app._wheel_inbox), "in_transaction", True, raising=False)
-    assert post(operator, "cancel", rows_of(ids)) == [("success", "1 is cancelled.")]
+    assert post(operator, "cancel", rows_of(ids)) == [("success", "1 task is cancelled.")]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -160,7 +160,7 @@ def test_it_is_in_no_transaction_of_the_requests(
         turn()
 
     monkeypatch.setattr(project_wheel(), "turn", watched)
-    assert post(client, "cancel", rows_of(ids)) == [("success", "1 is cancelled.")]
+    assert post(client, "cancel", rows_of(ids)) == [("success", "1 task is cancelled.")]
     assert during
     assert not any(during)
 
@@ -168,18 +168,18 @@ def test_it_is_in_no_transaction_of_the_requests(
 # -- what holders say -----------------------------------------------------------------------------------
 
 
-def test_what_was_rejected_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+def test_a_rejected_task_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     row, other = (holder.accept(LATER, task_id=one)[0] for one in ("first", "other"))
     for one in (row, other):
-        holder.apply(moves=[holder.rest(one)], outcomes=[holder.outcome(one.id, "rejected")])
+        holder.apply(moves=[holder.stop(one)], outcomes=[holder.outcome(one.id, "rejected")])
     page = text_of(operator.get(f"{ADMIN}/rejected/"))
     assert f'name="row" value="{row.id}"' in page
     assert "Cancel" not in page
     assert "<h1>Requeue 2 tasks?</h1>" in text_of(operator.post(ACT, {"verb": "requeue", "row": [row.id, other.id]}))
     asked = answer({"first": "too_late"})
     done, late = post(operator, "requeue", [row.id, other.id], reason="the queue is there now")
-    assert (done, late[0]) == (("success", "1 leaves now."), "warning")
-    assert late[1] == "1 is not set aside any more (first)."
+    assert (done, late[0]) == (("success", "1 task is requeued."), "warning")
+    assert late[1] == "1 task is not rejected any more (first)."
     assert {(one["kind"], one["actor"], one["reason"]) for one in asked} == {
         ("requeue", "operator", "the queue is there now")
     }
@@ -189,21 +189,21 @@ def test_verdicts_are_told_apart(operator: Client, holder: Holder, answer: Begin
     rows = [holder.accept(LATER, task_id=f"id{n}")[0].id for n in range(6)]
     answer({"id1": "too_late", "id4": "unknown", "id5": "unknown"})
     assert post(operator, "cancel", rows) == [
-        ("success", "3 are cancelled."),
+        ("success", "3 tasks are cancelled."),
+        ("warning", "1 task was too late: it has been handed to the broker, or may have been (id1)."),
         (
             "warning",
-            "1 was too late: it was handed to the broker already, or may have been (id1); 2 nobody has heard of; if "
-            "they come within a day, they will not leave (id4, id5).",
+            "2 tasks are unknown to the wheel; those that arrive within a day will not be dispatched (id4, id5).",
         ),
     ]
 
 
-def test_who_comes_second_is_told_that_it_was_cancelled_already(operator: Client, wheel: VirtualWheel) -> None:
+def test_the_second_cancel_of_a_task_answers_already(operator: Client, wheel: VirtualWheel) -> None:
     first, second = send(2)
-    assert post(operator, "cancel", rows_of([first])) == [("success", "1 is cancelled.")]
+    assert post(operator, "cancel", rows_of([first])) == [("success", "1 task is cancelled.")]
     assert post(operator, "cancel", rows_of([first, second])) == [
-        ("success", "1 is cancelled."),
-        ("info", "1 was cancelled by an earlier request, and will not be dispatched."),
+        ("success", "1 task is cancelled."),
+        ("info", "1 task was cancelled by an earlier request and will not be dispatched."),
     ]
     assert LogEntry.objects.first().change_message.startswith("Cancel: 1 already, 1 done; ")  # type: ignore[union-attr]
 
@@ -214,23 +214,23 @@ def test_two_hundred_at_once(operator: Client, holder: Holder, answer: BeginAnsw
     page = text_of(operator.post(ACT, {"verb": "cancel", "row": rows}))
     assert "<h1>Cancel 200 tasks?</h1>" in page
     assert re.findall(r"<code>(id\d+)</code>", page) == [f"id{n:03}" for n in range(20)]
-    assert "… and 180 more." in page
+    assert "… and 180 more tasks." in page
     assert page.count('name="row"') == 200
     answer(dict.fromkeys([f"id{n:03}" for n in range(7)], "too_late"))
     done, late = post(operator, "cancel", rows)
-    assert done == ("success", "193 are cancelled.")
-    assert late[1].startswith("7 were too late: they were handed")
+    assert done == ("success", "193 tasks are cancelled.")
+    assert late[1].startswith("7 tasks were too late: they have been handed")
     assert late[1].endswith("(id000, id001, id002, id003, id004 …).")
 
 
 def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     row = holder.accept(LATER)[0].id
-    assert acting.TIMEOUT_S <= 5
-    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    assert task_requests.TIMEOUT_S <= 5
+    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
     for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-01T00:00"}), ("requeue", {})):
         ((level, text),) = post(operator, verb, row, **more)
         assert level == "error"
-        assert text.startswith("1 task had no answer: nobody answered for shard 0, 1 within 0.05 s: no scheduler runs")
+        assert text.startswith("1 task had no answer: no scheduler answered for shard 0, 1 within 0.05 s: none runs")
         assert text.endswith("start a scheduler: celery beat -S wheel.")
     assert holder.store.read_inbox(0, 10) == holder.store.read_inbox(1, 10) == []
     assert not LogEntry.objects.exists()
@@ -238,12 +238,12 @@ def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.Mo
 
 def test_one_shard_is_silent(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
-    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
     done, failed = post(operator, "cancel", rows)
-    assert done == ("success", "1 is cancelled.")
+    assert done == ("success", "1 task is cancelled.")
     assert failed[0] == "error"
-    assert failed[1].startswith("1 task had no answer: nobody answered for shard 1")
+    assert failed[1].startswith("1 task had no answer: no scheduler answered for shard 1")
     assert "tasks: mine" in LogEntry.objects.get().change_message
 
 
@@ -253,10 +253,10 @@ def test_a_store_that_fails_is_told(operator: Client, holder: Holder, monkeypatc
     def failing(*_: Any) -> int:
         raise StoreError("the disk is <full>")
 
-    monkeypatch.setattr(SqlStore, "ask", failing)
+    monkeypatch.setattr(SqlStore, "put_command", failing)
     ((level, text),) = post(operator, "cancel", row)
     assert level == "error"
-    assert text.endswith("look before you ask again. the disk is <full>.")
+    assert text.endswith("check the tasks before you repeat it. Cause: the disk is <full>.")
 
 
 def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,15 +277,15 @@ def test_rows_that_nobody_could_have_selected(operator: Client, holder: Holder, 
     row = holder.accept(LATER, task_id="real")[0].id
     forged = ["x", "-1", "9" * 18, "9" * 40, "٣", "1e3", "<b>", ""]
     (said,) = post(operator, "cancel", forged)
-    assert said == ("warning", "Nothing was done: 8 of those selected are not in the store any more.")
+    assert said == ("warning", "Nothing was done. 8 selected tasks are not in the store any more.")
     assert post(operator, "cancel", [*forged, row, row]) == [
-        ("success", "1 is cancelled."),
-        ("warning", "8 of those selected are not in the store any more."),
+        ("success", "1 task is cancelled."),
+        ("warning", "8 selected tasks are not in the store any more."),
     ]
     (said,) = post(operator, "cancel", [])
-    assert said == ("warning", "Nothing was selected, and nothing was done: select the tasks first.")
+    assert said == ("warning", "Nothing was done, because no task was selected. Select tasks first.")
     (said,) = post(operator, "run_now", list(range(501)))
-    assert said[1].startswith("Nothing was done: 500 tasks at most can be selected at once, got 501;")
+    assert said[1].startswith("Nothing was done, because at most 500 tasks can be selected at once, got 501.")
     assert said[1].endswith("celery -A <project> wheel run-now")
 
 
@@ -295,11 +295,11 @@ def test_bytes_that_could_not_be_read_can_only_stay(operator: Client, holder: Ho
     assert 'type="checkbox"' not in text_of(operator.get(f"{ADMIN}/rejected/"))
     assert "Requeue" not in text_of(operator.get(f"{ADMIN}/pending/{bad.id}/"))
     (said,) = post(operator, "requeue", bad.id)
-    assert said == ("warning", "Nothing was done: 1 has no task id, and can only stay.")
+    assert said == ("warning", "Nothing was done. 1 selected task has no task id and cannot be changed.")
 
 
 @pytest.mark.parametrize("verb", ["", "delete", "CANCEL", "complete"])
-def test_what_is_no_action_is_refused(operator: Client, store: SqlStore, verb: str) -> None:
+def test_an_unknown_action_is_refused(operator: Client, store: SqlStore, verb: str) -> None:
     assert operator.post(ACT, {"verb": verb, "row": 1, "sure": "yes"}).status_code == 400
 
 
@@ -316,9 +316,9 @@ def test_it_leads_back_to_this_site_only(operator: Client, store: SqlStore, back
     [
         ("", "This field is required."),
         ("soon", "Enter a valid date/time."),
-        ("2020-01-01T00:00", "Is over already"),
-        ("0001-01-01T00:00", "Is over already"),
-        ("9999-12-31T23:59", "Must be before the year 9999."),
+        ("2020-01-01T00:00", "The time is in the past."),
+        ("0001-01-01T00:00", "The time is in the past."),
+        ("9999-12-31T23:59", "The time must be before the year 9999."),
         ("2040-03-25T02:30", "it may be ambiguous or it may not exist"),
         ("2040-10-28T02:30", "it may be ambiguous or it may not exist"),
     ],
@@ -328,7 +328,7 @@ def test_a_time_that_makes_no_sense_is_asked_for_again(operator: Client, holder:
     page = text_of(operator.post(ACT, {"verb": "reschedule", "row": row, "sure": "yes", "eta": eta, "reason": "why"}))
     assert says in unescape(page)
     assert 'value="why"' in page
-    assert "In the time zone" in page
+    assert "Time zone: Europe/Berlin" in page
     assert holder.store.read_inbox(0, 10) == []
 
 
@@ -359,10 +359,10 @@ def test_names_are_shown_as_text(operator: Client, holder: Holder, answer: Begin
 # -- around it ------------------------------------------------------------------------------------------
 
 
-def test_what_can_be_done_to_a_task_is_on_its_page(operator: Client, holder: Holder) -> None:
+def test_the_page_of_a_task_offers_its_actions(operator: Client, holder: Holder) -> None:
     waits, gone, expired = holder.accept(LATER, LATER, LATER)
     for row, kind in ((gone, "cancelled"), (expired, "expired")):
-        holder.apply(moves=[holder.rest(row)], outcomes=[holder.outcome(row.id, kind)])
+        holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, kind)])
     offered = {}
     for row in (waits, gone, expired):
         page = text_of(operator.get(f"{ADMIN}/pending/{row.id}/"))
@@ -394,6 +394,6 @@ def test_a_log_that_cannot_be_written_undoes_nothing(
 
     monkeypatch.setattr(LogEntry.objects, "create", failing)
     assert post(operator, "cancel", row) == [
-        ("success", "1 is cancelled."),
-        ("warning", "It is done; the admin's log could not take it down: read-only."),
+        ("success", "1 task is cancelled."),
+        ("warning", "The action is done, but the admin's log has no entry of it: read-only."),
     ]

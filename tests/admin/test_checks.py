@@ -18,8 +18,8 @@ import django_wheel.checks
 from celery_wheel.store import open_store
 from django_wheel import project
 from django_wheel.checks import check_live, check_settings
-from tests.servers import RedisServer
-from tests.site import celery_app
+from tests.kit.servers.redis import RedisServer
+from tests.kit.site import celery_app
 
 Checks = Callable[..., list[CheckMessage]]
 
@@ -83,7 +83,7 @@ def test_sqlite_upgrades_its_locks(
 def test_a_locked_file_concerns_what_is_scheduled_in_transactions_most(conf: Callable[..., None]) -> None:
     conf(wheel_store="django://default", wheel_transactional=True)
     [found] = check_settings(None)
-    assert (found.id, "scheduling a task is such a write" in found.msg) == ("django_wheel.W005", True)
+    assert (found.id, "Scheduling a task is such a write" in found.msg) == ("django_wheel.W005", True)
 
 
 @pytest.mark.parametrize("store", [None, "django://nowhere"])

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kit.processes import ROOT
+from tests.kit.site.running import run
 
 
 def celery(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    changed = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.site.settings", "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-m", "celery", "-A", "tests.site", "wheel", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=changed, check=False)
+    variables = {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "PYTHONPATH": str(ROOT), **environment}
+    return run(folder, variables, "-m", "celery", "-A", "tests.kit.site", "wheel", *arguments)
 
 
 def test_the_doctor_sees_that_the_projects_app_has_the_wheel(tmp_path: Path) -> None:
@@ -26,7 +25,7 @@ def test_the_doctor_sees_that_the_projects_app_has_the_wheel(tmp_path: Path) -> 
 
 
 def test_settings_that_django_cannot_start_with_are_said_in_a_line(tmp_path: Path) -> None:
-    text = "from tests.site.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'nowhere']\n"
+    text = "from tests.kit.site.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'nowhere']\n"
     (tmp_path / "broken.py").write_text(text)
     path = f"{ROOT}{os.pathsep}{tmp_path}"
     done = celery(tmp_path, "doctor", DJANGO_SETTINGS_MODULE="broken", PYTHONPATH=path)

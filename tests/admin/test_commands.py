@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from freezegun import freeze_time
 
 from tests.admin.test_pages import MOMENT, snapshot
-from tests.site import celery_app
-from tests.stores.samples import LEASE, NOW, Holder
+from tests.kit.holder import LEASE, NOW, Holder
+from tests.kit.site import celery_app
 
 
 def said(*arguments: str) -> tuple[int, str]:

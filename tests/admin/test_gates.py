@@ -13,10 +13,10 @@ from django.test import Client
 from celery_wheel.store.model import Gate
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import acting
+from django_wheel.views import task_requests
 from tests.admin.conftest import MakeClient, text_of
-from tests.site import celery_app
-from tests.stores.samples import NOW, Holder
+from tests.kit.holder import NOW, Holder
+from tests.kit.site import celery_app
 
 WHEEL = "/admin/django_wheel/wheel/"
 GATE = f"{WHEEL}gate/"
@@ -38,7 +38,7 @@ def test_pause_and_resume(operator: Client, wheel: VirtualWheel, scope: str, nam
     celery_app.send_task("site.nothing", countdown=60, queue="mail")
     what = f"{scope} {name}".strip() if name else "everything"
     assert post(operator, "pause", scope, name, reason="provider") == [
-        ("success", f"Paused: {what}. It holds until it is resumed, also over a restart.")
+        ("success", f"Paused: {what}. The pause holds until it is resumed, also after a restart.")
     ]
     (gate,) = project_wheel().gates()
     assert (gate.what, gate.state, gate.actor, gate.reason) == (what, "paused", "operator", "provider")
@@ -51,9 +51,11 @@ def test_pause_and_resume(operator: Client, wheel: VirtualWheel, scope: str, nam
     assert f'<option value="{scope}" selected>' in form
     assert (f'name="name" value="{name}"' in form) is bool(name)
     assert ('name="over"' in form) is True
-    assert post(operator, "resume", scope, name) == [("success", f"Resumed: {what}; what has gathered leaves now.")]
+    assert post(operator, "resume", scope, name) == [("success", f"Resumed: {what}. The backlog is dispatched now.")]
     assert len(wheel.advance(minutes=1)) == 1
-    assert post(operator, "resume", scope, name) == [("warning", f"Nothing was done: {what} was not paused.")]
+    assert post(operator, "resume", scope, name) == [
+        ("warning", f"Nothing was done, because there was no pause of {what}.")
+    ]
     assert [one.object_repr for one in LogEntry.objects.order_by("pk")] == [f"Pause: {what}", f"Resume: {what}"]
 
 
@@ -61,17 +63,17 @@ def test_resume_over_a_time(operator: Client, wheel: VirtualWheel) -> None:
     celery_app.send_task("site.nothing", countdown=60, queue="mail")
     post(operator, "pause", "queue", "mail")
     said = post(operator, "resume", "queue", "mail", over="10")
-    assert said == [("success", "Resumed: queue mail; what has gathered leaves evenly in 10 min.")]
+    assert said == [("success", "Resumed: queue mail. The backlog is dispatched evenly over 10 minutes.")]
     (gate,) = project_wheel().gates()
     assert gate.per_ms == 600_000
-    assert "evenly in 10 min" in text_of(operator.get(GATE))
+    assert "evenly over 10 min" in text_of(operator.get(GATE))
 
 
 def test_a_name_for_which_nothing_waits_is_told(operator: Client, wheel: VirtualWheel) -> None:
     celery_app.send_task("site.nothing", countdown=60)
     assert post(operator, "pause", "queue", "<i>mial")[1] == (
         "warning",
-        "Nothing waits for queue <i>mial at present: is that its name?",
+        "No task is pending for queue <i>mial at present. Check the name.",
     )
     assert "<i>mial" not in text_of(operator.get(WHEEL)) + text_of(operator.get(GATE))
 
@@ -79,9 +81,9 @@ def test_a_name_for_which_nothing_waits_is_told(operator: Client, wheel: Virtual
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"scope": "queue", "name": ""}, "Must be the queue&#x27;s name."),
-        ({"scope": "task", "name": " "}, "Must be the task&#x27;s name."),
-        ({"scope": "all", "name": "mail"}, "Must be empty for everything."),
+        ({"scope": "queue", "name": ""}, "Enter the name of the queue."),
+        ({"scope": "task", "name": " "}, "Enter the name of the task."),
+        ({"scope": "all", "name": "mail"}, "Leave the name empty for everything."),
         ({"scope": "shard", "name": "0"}, "Select a valid choice."),
         ({}, "This field is required."),
         ({"scope": "queue", "name": "a\x00"}, "Null characters"),
@@ -91,9 +93,7 @@ def test_a_name_for_which_nothing_waits_is_told(operator: Client, wheel: Virtual
         ({"verb": "resume", "scope": "all", "over": "soon"}, "Enter a whole number."),
     ],
 )
-def test_what_makes_no_sense_is_asked_for_again(
-    operator: Client, holder: Holder, given: dict[str, str], says: str
-) -> None:
+def test_invalid_input_is_requested_again(operator: Client, holder: Holder, given: dict[str, str], says: str) -> None:
     response = operator.post(GATE, given)
     assert response.status_code == 200
     assert says in text_of(response)
@@ -101,7 +101,7 @@ def test_what_makes_no_sense_is_asked_for_again(
 
 
 def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
     for verb in ("pause", "resume"):
         ((level, text),) = post(operator, verb, "all")
         assert level == "error"

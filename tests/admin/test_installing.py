@@ -17,8 +17,8 @@ from celery_wheel.beat import WheelScheduler
 from celery_wheel.conf import Conf
 from django_wheel import project
 from django_wheel.database import WheelRouter, place_of, store_alias
-from django_wheel.models import Timer
-from tests.site import celery_app
+from django_wheel.models import TimerRow
+from tests.kit.site import celery_app
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,9 +120,9 @@ def test_the_router_sends_the_tables_where_the_store_is(monkeypatch: pytest.Monk
     assert router.allow_migrate("default", "django_wheel") is False
     assert router.allow_migrate("default", "auth") is None
     with pytest.raises(ImproperlyConfigured, match="in no entry of DATABASES"):
-        router.db_for_read(Timer)
+        router.db_for_read(TimerRow)
     monkeypatch.setitem(celery_app.conf, "wheel_store", "django://other")
-    assert router.db_for_read(Timer) == "other"
+    assert router.db_for_read(TimerRow) == "other"
     assert router.allow_migrate("other", "django_wheel") is True
     assert router.allow_migrate("default", "django_wheel") is False
 

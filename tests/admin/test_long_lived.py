@@ -12,10 +12,11 @@ from sqlalchemy import create_engine, text
 from celery_wheel.control import Wheel
 from celery_wheel.errors import StoreError
 from celery_wheel.store import open_store
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.sql.store import SqlStore
 from tests.admin.test_installing import made
-from tests.postgres import PostgresServer
-from tests.stores.samples import NOW, Holder
+from tests.kit.holder import NOW, Holder
+from tests.kit.patience import patience
+from tests.kit.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: P
     def ask() -> None:
         with wheel.store.database.reading() as connection:
             connection.execute(text("SELECT 1"))
-            together.wait(30)
+            together.wait(patience(30))
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for one in threads:
@@ -63,7 +64,7 @@ def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: P
 
 def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``manage.py flush`` does."""
-    monkeypatch.setattr("celery_wheel.requests.process_store.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("celery_wheel.requests.process_store.CHECK_EVERY_S", 0)
     assert len(wheel.status()) == 1
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -76,7 +77,7 @@ def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monke
 
 
 def test_a_process_that_forked_opens_the_store_itself(store: SqlStore) -> None:
-    from tests.site import celery_app
+    from tests.kit.site import celery_app
 
     Holder(store).accept(NOW)
     wheel = Wheel(celery_app)

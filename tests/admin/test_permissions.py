@@ -1,4 +1,4 @@
-"""Who may see and do what, by every address and method; and that nothing changes that nobody has confirmed."""
+"""Permissions at every address and method; nothing changes without a confirmation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, get_resolver
 from sqlalchemy import select
 
-from celery_wheel.store import schema
 from celery_wheel.store.model import Gate
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.store import SqlStore
 from tests.admin.conftest import MakeClient, text_of
-from tests.stores.samples import NOW, Holder, hour_of
+from tests.kit.holder import NOW, Holder, hour_of
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
@@ -89,7 +89,7 @@ def test_every_address_with_every_method(
 
 
 @pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 403)])
-def test_who_may_not_operate_reaches_nobody(
+def test_a_user_without_the_permission_changes_nothing(
     client_of: MakeClient, store: SqlStore, row: int, kind: str, status: int
 ) -> None:
     client, before = client_of(kind), contents(store)
@@ -113,7 +113,7 @@ def test_no_other_site_can_act_in_an_operators_name(client_of: MakeClient, addre
 @pytest.mark.parametrize("kind", ["viewer", "operator"])
 def test_only_who_may_operate_is_offered_it(client_of: MakeClient, holder: Holder, row: int, kind: str) -> None:
     holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW)])
-    holder.apply(moves=[holder.rest(rested := holder.accept(NOW)[0])], outcomes=[holder.outcome(rested.id, "rejected")])
+    holder.apply(moves=[holder.stop(rested := holder.accept(NOW)[0])], outcomes=[holder.outcome(rested.id, "rejected")])
     client = client_of(kind)
     for address in ("wheel/", "wheel/live/", "pending/", f"pending/{row}/", "rejected/"):
         text = text_of(client.get(f"/admin/django_wheel/{address}"))
@@ -145,7 +145,7 @@ def test_the_admins_index_offers_the_pages_to_those_who_may(client_of: MakeClien
 def test_nothing_of_a_message_reaches_the_page_unescaped(
     client_of: MakeClient, holder: Holder, row: int, kind: str
 ) -> None:
-    holder.apply(moves=[holder.rest(holder.accept(NOW)[0])])
+    holder.apply(moves=[holder.stop(holder.accept(NOW)[0])])
     bad = holder.reject(NASTY.encode())
     outcome = holder.outcome(bad.id, "rejected")
     outcome.reason = NASTY

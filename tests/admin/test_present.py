@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheel.store.model import HOUR_MS
-from celery_wheel.store.ports.pages import Due
+from celery_wheel.store.ports.pages import HourCount
 from celery_wheel.timing import TimingWheel
-from django_wheel import picture, present
-from tests.stores.samples import NOW
+from django_wheel import charts, formats
+from tests.kit.holder import NOW
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from tests.stores.samples import NOW
     ],
 )
 def test_durations(ms: int | None, shown: str) -> None:
-    assert present.duration(ms) == shown
+    assert formats.format_duration(ms) == shown
 
 
 @pytest.mark.parametrize(
@@ -43,24 +43,24 @@ def test_durations(ms: int | None, shown: str) -> None:
 )
 def test_instants_are_of_the_sites_zone(zone: str, shown: str) -> None:
     with override_settings(TIME_ZONE=zone):
-        assert present.instant(NOW + 7) == shown
-        assert present.clock(NOW + 7) == shown.split()[1]
+        assert formats.instant(NOW + 7) == shown
+        assert formats.clock(NOW + 7) == shown.split()[1]
 
 
 @pytest.mark.parametrize("at_ms", [None, 0])
 def test_no_instant(at_ms: int | None) -> None:
-    assert present.instant(at_ms) == "-"
-    assert present.clock(at_ms) == "-"
+    assert formats.instant(at_ms) == "-"
+    assert formats.clock(at_ms) == "-"
 
 
 @given(st.integers(min_value=1, max_value=2**63))
 def test_every_instant_can_be_shown(at_ms: int) -> None:
-    assert present.instant(at_ms)
+    assert formats.instant(at_ms)
 
 
 @given(st.text())
-def test_what_is_shown_of_a_text_can_be_seen(text: str) -> None:
-    shown = present.seen(text, 50)
+def test_every_character_of_a_shown_text_is_printable(text: str) -> None:
+    shown = formats.printable(text, 50)
     assert shown.isprintable()
     if text.isprintable() and len(text) <= 50:
         assert shown == text
@@ -68,17 +68,17 @@ def test_what_is_shown_of_a_text_can_be_seen(text: str) -> None:
 
 @given(st.binary(max_size=5_000))
 def test_every_part_can_be_shown(raw: bytes) -> None:
-    shown = present.part(raw)
+    shown = formats.format_part(raw)
     assert all(line.isprintable() for line in shown.splitlines())
 
 
 def test_parts() -> None:
-    assert present.part(b'{"a": [1]}') == json.dumps({"a": [1]}, indent=2)
-    assert present.part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
-    assert present.part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
-    assert present.part(b"[" * 100_000).endswith("more characters")
-    assert present.part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of them would be missing
-    assert present.part(b"\xff" * 5_000).endswith("3,976 more bytes")
+    assert formats.format_part(b'{"a": [1]}') == json.dumps({"a": [1]}, indent=2)
+    assert formats.format_part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
+    assert formats.format_part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
+    assert formats.format_part(b"[" * 100_000).endswith("more characters")
+    assert formats.format_part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of them would be missing
+    assert formats.format_part(b"\xff" * 5_000).endswith("3,976 more bytes")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_parts() -> None:
 def test_a_large_part_costs_little(raw: bytes) -> None:
     """The test is its time: laid out as a whole, the first two took seconds and up to a gigabyte."""
     began = time.process_time()
-    shown = present.part(raw)
+    shown = formats.format_part(raw)
     assert time.process_time() - began < 0.5
-    assert len(shown) < present.PART_CUT + 100
+    assert len(shown) < formats.PART_CUT + 100
 
 
 def test_the_last_hours_of_the_calendar_can_be_shown() -> None:
     with override_settings(TIME_ZONE="Asia/Tokyo"):
-        assert present.instant(253_402_300_799_999) == "9999-12-31 23:59:59.999"
+        assert formats.instant(253_402_300_799_999) == "9999-12-31 23:59:59.999"
 
 
 def levels(wheel: TimingWheel) -> list[dict[str, Any]]:
@@ -134,13 +134,13 @@ def test_the_span_of_a_bar_has_the_due_times_of_its_bucket(
     due = {n: start_ms + delay for n, delay in enumerate(delays)}
     for n, due_ms in due.items():
         wheel.schedule(n, due_ms)
-    bars = [bar for strip in picture.strips(levels(wheel)) for bar in strip.bars]
+    bars = [bar for strip in charts.level_charts(levels(wheel)) for bar in strip.bars]
     assert sum(bar.pending for bar in bars) == len(wheel)
-    for strip in picture.strips(levels(wheel)):
+    for strip in charts.level_charts(levels(wheel)):
         assert all(0 <= bar.x < strip.size for bar in strip.bars)
-        assert all(0 < bar.height <= picture.HEIGHT and bar.y >= 0 for bar in strip.bars)
+        assert all(0 < bar.height <= charts.HEIGHT and bar.y >= 0 for bar in strip.bars)
     for level in wheel.levels():
-        (strip,) = [one for one in picture.strips(levels(wheel)) if one.number == level.number]
+        (strip,) = [one for one in charts.level_charts(levels(wheel)) if one.number == level.number]
         for bucket in level.buckets:
             (bar,) = [one for one in strip.bars if one.index == bucket.index]
             assert all(bar.from_ms <= due[int(str(n))] < bar.to_ms for n in bucket.timer_ids())
@@ -149,7 +149,7 @@ def test_the_span_of_a_bar_has_the_due_times_of_its_bucket(
 @given(st.lists(st.tuples(st.integers(-100, 24 * 70), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))
 def test_everything_that_is_due_is_somewhere_once(due: list[tuple[int, int]], into_ms: int) -> None:
     now = NOW + into_ms
-    shown = picture.ahead([Due(0, NOW + hour * HOUR_MS, count) for hour, count in due], now)
+    shown = charts.due_chart([HourCount(0, NOW + hour * HOUR_MS, count) for hour, count in due], now)
     total = sum(bar.pending for bar in [*shown.hours, *shown.days]) + shown.later + shown.overdue
     assert total == sum(count for _, count in due)
     for bar in [*shown.hours, *shown.days]:

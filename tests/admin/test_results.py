@@ -16,13 +16,13 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.pipeline.figures import rows as figures
-from celery_wheel.pipeline.figures.lateness import lateness
-from celery_wheel.pipeline.results import Results
+from celery_wheel.results import arrow_tables
+from celery_wheel.results.lateness import lateness_page
+from celery_wheel.results.reader import JobResults
 from tests.admin.conftest import shown
-from tests.admin.left import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
 from tests.admin.test_permissions import NASTY
-from tests.stores.samples import NOW
+from tests.kit.holder import NOW
+from tests.kit.job_results import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
 
 ADMIN = "/admin/django_wheel"
 LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def cells(text: str, table: str) -> list[list[str]]:
-    """What a table's body shows."""
+    """Return the cells of a table's body."""
     body = text.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]]
     return [[unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in row] for row in rows]
@@ -66,7 +66,7 @@ def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several
     assert "1 to 3 of 3" in text
     assert "no task" in text
     assert cells(text, "wheel-heat")[0] == ["app.mail, mail", "90 ms", "", "95 ms ! missed"]
-    assert 'title="p99 95 ms, max 95 ms, of 300; 7 later than 50 ms"' in text
+    assert 'title="p99 95 ms, maximum 95 ms, 300 tasks; 7 later than 50 ms"' in text
     assert '<th scope="colgroup" colspan="3">2027-01-15</th>' in text
 
 
@@ -78,12 +78,12 @@ def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) 
     assert cells(text, "wheel-hours") == [["2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
     assert "app.other" not in text.split('id="wheel-late"')[1]
     assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
-    assert "Nothing left that is asked for." in shown(viewer, f"{LATENESS}?queue=none")
+    assert "No dispatched task matches." in shown(viewer, f"{LATENESS}?queue=none")
 
 
 def test_the_worst_hour_is_one_hour_and_not_put_together_of_several(tmp_path: Path) -> None:
     rows = [hour("app.mail", 3, p99_ms=700), hour("app.mail", 0, objective_ms=50, p99_ms=90, max_ms=900)]
-    [line] = lateness(Results(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
+    [line] = lateness_page(JobResults(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
     assert (line.worst.p99_ms, line.worst.objective_ms, line.worst.max_ms, line.max_ms) == (700, None, 95, 900)
     assert line.worst == line.last[0]
 
@@ -110,24 +110,24 @@ def test_lines_come_in_parts(viewer: Client, folder: Path) -> None:
     assert "page must be a whole number from 1 on" in shown(viewer, f"{FORECAST}?page=\u0663" + "9" * 5_000)
 
 
-def test_of_very_many_rows_the_last_whole_hours_are_read(
+def test_the_last_whole_hours_of_very_many_rows_are_read(
     viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "ROWS", 25)
+    monkeypatch.setattr(arrow_tables, "MAX_ROWS", 25)
     leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
     text = shown(viewer, LATENESS)
     assert "from 2027-01-15 06:00:00.000 until" in text
-    assert "20 hours of tasks before that are in the results, and not on this page" in text
+    assert "the results have 20 earlier hours of tasks, which this page does not show" in text
     assert "1 to 10 of 10" in text
 
 
 def test_the_first_and_the_last_rows_of_a_table_are_read_and_no_others(tmp_path: Path) -> None:
     rows = [hour(f"app.t{at:05}", at // 10) for at in range(2_500)]
-    found = Results(leave(tmp_path, "lateness", {"hours": pa.Table.from_pylist(rows, HOURS)}))
+    found = JobResults(leave(tmp_path, "lateness", {"hours": pa.Table.from_pylist(rows, HOURS)}))
     for last, wanted in ((False, "app.t00000"), (True, "app.t02490")):
-        table, of = found.piece("hours", ["task"], 10, last=last)
+        table, of = found.read_rows("hours", ["task"], 10, last=last)
         assert (table.num_rows, table["task"][0].as_py(), of, table.column_names) == (10, wanted, 2_500, ["task"])
-    assert found.piece("hours", ["task"])[0].num_rows == 2_500
+    assert found.read_rows("hours", ["task"])[0].num_rows == 2_500
 
 
 def test_only_columns_that_are_shown_are_read(viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,15 +191,15 @@ def test_the_forecast_has_what_is_due_herds_and_drains_and_says_that_it_is_old(v
     narrow = shown(viewer, f"{FORECAST}?queue=a")
     assert f'/pending/?queue=a&amp;from={at_ms}&amp;to={at_ms + 60_000}"' in narrow
     assert "10 pending from 2027-01-15 08:05:00.000" in narrow
-    assert "No herd was found in this queue." in narrow
+    assert "No herd matches." in narrow
 
 
 def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
     leave_lateness(folder)
     leave_forecast(folder)
-    assert "Nothing left." in shown(viewer, LATENESS)
+    assert "No task was dispatched." in shown(viewer, LATENESS)
     text = shown(viewer, FORECAST)
-    assert "No herd was found." in text
+    assert "There are no herds." in text
     assert "--rate 500/s" in text
 
 
@@ -249,7 +249,7 @@ for job, table in (("lateness", "wheel-late"), ("forecast", "wheel-herds")):
 print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
     here = {
-        "DJANGO_SETTINGS_MODULE": "tests.site.settings",
+        "DJANGO_SETTINGS_MODULE": "tests.kit.site.settings",
         "SITE_FOLDER": str(tmp_path),
         "SITE_RESULTS": str(tmp_path),
     }

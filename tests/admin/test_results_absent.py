@@ -15,11 +15,11 @@ import pytest
 from django.test import Client
 
 from celery_wheel.errors import FileUnusable, SettingError
-from celery_wheel.pipeline.results import Results, reading
+from celery_wheel.results.reader import JobResults, read_results
 from django_wheel.views import results
 from tests.admin.conftest import MakeClient, shown, text_of
-from tests.admin.left import HOURS, RUN, hour, leave, leave_forecast, leave_lateness
-from tests.site import celery_app
+from tests.kit.job_results import HOURS, RUN, hour, leave, leave_forecast, leave_lateness
+from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
 LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
@@ -76,7 +76,7 @@ def no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (of_another_format, "must be of format 1, got 2; run the job again", "--output {folder}/{job}"),
         (half_a_summary, "is not the summary of a job", "--output {folder}/{job}"),
         (without_tables, "it names no job, or no tables", "--output {folder}/{job}"),
-        (of_another_job, "has the results of another job: tune", "--output {folder}/{job}"),
+        (of_another_job, "has the results of another job, tune", "--output {folder}/{job}"),
         (no_folder, "is not the summary of a job", "--output {folder}/{job}"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_setting_that_makes_no_sense_is_said(viewer: Client, monkeypatch: pyte
     assert "wheel_results must be the absolute path of a folder" in shown(viewer, LATENESS, 503)
     assert FORECAST not in shown(viewer, "/admin/")
     with pytest.raises(SettingError, match="or None, got 'results'"):
-        results.absent(results.conf(), "lateness")  # type: ignore[arg-type]
+        results.missing_results(results.project_conf(), "lateness")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damage", ["removed", "half-written", "of other columns", "of other types"])
@@ -148,15 +148,15 @@ def test_results_that_went_while_they_were_read_are_read_once_more(folder: Path)
     place = leave_lateness(folder, hour("app.old"))
     seen = []
 
-    def read(found: Results) -> list[dict[str, Any]]:
+    def read(found: JobResults) -> list[dict[str, Any]]:
         seen.append(found.summary["run"])
         if len(seen) == 1:  # the job comes to its end, twice
             next(place.glob("hours-*")).unlink()
             leave_lateness(folder, hour("app.new"), run=RUN + timedelta(hours=2))
         return found.rows("hours", ["task"])
 
-    assert reading(place, read) == [{"task": "app.new"}]
+    assert read_results(place, read) == [{"task": "app.new"}]
     assert seen == ["20270115T070000Z-7", "20270115T090000Z-7"]
     next(place.glob("hours-*")).unlink()
-    with pytest.raises(FileUnusable, match="run lateness again if that does not pass"):
-        reading(place, lambda found: found.rows("hours"))
+    with pytest.raises(FileUnusable, match="run lateness again if the error persists"):
+        read_results(place, lambda found: found.rows("hours"))

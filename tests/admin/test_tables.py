@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +10,9 @@ from sqlalchemy import create_engine, inspect, text
 
 from celery_wheel.errors import SettingError
 from celery_wheel.store import open_store
-from celery_wheel.store.schema import metadata
-from tests.postgres import PostgresServer
-from tests.stores.samples import NOW, Holder
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
+from celery_wheel.store.sql.schema import metadata
+from tests.kit.holder import NOW, Holder
+from tests.kit.site.running import manage, migrated
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -34,22 +22,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/site.sqlite3"
     url: str = request.getfixturevalue("postgres").new_database()
     return url
-
-
-def manage(folder: Path, database: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A command of the site, whose wheel is in its own database unless ``SITE_STORE`` says otherwise."""
-    environment = {**os.environ, "SITE_FOLDER": str(folder), "SITE_STORE": "django://default", **more}
-    environment |= {"DJANGO_SETTINGS_MODULE": "tests.site.settings", "COLUMNS": "200"}
-    if database.startswith("postgresql"):
-        environment["SITE_DATABASE"] = database
-    command = [sys.executable, "-W", "error", "-m", "django", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-def migrated(folder: Path, database: str, **more: str) -> str:
-    done = manage(folder, database, "migrate", "--verbosity", "0", **more)
-    assert done.returncode == 0, done.stderr
-    return database
 
 
 def described(url: str) -> dict[str, Any]:
@@ -137,7 +109,11 @@ def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_p
     holder.accept(NOW)
     store.close()
     counted = manage(
-        tmp_path, database, "shell", "-c", "from django_wheel.models import Timer; print('rows', Timer.objects.count())"
+        tmp_path,
+        database,
+        "shell",
+        "-c",
+        "from django_wheel.models import TimerRow; print('rows', TimerRow.objects.count())",
     )
     assert "rows 1" in counted.stdout, counted.stderr
 
@@ -158,13 +134,13 @@ def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: 
     migrated(tmp_path, database)
     manage(tmp_path, database, "shell", "-c", opening + ".close()")
     check = manage(tmp_path, database, "wheel_migrate_check")
-    assert (check.returncode, "nothing is to be done" in check.stdout) == (0, True), check.stderr
+    assert (check.returncode, "no migration is missing" in check.stdout) == (0, True), check.stderr
 
 
 def test_tables_of_another_version_are_refused_with_what_to_run(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
     manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://').close()")
-    age = "from django_wheel.models import Meta; Meta.objects.update(schema_version=0)"
+    age = "from django_wheel.models import MetaRow; MetaRow.objects.update(schema_version=0)"
     assert manage(tmp_path, database, "shell", "-c", age).returncode == 0
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert check.returncode == 2
@@ -184,7 +160,7 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
         database,
         "shell",
         "-c",
-        "from django_wheel.models import Timer; Timer.objects.count()",
+        "from django_wheel.models import TimerRow; TimerRow.objects.count()",
         SITE_STORE=own,
     )
     assert "the wheel's tables are in no entry of DATABASES" in asked.stderr
@@ -212,9 +188,9 @@ def test_migrating_sqlite_says_nothing_of_comments(tmp_path: Path) -> None:
 def test_routers_of_the_project_that_keep_to_one_database_do_not_keep_the_tables_from_theirs(
     database: str, tmp_path: Path
 ) -> None:
-    done = manage(tmp_path, database, "migrate", "--verbosity", "0", SITE_ROUTER="tests.site.routers.Keep")
+    done = manage(tmp_path, database, "migrate", "--verbosity", "0", SITE_ROUTER="tests.kit.site.routers.Keep")
     assert done.returncode == 0, done.stderr
-    check = manage(tmp_path, database, "wheel_migrate_check", SITE_ROUTER="tests.site.routers.Keep")
+    check = manage(tmp_path, database, "wheel_migrate_check", SITE_ROUTER="tests.kit.site.routers.Keep")
     assert check.returncode == 0, check.stderr
 
 

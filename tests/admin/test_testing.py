@@ -11,7 +11,7 @@ from django.db import transaction
 
 from celery_wheel.testing import VirtualWheel
 from django_wheel import wheel as project_wheel
-from tests.site import celery_app
+from tests.kit.site import celery_app
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_task_sees_and_changes_what_the_tests_transaction_holds(wheel: Virtual
 
 
 @pytest.mark.django_db
-def test_what_is_sent_on_commit_waits_after_the_commit(
+def test_a_task_sent_on_commit_is_pending_after_the_commit(
     wheel: VirtualWheel, rename: Any, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
@@ -51,5 +51,5 @@ def test_what_is_sent_on_commit_waits_after_the_commit(
 
 def test_the_projects_wheel_shows_what_the_test_sent(wheel: VirtualWheel, rename: Any) -> None:
     result = rename.apply_async((1, "x"), countdown=60)
-    assert wheel.is_waiting(result)
+    assert wheel.is_pending(result)
     assert [one.task_id for one in project_wheel.pending().items] == [result.id]

@@ -3,19 +3,19 @@
 ::
 
     wheel    TimingWheel against heapq and kombu's Timer, a process each
-    kombu    kombu's own consume and publish: the yardstick of the next
+    kombu    kombu's own consume and publish, the yardstick of spine
     spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending
-    lanes    what lanes cost that were once opened and are empty
-    many     schedule_many against a loop of apply_async, and lateness while such a load is taken in
+    lanes    the cost of lanes that were opened once and are empty
+    many     schedule_many against a loop of apply_async, and lateness while such a load is ingested
 
     __main__ ─► wheel
              └► spine ─► kombu                    on the same Redis server, in the same run
-                      ├► letters                  the load, serialised beforehand: making it is never timed
+                      ├► letters                  the load, serialised beforehand: its making is never timed
                       └► scheduler (a process)    the real Runner with its threads, on a clock that can be moved
              └► lanes ─► letters                  an engine for each number of lanes, round by round
              └► many ─► scheduler, loader         processes, beside what is looked at
     against  ─► __main__ of two checkouts, in turns
 
 Servers and files are their own, in a folder that goes when the run ends. Figure, table, progress bar and the engine's
-rig are the product's (``celery_wheel.bench``); of the tests only the servers and DuckDB's answers are used.
+rig are the product's (``celery_wheel.operations.bench``); of the tests only ``tests.kit`` is used.
 """

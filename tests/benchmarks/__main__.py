@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from celery_wheel.bench.figure import Figure
 from celery_wheel.cli.bench import print_figures
+from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import analytics, complete, lanes, load, machine, many, purgatory, rabbit, reading, spine, wheel
 
 Bench = Callable[[Path, int], Iterator[Figure]]

@@ -1,6 +1,6 @@
 """``python -m tests.benchmarks.against CHECKOUT [names…] [--rows N]``: this checkout's figures beside another's.
 
-Both are measured in turns, three times each, by their own code; a value is the median of the three.
+Each checkout is measured three times by its own code, in turns; a value is the median of the three.
 """
 
 import json
@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from celery_wheel.bench.figure import Figure
 from celery_wheel.cli.bench import print_figures
+from celery_wheel.operations.bench.figure import Figure
 
 
 def measure(checkout: Path, arguments: list[str]) -> list[dict]:

@@ -8,8 +8,8 @@
     forecast   due by minute, and herds
     tune       16 shapes of a wheel, and how many leave in one tick of each of 4
 
-Each question is first put to both and the answers compared, so that what is timed then is warm. The log is made anew,
-out of hashes (``tests.duck``).
+The bench puts each question to both once and compares the answers, so that the timed runs are warm. The log is made
+anew, out of hashes (``tests.kit.duck``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.pipeline.geometry import Shape
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.pipeline.cost_model import WheelShape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
 from celery_wheel.pipeline.session import session
-from tests import agreement, duck
+from tests.kit import agreement, duck
 
 LIMITS = {"queue_1": 300, "*": 1_000}
 TICKS = (1, 10, 100, 1_000)
-SHAPES = [Shape(tick, size) for tick in TICKS for size in (16, 64, 256, 512)]
+SHAPES = [WheelShape(tick, size) for tick in TICKS for size in (16, 64, 256, 512)]
 FROM_S = duck.START_MS // 1_000
 HERD = 100
 
@@ -105,7 +105,8 @@ def _tune(log: DataFrame, path: str) -> Question:
         agreement.bursts(pairs, TICKS, path)
 
     def ours() -> Any:
-        return tune.geometry(pairs, SHAPES, tune.longest_ms(pairs)).collect(), tune.bursts(pairs, TICKS).collect()
+        costs = tune.total_costs(pairs, SHAPES, tune.longest_delay_ms(pairs))
+        return costs.collect(), tune.bursts(pairs, TICKS).collect()
 
     longest = f"select max(epoch_ms(eta) - epoch_ms(created)) from {duck.source(path)}"
 

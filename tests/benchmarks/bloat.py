@@ -7,10 +7,10 @@
        they came into them; as many settled rows are history: about ``--keep`` are in the store at any time
 
 Every ``--every`` rows a line is printed: live and dead rows, sizes of tables and of their indexes; at the end, each
-table by itself, and how often it was vacuumed. Sizes that no longer grow after the first ``--keep`` rows and the first
-nap of autovacuum are what is hoped for.
+table by itself, and how often it was vacuumed. Healthy tables
+no longer grow after the first ``--keep`` rows and the first run of autovacuum.
 
-``--defaults`` takes back the storage parameters that the store sets. ``--horizon`` keeps a transaction open elsewhere
+``--defaults`` resets the storage parameters that the store sets. ``--horizon`` keeps a transaction open elsewhere
 for the whole run, as a forgotten psql or a long report does: no dead row may be removed then.
 """
 
@@ -27,9 +27,9 @@ import psycopg
 
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, Position
-from celery_wheel.store.postgresql.tables import PARAMETERS
+from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
 from tests.benchmarks.filler import LEASE_MS, NOW, Filler
-from tests.postgres import PostgresServer
+from tests.kit.servers.postgres import PostgresServer
 
 #: Bytes of a message: as the other benchmarks have it, 600 of body and 620 beside it.
 PARTS: dict[str, Any] = {"body": b"b" * 600, "headers": b"h" * 310, "properties": b"p" * 310}
@@ -41,7 +41,7 @@ SIZES = """
 
 NO_LIMIT = 2**62
 
-#: Those of which each sample shows all.
+#: Tables whose every figure is in each sample.
 SHOWN = ("wheel_timer", "wheel_payload")
 _OF_EACH = ("live", "dead", "MB", "index MB")
 COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what in _OF_EACH), "rest MB")

@@ -1,4 +1,4 @@
-"""A scheduler process as the bench holds it: started, asked, waited for, stopped or killed."""
+"""A scheduler process of a bench: start, request, wait, stop, kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.servers import PATIENCE_S
+from tests.kit.patience import PATIENCE_S
 
 #: Nothing that is waited for takes this long, however slow the machine; a bench that hangs should say so.
 STALLED_S = 120.0
@@ -20,7 +20,7 @@ DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "st
 
 
 class Status(NamedTuple):
-    """What the process says of itself."""
+    """One status line of the process."""
 
     held: int
     now_ms: int
@@ -55,7 +55,7 @@ class Child:
         return self._ask({"do": "move", "ms": ms})
 
     def until(self, count: str, goal: int, seen: Callable[[Status], None] = lambda _: None) -> Status:
-        """Wait until one of its counts has reached a goal; ``seen`` is told twice a second how far it is."""
+        """Wait until one of its counts has reached a goal; ``seen`` reports progress twice a second."""
         self._say({"do": "until", "count": count, "is": goal})
         before, moved_at = self._hear(), time.monotonic()
         now = before

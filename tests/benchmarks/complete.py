@@ -1,13 +1,13 @@
-"""Completion across processes: many tasks wait, each for a key of its own, and other processes complete them.
+"""Completion across processes: each of many tasks watches a key of its own, and other processes complete the keys.
 
 ::
 
     rows sent, due in days, each with a key          not timed
-    app.wheel.complete(GROUP keys), again and again  completions/s, by the clock on the wall of who asks
-    app.wheel.complete(one key), a few hundred       how long the verdict on one takes
+    app.wheel.complete(GROUP keys), repeatedly       completions/s, by the caller's wall clock
+    app.wheel.complete(one key), a few hundred       how long one result takes
 
 On SQLite on a disk with fsync, and on PostgreSQL with fsync. The scheduler is a process of its own, as is the broker.
-All must be completed, each once, or the bench ends with an error.
+The bench ends with an error unless each task is completed exactly once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.cli.output import Bar, progress
+from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
 from tests.benchmarks.parts import make_app
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 GROUP = 5_000
 SINGLE = 300
@@ -63,7 +63,7 @@ def _send(app: Any, count: int) -> None:
             app.send_task("shop.orders.tasks.cancel_unless_paid", (n,), producer=producer, **options)
 
 
-def _complete(app: Any, rows: int, bar: Bar) -> float:
+def _complete(app: Any, rows: int, bar: ProgressBar) -> float:
     """Seconds that it took."""
     began, done = time.perf_counter(), 0
     for start in range(0, rows, GROUP):

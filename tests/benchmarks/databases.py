@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.postgres import PostgresServer, postgres_binaries
+from tests.kit.servers.postgres import PostgresServer, postgres_binaries
 
 Make = Callable[[], str]
 

@@ -1,4 +1,4 @@
-"""Stands in for the workers: empties their queues over a connection of its own, and counts what was in them."""
+"""Stands in for the workers: empties their queues over a connection of its own and counts the messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from types import TracebackType
 
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 EVERY_S = 0.25
 

@@ -1,4 +1,4 @@
-"""Fills a store past the engine, as the holder of a shard: rows, what is set aside, and settlements."""
+"""Fills a store past the engine, as the holder of a shard: pending rows, rejected rows and settlements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from celery_wheel.store.model import (
     HOUR_MS,
     ORIGIN,
-    REST,
     SHARD_BITS,
+    STOPPED,
     Batch,
     Change,
     LaneState,
@@ -53,7 +53,7 @@ class Filler:
 
     def set_aside(self, rows: Sequence[NewRow], kind: str, at_ms: int) -> None:
         """Rows that were accepted, and now are cancelled or rejected."""
-        moves = [Move(row.id, REST, at_ms, self._seq()) for row in rows]
+        moves = [Move(row.id, STOPPED, at_ms, self._seq()) for row in rows]
         outcomes = [Outcome(self._seq(), row.id, kind, "asked for", "somebody", at_ms) for row in rows]
         self._apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 

@@ -1,4 +1,4 @@
-"""kombu's own consume and publish, as a worker and a producer do it: the yardstick of ingest and dispatch.
+"""kombu's own consume and publish, as a worker and a producer use them: the yardstick of ingest and dispatch.
 
 ::
 
@@ -19,9 +19,9 @@ from typing import Any
 import redis
 from kombu import Connection, Consumer, Queue
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Pace, pace
-from celery_wheel.cli.output import progress
+from celery_wheel.console.output import progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import Pace, pace
 from tests.benchmarks.letters import Letter
 
 QUEUE = "bench.kombu"

@@ -1,11 +1,11 @@
-"""What lanes cost that were once opened and are empty: CPU of an idle dispatch round, and of a dispatched row.
+"""The cost of lanes that were opened once and are empty: CPU of an idle dispatch round, and of a dispatched row.
 
 ::
 
-    N queues, limited to a task a minute, two tasks each    the first leaves, the second waits in a lane of its own
-    a minute later                                          all have left: N empty lanes
+    N queues, limited to a task a minute, two tasks each    one is dispatched, one is pending in a lane of its own
+    a minute later                                          all are dispatched: N empty lanes
     idle round     Engine.dispatch, and nothing is due
-    row            tasks of a queue without a limit: load, dispatch, settle until they have left
+    row            tasks of a queue without a limit: load, dispatch, settle until all are dispatched
 
 An engine for each N on one real Redis, with SQLite that leaves fsync to the system; in turns, of each its best. The
 yardstick is the smallest N of the same run. Only an engine's rounds and the settings are used.
@@ -21,14 +21,14 @@ from typing import Any
 
 import redis
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Rig, finish, rig
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.cli.output import Bar, progress
 from celery_wheel.conf import Conf
+from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import BenchRig, finish, rig
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 LANES = (2, 200, 2_000)
 ROWS = 1_000
@@ -41,7 +41,7 @@ LIMITED, UNLIMITED = b"bench.limited.%05d", "bench.unlimited"
 class Site:
     """An engine with so many empty lanes."""
 
-    def __init__(self, driven: Rig, app: Any, clock: MovedClock, client: redis.Redis) -> None:
+    def __init__(self, driven: BenchRig, app: Any, clock: MovedClock, client: redis.Redis) -> None:
         self._rig, self._clock, self._client = driven, clock, client
         self._wheel_queue = wheel_queue_name(Conf(app).namespace, 0)
         self._limited, self._unlimited = (
@@ -50,7 +50,7 @@ class Site:
 
     def open_lanes(self, count: int) -> None:
         engine = self._rig.engine
-        self._rig.take()
+        self._rig.acquire()
         messages = list(self._limited.write([self._due_ms()] * 2 * count, self._clock.now_ms()))
         self._accept([raw.replace(LIMITED % 0, LIMITED % (n % count)) for n, raw in enumerate(messages)])
         self._dispatch(count)
@@ -109,7 +109,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 @contextmanager
-def _site(server: RedisServer, folder: Path, count: int, bar: Bar) -> Iterator[Site]:
+def _site(server: RedisServer, folder: Path, count: int, bar: ProgressBar) -> Iterator[Site]:
     bar(0, doing=f"{count:,} lanes")
     queues = [(LIMITED % number).decode() for number in range(count)]
     app = make_app(

@@ -23,7 +23,7 @@ import redis
 
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.conf import Conf
-from celery_wheel.ids import uuid7
+from celery_wheel.values.ids import uuid7
 
 WHEEL_QUEUE = wheel_queue_name("wheel", 0)
 BODY_BYTES = 600
@@ -81,7 +81,7 @@ class Letters:
 
 
 def _letter(app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
-    """What the app itself leaves in the wheel queue."""
+    """Return the message that the app itself sends to the wheel queue."""
     eta = datetime.now(UTC) + timedelta(days=1)
     filler = "x" * (BODY_BYTES - len(_body("")))
     app.send_task(task, (filler,), eta=eta, queue=queue)

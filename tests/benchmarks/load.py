@@ -5,7 +5,7 @@
     apply_async     a real Redis, one call after the other                                     the yardstick
     schedule_many   the same tasks into SQLite, and PostgreSQL, fsync on                       one process
     Spark           the same from a DataFrame with a key column, local[2], until it is committed
-    intake          a scheduler takes in what the load has left: rows with their three indexes
+    intake          a scheduler ingests the load: rows with their three indexes
 
 Spark is warm: what its first use in a process costs is a figure of its own.
 """
@@ -18,14 +18,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Pace
-from celery_wheel.cli.output import Bar, progress
+from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import Pace
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
 from tests.benchmarks.many import YARDSTICK, _load, _loop
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 TURNS = 3
 TARGETS = {"SQLite": 60_000, "PostgreSQL": 150_000}
@@ -46,7 +46,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _figures(
-    server: RedisServer, urls: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: Bar
+    server: RedisServer, urls: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: ProgressBar
 ) -> Iterator[Figure]:
     """In turns, so that what else this machine does meets all alike; of each its best. ``others``: of the plain way."""
     from celery_wheel.pipeline.session import session
@@ -110,12 +110,12 @@ def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None
     frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
 
 
-def _intake(server: RedisServer, urls: dict[str, str], bar: Bar) -> Iterator[Figure]:
-    """Of one load: the others have the same keys, and what is known is not taken in again."""
+def _intake(server: RedisServer, urls: dict[str, str], bar: ProgressBar) -> Iterator[Figure]:
+    """Measure the intake of one load: the other loads have the same keys, and the store ignores known keys."""
     for number, (name, url) in enumerate(urls.items()):
         bar(0, doing=f"intake, {name}")
         store = open_store(url, create=False)
-        oldest = min(one.rows for one in store.loads.listed() if one.rows > WARM)
+        oldest = min(one.rows for one in store.loads.latest() if one.rows > WARM)
         store.close()
         server.client().flushall()  # a broker keeps the offset of one store
         with Child({"broker": server.url, "store": url, "ahead_ms": 0}) as child:

@@ -1,4 +1,4 @@
-"""A bulk load as a process of its own, so that it takes no interpreter from those who are looked at. Run by ``many``.
+"""A bulk load as a process of its own, apart from the measured scheduler. ``many`` runs it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the figures depend on beside the code: said with them, since a ratio travels and an absolute value does not."""
+"""The machine and versions that figures depend on, printed with them: a ratio travels, an absolute value does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.servers import redis_binaries
+from tests.kit.servers.redis import redis_binaries
 
 
 def facts(folder: Path) -> dict[str, str]:

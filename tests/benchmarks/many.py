@@ -1,12 +1,12 @@
-"""``schedule_many`` against a loop of ``apply_async``, and what such a load does to the scheduler beside it.
+"""``schedule_many`` against a loop of ``apply_async``, and the effect of such a load on the scheduler beside it.
 
 ::
 
     apply_async    a real Redis, one call after the other                                 the yardstick
     load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
-    drain          a scheduler takes in what the load has left
+    drain          a scheduler ingests the load
     lateness       probes through the wheel queue, due 200 ms later: how late they arrive in their worker's queue,
-                   while nothing else happens, and while a process loads and the scheduler takes in
+                   on an idle scheduler, and while a process loads and the scheduler ingests
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Pace, pace
-from celery_wheel.cli.output import Bar, progress
+from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import Pace, pace
 from celery_wheel.store import open_store
 from tests.benchmarks import loader
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 TARGET_RATIO = 20
 TURNS = 3
@@ -54,7 +54,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         yield from _beside(server, urls["SQLite"], count, lambda done: bar(0, done=TURNS + done))
 
 
-def _figures(broker: str, urls: dict[str, str], count: int, bar: Bar) -> Iterator[Figure]:
+def _figures(broker: str, urls: dict[str, str], count: int, bar: ProgressBar) -> Iterator[Figure]:
     """In turns, so that what else this machine does meets all alike; of each its best."""
     loops: list[Pace] = []
     loads: dict[str, list[Pace]] = {name: [] for name in [*urls, SIGNATURES]}
@@ -108,7 +108,7 @@ def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -
 
 
 def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float], None]) -> Iterator[Figure]:
-    """What the scheduler makes of it; what was loaded before waits in the inbox."""
+    """Measure the scheduler: earlier loads are still in the inbox."""
     waiting = 2 * (count // TURNS) * TURNS
     with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
         child.until("held", 1)

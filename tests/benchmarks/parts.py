@@ -1,4 +1,4 @@
-"""What benches and the processes beside them are set up with: an app, and a clock that can be moved.
+"""Parts of benches and of the processes beside them: an app, and a clock that can be moved.
 
 It imports no test server: the scheduler's memory and its start are measured.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from celery_wheel import Celery
 from celery_wheel.timing import SystemClock
 
-#: Limits of an engine whose clock is moved: the watch that would call it wrong is told not to.
+#: Limits of an engine whose clock is moved: the watch that would dispute it never does.
 NO_WATCH: dict[str, Any] = {"max_clock_skew_ms": 10**15}
 
 

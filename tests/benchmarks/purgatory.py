@@ -1,4 +1,4 @@
-"""The purgatory: what waits for an event or for its time-out, and how fast it completes, by whichever comes first.
+"""The purgatory: how fast operations complete, by their event or by their time-out, whichever comes first.
 
 ::
 
@@ -8,9 +8,9 @@
     force        completed from outside; the entries are left to the purge
     expire       nothing happens to any; the clock is moved on, and the reaper's thread completes them all
 
-In a process of its own, so that its memory is its own. The rates are by the clock on the wall and not by CPU time:
-threads that wait for one another are what is looked for. Every operation is counted as its hook runs, and a round ends
-with an error unless each has run once and nothing is left in the lists but what the bound allows.
+In a process of its own, so that its memory is its own. The rates are by wall clock and not by CPU time,
+because threads that wait for one another are the cost in question. Every operation is counted as its hook runs, and a
+round ends with an error unless each has run once and nothing is left in the lists but what the bound allows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.cli.output import progress
+from celery_wheel.console.output import progress
+from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
 
 SEED = 7

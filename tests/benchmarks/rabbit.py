@@ -18,17 +18,17 @@ from typing import Any
 
 from kombu.utils import json
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Pace, pace
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.broker.reader import Reader
-from celery_wheel.cli.output import progress
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.console.output import progress
 from celery_wheel.engine.port import Chunk, Confirmed
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import Pace, pace
 from celery_wheel.store.model import ORIGIN, Message, Row
 from tests.benchmarks.letters import BODY_BYTES
 from tests.benchmarks.parts import make_app
-from tests.rabbit import RabbitServer
-from tests.servers import wait_until
+from tests.kit.patience import wait_until
+from tests.kit.servers.rabbit import RabbitServer
 
 CHUNK = 1_000
 #: A window's rate is that of so many, at least; one by one is slower by so much.
@@ -42,7 +42,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
     count = max(MIN_COUNT, rows // 40)
     with RabbitServer(folder) as server, progress("rabbit", 4) as bar:
         app = make_app(server.fresh(), "sqlite:///")
-        edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=2**20))
+        edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=2**20))
         try:
             message = _example(app, edge)
             for done, kind in enumerate(("classic", "quorum")):

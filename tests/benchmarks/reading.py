@@ -1,8 +1,8 @@
-"""What people ask of a large store, in milliseconds: the pages of ``browse``, warm, the best of a few.
+"""Questions of people to a large store, in milliseconds: the pages of ``browse``, warm, the best of a few.
 
 ::
 
-    fill    N pending at random due times of 30 days; N / 2 that left, in N / 100 settlements; N / 200 set aside
+    fill    N pending at random due times of 30 days; N / 2 dispatched, in N / 100 settlements; N / 200 rejected
             100 tasks, 20 queues, an hour of each in the tally       one task in three is ``FREQUENT``, ten are ``RARE``
     ask     each question of ``QUESTIONS`` a few times; then the admin's pages through Django's test client
 
@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.cli.output import progress
-from celery_wheel.status import status_of
+from celery_wheel.console.output import progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.requests.status import status_of
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page
-from celery_wheel.store.sql import SqlStore
+from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 
 SHARDS = int(os.environ.get("BENCH_SHARDS", "1"))
@@ -168,7 +168,7 @@ PAGES = {
 
 def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
     """Through Django's test client, logged in; the site's own database is a small file."""
-    os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
     django.setup()

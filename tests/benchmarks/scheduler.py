@@ -8,8 +8,8 @@
         {"do": "until", "count": "accepted", "is": 9}   {…} {…}  twice a second, and when it is reached
         end of file                                     stop
 
-What runs is what ``celery beat -S wheel`` runs: the app's settings, ``Runner`` with its threads, all that beat
-imports. Only the clock is another one, and the watch that would call it wrong is told not to.
+The process runs the parts that ``celery beat -S wheel`` runs: the app's settings, ``Runner`` with its threads, all that
+beat imports. Only the clock differs, and the watch that would dispute it never does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import celery_wheel.beat
-from celery_wheel.bench.rig import rig
 from celery_wheel.conf import Conf
 from celery_wheel.engine.runner import Runner
+from celery_wheel.operations.bench.rig import rig
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its weight

@@ -27,16 +27,16 @@ from pathlib import Path
 
 import redis
 
-from celery_wheel.bench.figure import Figure
-from celery_wheel.bench.rig import Pace
-from celery_wheel.cli.output import progress
+from celery_wheel.console.output import progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.bench.rig import Pace
 from tests.benchmarks import kombu
 from tests.benchmarks.child import Child
 from tests.benchmarks.drain import Drain
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.scheduler import RETENTION_S
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 DAY_MS = 86_400_000
 PENDING_DAYS, DUE_DAYS = 30, 3
@@ -53,7 +53,7 @@ INGEST_PER_S, DISPATCH_PER_S, RSS_MB, RESTART_S = 10_000, 20_000, 300, 3
 
 @dataclass(frozen=True, slots=True)
 class Spent(Pace):
-    """What a piece of work took: wall time, and CPU time of the scheduler."""
+    """The cost of a piece of work: wall time, and CPU time of the scheduler."""
 
     waited_s: float = 0.0  #: the thread in question or Redis stood ready to run, and others had the cores
     forgotten: int = 0

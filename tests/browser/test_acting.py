@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from celery_wheel.store.sql import SqlStore
-from tests.browser.conftest import OPERATOR, Site, log_in
-from tests.servers import wait_until
+from celery_wheel.store.sql.store import SqlStore
+from tests.browser.conftest import OPERATOR, BrowsedSite, log_in
+from tests.kit.patience import wait_until
 
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
 
 
 @pytest.fixture
-def page(browser: Browser, site: Site) -> Iterator[Page]:
+def page(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
     context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
     log_in(page)
@@ -28,7 +28,9 @@ def narrow(page: Page) -> bool:
     return bool(page.locator("html").evaluate("one => one.scrollWidth") <= 360)
 
 
-def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, site: Site, store: SqlStore) -> None:
+def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
+    page: Page, site: BrowsedSite, store: SqlStore
+) -> None:
     ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n).id for n in range(4)]
 
     def states() -> list[str]:
@@ -45,7 +47,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     page.get_by_role("button", name="Cancel…").focus()
     page.keyboard.press("Enter")
     expect(page.locator("h1").last).to_have_text("Cancel 2 tasks?")
-    expect(page.locator("#wheel-chosen")).to_contain_text(ids[1])
+    expect(page.locator("#wheel-selected")).to_contain_text(ids[1])
     assert narrow(page)
     page.get_by_role("link", name="Change nothing").click()
     expect(page).to_have_url(re.compile(PENDING))
@@ -55,7 +57,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_label("Reason").fill("sent <b>twice</b>")
     page.keyboard.press("Enter")
-    expect(page.locator(".messagelist")).to_contain_text("2 are cancelled.")
+    expect(page.locator(".messagelist")).to_contain_text("2 tasks are cancelled.")
     assert states() == ["cancelled", "cancelled", "pending", "pending"]
     outcome = store.browse.find(ids[0])[0].outcomes[-1]
     assert (outcome.actor, outcome.reason) == (OPERATOR, "sent <b>twice</b>")
@@ -65,11 +67,11 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     page.get_by_role("button", name="Reschedule…").click()
     page.get_by_label("New time").fill("2040-01-15T09:00:30")
     page.get_by_role("button", name="Reschedule").click()
-    expect(page.locator(".messagelist")).to_contain_text("1 leaves at the new time.")
+    expect(page.locator(".messagelist")).to_contain_text("1 task is rescheduled.")
     expect(page.locator(".wheel-facts")).to_contain_text("2040-01-15 09:00:30.000")
     page.get_by_role("button", name="Run now…").click()
     page.get_by_role("button", name="Run now").click()
-    expect(page.locator(".messagelist")).to_contain_text("1 leaves now.")
+    expect(page.locator(".messagelist")).to_contain_text("1 task is dispatched now.")
     wait_until(lambda: states()[2] == "dispatched", "it leaves")
     assert narrow(page)
 
@@ -82,5 +84,5 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(page: Page, sit
     assert narrow(page)
     page.get_by_role("link", name="Resume…").click()
     page.get_by_role("button", name="Resume").click()
-    expect(page.locator(".messagelist")).to_contain_text("Resumed: queue celery; what has gathered leaves now.")
+    expect(page.locator(".messagelist")).to_contain_text("Resumed: queue celery. The backlog is dispatched now.")
     expect(page.locator("#wheel-live")).not_to_contain_text("Paused")

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.admin.left import LAST, RUN, hour, leave_forecast, leave_lateness
-from tests.browser.conftest import VIEWER, Site, log_in
+from tests.browser.conftest import VIEWER, BrowsedSite, log_in
+from tests.kit.job_results import LAST, RUN, hour, leave_forecast, leave_lateness
 
-#: Of a cell that has a colour: WCAG's contrast of its text, as the browser paints it.
+#: A coloured cell: WCAG's contrast of its text, as the browser paints it.
 CONTRAST = """cell => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (colour) => {
@@ -28,7 +28,7 @@ CONTRAST = """cell => {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def left(site: Site) -> None:
+def left(site: BrowsedSite) -> None:
     """Two days of twelve tasks, one of them with a name without an end; of a run a moment ago."""
     names = ["app.mail", "app." + "without_an_end_" * 20, *[f"app.other_{number}" for number in range(10)]]
     heats = (90, 900, 9_000, 59_000, 3_700_000)
@@ -67,7 +67,7 @@ def test_from_the_wheel_to_the_forecast_and_to_what_is_pending(page: Page) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_heat_has_a_colour_of_its_own_and_can_be_read_without_a_script(
-    browser: Browser, site: Site, scheme: str
+    browser: Browser, site: BrowsedSite, scheme: str
 ) -> None:
     context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
@@ -81,7 +81,7 @@ def test_every_heat_has_a_colour_of_its_own_and_can_be_read_without_a_script(
 
 
 @pytest.mark.parametrize("address", ["lateness/", "lateness/?task=app.mail", "forecast/"])
-def test_a_narrow_screen_has_no_need_to_scroll_sideways(browser: Browser, site: Site, address: str) -> None:
+def test_a_narrow_screen_has_no_need_to_scroll_sideways(browser: Browser, site: BrowsedSite, address: str) -> None:
     context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
     log_in(page, VIEWER)

@@ -7,16 +7,16 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from celery_wheel.store.sql import SqlStore
-from tests.browser.conftest import VIEWER, Site, log_in
-from tests.servers import wait_until
+from celery_wheel.store.sql.store import SqlStore
+from tests.browser.conftest import VIEWER, BrowsedSite, log_in
+from tests.kit.patience import patience, wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
 HOURS_S = 7_200
 
 
 @pytest.fixture(scope="module", autouse=True)
-def later(site: Site, store: SqlStore) -> None:
+def later(site: BrowsedSite, store: SqlStore) -> None:
     """40 tasks that are due in two hours."""
     for n in range(40):
         site.app.send_task("site.later", (n,), countdown=HOURS_S + n)
@@ -38,7 +38,7 @@ def refreshed(page: Page) -> int:
     return int(found[1])
 
 
-def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Site, store: SqlStore) -> None:
+def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: BrowsedSite, store: SqlStore) -> None:
     page.goto(WHEEL)
     for n in range(600):
         site.app.send_task("site.soon", (n,), countdown=8 + n / 60)
@@ -57,8 +57,11 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Si
     def levels() -> int:
         return sum(int(str(one.get_attribute("data-pending"))) for one in page.locator(".wheel-level").all())
 
-    # What is due in two hours is beyond the window, in the store only.
-    wait_until(lambda: (levels(), page.locator("#wheel-beyond").text_content()) == (0, "40"), "the levels are empty")
+    # A task that is due in two hours is beyond the window, in the store only.
+    wait_until(
+        lambda: (levels(), page.locator("#wheel-beyond").get_attribute("data-count")) == (0, "40"),
+        "the levels are empty",
+    )
     assert page.locator("#wheel-lost").is_hidden()
     assert int(str(page.locator("#wheel-age").get_attribute("data-age"))) < 2_000
 
@@ -73,7 +76,7 @@ def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
     expect(page.locator(".wheel-facts")).to_contain_text("pending")
 
 
-def test_what_is_open_stays_open_when_the_page_is_fetched_anew(page: Page) -> None:
+def test_open_details_stay_open_when_the_page_is_fetched_anew(page: Page) -> None:
     page.goto(WHEEL)
     page.locator("#ahead summary").click()
     refreshed(page)
@@ -82,7 +85,7 @@ def test_what_is_open_stays_open_when_the_page_is_fetched_anew(page: Page) -> No
     assert page.locator("#ahead tbody tr").count() >= 1
 
 
-def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: Site) -> None:
+def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedSite) -> None:
     colours = set()
     for scheme in ("light", "dark"):
         context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
@@ -95,7 +98,7 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: Site) ->
     assert len(colours) == 2
 
 
-def test_without_a_script_the_page_is_whole(browser: Browser, site: Site) -> None:
+def test_without_a_script_the_page_is_whole(browser: Browser, site: BrowsedSite) -> None:
     context = browser.new_context(base_url=site.url, java_script_enabled=False)
     page = context.new_page()
     log_in(page, VIEWER)
@@ -104,16 +107,16 @@ def test_without_a_script_the_page_is_whole(browser: Browser, site: Site) -> Non
     context.close()
 
 
-def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site: Site) -> None:
+def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site: BrowsedSite) -> None:
     page.goto(WHEEL)
-    site.kill("beat")
-    expect(page.locator("#wheel-live .errornote")).to_contain_text("last heard of", timeout=15_000)
-    site.start_beat()
-    expect(page.locator("#wheel-live .errornote")).to_have_count(0, timeout=20_000)
-    site.kill("web")
-    expect(page.locator("#wheel-lost")).to_be_visible(timeout=15_000)
-    site.start_web()
-    expect(page.locator("#wheel-lost")).to_be_hidden(timeout=30_000)
+    site["beat"].kill()
+    expect(page.locator("#wheel-live .errornote")).to_contain_text("last sign of life", timeout=patience(15_000))
+    site.beat()
+    expect(page.locator("#wheel-live .errornote")).to_have_count(0, timeout=patience(20_000))
+    site["web"].kill()
+    expect(page.locator("#wheel-lost")).to_be_visible(timeout=patience(15_000))
+    site.web()
+    expect(page.locator("#wheel-lost")).to_be_hidden(timeout=patience(30_000))
 
 
 def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> None:
@@ -122,7 +125,7 @@ def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> N
     page.locator("#wheel-pace button").focus()
     page.keyboard.press("Tab")  # into the live part
     state = page.locator("#wheel-pace span")
-    expect(state).to_have_text("waits while the keyboard is in it")
+    expect(state).to_have_text("paused while the keyboard focus is inside")
     assert page.evaluate("document.getElementById('wheel-live').contains(document.activeElement)")
     page.keyboard.press("Shift+Tab")
     refreshed(page)

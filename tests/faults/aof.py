@@ -1,4 +1,4 @@
-"""What was ever put into a queue of a Redis, from the log that it keeps itself (appendonly, never rewritten).
+"""Every message that was ever pushed to a queue of a Redis, from its own log (appendonly, never rewritten).
 
 A worker that Redis is killed under may lose what it had just taken (kombu pops first and notes it down second); the log
 tells that from a task that was never published.
@@ -34,7 +34,7 @@ def published(folder: Path, queue: str) -> Counter[str]:
 
 
 def _commands(log: BinaryIO) -> Iterator[list[bytes]]:
-    """Of two words at least. A kill may have cut the last one short."""
+    """Yield commands of two words at least. A kill may have cut the last command short."""
     while (head := log.readline()).endswith(b"\r\n"):
         if not head.startswith(b"*"):
             continue

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.pipeline.results import Results
+from celery_wheel.results.reader import JobResults
 from tests.faults.judge import CLOCK_MS, Verdict
 
-#: What the job calls it, and what the judge does.
+#: The job's name of each kind, and the judge's.
 FIELDS = {
     "lost": "lost",
     "lost_by_worker": "worker_lost",
@@ -54,7 +54,7 @@ def audit(
         lines = ({"task_id": task_id} for task_id, count in published.items() for _ in range(count))
         arguments += ["--dispatched", _write(folder / "dispatched.jsonl", lines)]
     run(*arguments)
-    found = Results(folder / "verdict")
+    found = JobResults(folder / "verdict")
     assert not found.summary["rejects"], found.summary["rejects"]
     verdict = Verdict(found.summary["scheduled"], found.summary["ran"], late_ms=max(found.summary["latest_ms"] or 0, 0))
     for row in found.rows("findings", ["task_id", "finding"]):
@@ -64,12 +64,17 @@ def audit(
 
 def _scheduled(scheduled: Iterable[str], perhaps: Iterable[str]) -> Iterable[dict[str, Any]]:
     yield from ({"task_id": task_id} for task_id in scheduled)
-    yield from ({"task_id": task_id, "perhaps": True} for task_id in perhaps)
+    yield from ({"task_id": task_id, "in_doubt": True} for task_id in perhaps)
 
 
 def _executed(note: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: note[name] for name in ("eta_ms", "again", "redelivered", "delivery")}
-    return {"task_id": note["id"], "started_ms": note["ran_ms"], **kept}
+    return {
+        "task_id": note["id"],
+        "started_ms": note["ran_ms"],
+        "eta_ms": note["args"][0],
+        "wheel_redelivered": note["marked"],
+        **{name: note[name] for name in ("redelivered", "delivery")},
+    }
 
 
 def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> str:

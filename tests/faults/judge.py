@@ -1,4 +1,4 @@
-"""What was scheduled against what ran: lost, duplicated, early. The judge of the fault tests, on plain data."""
+"""Scheduled tasks against executions: lost, duplicated, early. The judge of the fault tests, on plain data."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def judge(
     verdict.strange = sorted(runs.keys() - known)
     for task_id, all_runs in runs.items():
         first_ms = min(run["ran_ms"] for run in all_runs)
-        if first_ms < all_runs[0]["eta_ms"] - CLOCK_MS:
+        if first_ms < all_runs[0]["args"][0] - CLOCK_MS:
             verdict.early.append(task_id)
-        verdict.late_ms = max(verdict.late_ms, first_ms - all_runs[0]["eta_ms"])
-        # What a worker lost and got again from its broker is the same message, not the wheel's doing.
+        verdict.late_ms = max(verdict.late_ms, first_ms - all_runs[0]["args"][0])
+        # A message that a worker lost and its broker delivered anew is one message, not the wheel's doing.
         messages = {run["delivery"]: run for run in all_runs if not run["redelivered"]}
         if len(messages) > 1:
-            marked = sum(run["again"] for run in messages.values()) >= len(messages) - 1
+            marked = sum(run["marked"] for run in messages.values()) >= len(messages) - 1
             (verdict.twice_marked if marked else verdict.twice_unmarked).append(task_id)
     return verdict

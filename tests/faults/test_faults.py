@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults import aof
-from tests.faults.site import Server, Site
-from tests.postgres import PostgresServer
-from tests.rabbit import RabbitServer
-from tests.servers import RedisServer
+from tests.faults.load import StackUnderLoad
+from tests.kit.servers import Server
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
 
 SEED = int(os.environ.get("WHEEL_FAULT_SEED", "7"))
 FAULTS = 6
@@ -34,11 +35,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with ExitStack() as stack:
+    with ExitStack() as servers:
         if request.param == "redis":
-            yield stack.enter_context(RedisServer(tmp_path / "redis", **aof.OPTIONS))
+            yield servers.enter_context(RedisServer(tmp_path / "redis", **aof.OPTIONS))
         else:
-            yield stack.enter_context(RabbitServer(tmp_path / "rabbitmq"))
+            yield servers.enter_context(RabbitServer(tmp_path / "rabbitmq"))
 
 
 @pytest.mark.timeout(240)
@@ -47,12 +48,12 @@ def test_nothing_is_lost_or_early_and_what_comes_twice_says_so(
 ) -> None:
     rng = random.Random(SEED)
     store_url, database = store
-    with Site(tmp_path, broker, store_url, rng) as site:
-        site.wait_for(20, 60)
+    with StackUnderLoad(tmp_path, broker, store_url, rng) as stack:
+        stack.wait_for_runs(20)
         faults: list[Callable[[], None]] = [
-            lambda: site.kill_scheduler("scheduler-a"),
-            lambda: site.kill_scheduler("scheduler-b"),
-            site.restart_broker,
+            lambda: stack.kill_scheduler("scheduler-a"),
+            lambda: stack.kill_scheduler("scheduler-b"),
+            stack.restart_broker,
         ]
         if database is not None:
             faults.append(database.restart)
@@ -60,14 +61,14 @@ def test_nothing_is_lost_or_early_and_what_comes_twice_says_so(
         rng.shuffle(order)
         for fault in order:
             fault()
-            ran = len(site.notes())
+            ran = len(stack.runs())
             more = rng.randrange(20, 150)
-            site.wait_for(ran + more, 60)
+            stack.wait_for_runs(ran + more)
         log = (lambda: aof.published(tmp_path / "redis", "celery")) if isinstance(broker, RedisServer) else None
-        verdict = site.settle(30, log)
+        verdict = stack.settle(30, log)
         print(f"seed {SEED}: {verdict}")
-        assert not verdict.lost, f"{verdict}\n{site.said()}"
+        assert not verdict.lost, f"{verdict}"
         assert not verdict.early, str(verdict)
         assert not verdict.strange, str(verdict)
-        assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}\n{site.said()}"
+        assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}"
         assert not verdict.published_twice, f"{verdict}: {verdict.published_twice[:3]}"

@@ -1,10 +1,23 @@
-"""``python -m tests.simulation SEED``: run one seed and print what happened in it."""
+"""``python -m tests.simulation SEED``: run one seed and print what happened in it.
+
+``python -m tests.simulation planted``: the first seed that shows each planted bug, for ``KNOWN`` in ``test_planted``.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 
+from tests.simulation import planted, planted_rabbit
+from tests.simulation.test_planted import violation_of
 from tests.simulation.world import World
 
-world = World(int(sys.argv[1])).run()
-print("\n".join(world.log))
+if sys.argv[1] == "planted":
+    logging.disable(logging.CRITICAL)
+    for plant in [*planted.PLANTED, *planted_rabbit.PLANTED]:
+        with plant() as broken:
+            first = next((seed for seed in range(1_500) if violation_of(broken, seed)), None)
+        print(f'    "{plant.__name__}": {first},')
+else:
+    world = World(int(sys.argv[1])).run()
+    print("\n".join(world.log))

@@ -1,15 +1,15 @@
-"""What users ask of the wheel in a simulated world, and whether the verdicts they get come true.
+"""Users who cancel and move tasks in a simulated world; the oracle: every result comes true.
 
 ::
 
-    ask      cancel or move of one to three tasks: some wait, some left, some were not sent yet, some never will be
-    collect  each answer as it comes
-    repent   a question that nobody has answered yet is withdrawn: if that was in time, nothing came of it
-    judge    done       cancelled: rests and was never pushed      moved: waits for the new time (``pushed`` sees it)
-                        of a task one cancel is told that it did it
-             already    cancelled as well, by another
-             too_late   was pushed, is about to be, or rests for another reason
-             unknown    had not been sent when it was asked; a cancelled one never leaves if it is sent later
+    ask      cancel or move one to three tasks: pending, published, not sent yet, or never sent
+    collect  each answer when it can be read
+    repent   withdraw a request without an answer: if the withdrawal was in time, the request has no effect
+    judge    done       cancelled: retired and never pushed      moved: pending until the new time (see ``pushed``)
+                        of several cancels of a task one is done
+             already    retired as well, by another cancel
+             too_late   was pushed, will be pushed, or is retired for another reason
+             unknown    was not sent before the request; a cancelled task is never pushed if it is sent later
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from celery_wheel.store.model import REST, Message
+from celery_wheel.store.model import STOPPED, Message
 from tests.simulation.model_store import ModelStore, ShardData
 
 
@@ -48,7 +48,7 @@ class Asking:
         self.rng = rng
         self.questions: dict[str, Question] = {}
         self.withdrawn: set[str] = set()  #: actors
-        self.moved: set[int] = set()  #: rows that somebody gave another time: they are in no order of arrival
+        self.moved: set[int] = set()  #: rows with a new due time: they are in no order of arrival
         self._store = store
         self._violation = violation
 
@@ -64,7 +64,7 @@ class Asking:
         asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": f"user {number}"}
         if kind == "move":
             asked["eta_ms"] = rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))
-        item = self._store.ask(0, kind, json.dumps(asked).encode())
+        item = self._store.put_command(0, kind, json.dumps(asked).encode())
         self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"}, item)
         return f"{kind} {', '.join(task_ids)}"
 
@@ -80,7 +80,7 @@ class Asking:
         for number, answer in data.answers.items():
             question = self.questions.get(number)  # others ask, too
             if question is not None and not question.verdicts:
-                question.verdicts = answer.verdicts
+                question.verdicts = answer.results
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
 
     @staticmethod
@@ -115,9 +115,9 @@ class Asking:
                 forgotten = stored is not None and stored.row.id in data.forgotten
                 if verdict == "unknown" and task_id in question.sent - excused and not forgotten:
                     raise self._violation(f"{task_id} had been sent, and {question} says that nobody knew it")
-                if verdict == "too_late" and stored is not None and not pushed and stored.row.lane != REST:
+                if verdict == "too_late" and stored is not None and not pushed and stored.row.lane != STOPPED:
                     raise self._violation(f"{task_id} was never pushed, and {question} says that it is too late")
                 if question.kind != "cancel" or verdict == "too_late" or stored is None or forgotten or loses:
                     continue
-                if pushed or stored.row.lane != REST:
+                if pushed or stored.row.lane != STOPPED:
                     raise self._violation(f"{task_id} left, and {question} says {verdict}")

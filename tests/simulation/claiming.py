@@ -1,18 +1,18 @@
-"""Keys in a simulated world: messages that watch some, messages of which one is to wait, and users who complete keys.
+"""Keys in a simulated world: messages that watch keys or have a unique key, and users who complete keys.
 
 ::
 
-    dress   a message gets keys that it watches, or a unique one, or both, or none
-    ask     complete of one or two keys, some of which nobody watches
-    step    when who claims a key is read, where every row stood; when it is decided on, which of them wait
-    look    after every step, at what a commit has brought; judged by what was so when it was decided
-              an answer    what watched the key and had been sent is completed, rests, left, or was handed over
-                           as many are done as say so of themselves, and nothing is completed twice
-              a row        it waits: of its unique key no other does       it was set aside: another one waits
-    judge   every question was answered
+    dress   a message gets keys that it watches, or a unique key, or both, or none
+    ask     complete one or two keys; some keys have no watchers
+    step    when the engine reads the claimants: note every row; when it reserves: note which rows are pending
+    look    after every step, judge the last commit by the state at its reservation
+              an answer    each task that watched the key and had been sent is completed, retired or published; the
+                           counts of the answer agree with the outcomes, and no task is completed twice
+              a row        accepted: no other task of its unique key is pending      retired: another task is pending
+    judge   every request was answered
 
-What was handed over and has not come to its queue yet is known to the holder alone: it is asked what it thinks. What
-comes back from there after it was decided, since its queue is full, was handed over all the same.
+Only the holder knows which rows it has handed to the broker and the broker has not confirmed: the oracle reads the
+holder's memory for that. A row that its queue refuses after the decision counts as handed over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.store.model import REJECT, REPLACE, REST, Message, Row
+from celery_wheel.store.model import REJECT, REPLACE, STOPPED, Message, Row
 from tests.simulation.model_store import ModelStore, ShardData, copy_of
 from tests.simulation.recalling import Recalling
 
@@ -75,12 +75,14 @@ class Claiming:
 
     def step(self, name: str, data: ShardData, state: ShardState) -> None:
         if name in ("watchers found", "claimants found"):
-            recalled = Recalling.recalled(data)  # which claim nothing any more
-            there = [one.row for one in data.rows.values() if one.row.lane != REST and one.row.id not in recalled]
+            recalled = Recalling.recalled(data)  # their claims have ended
+            there = [one.row for one in data.rows.values() if one.row.lane != STOPPED and one.row.id not in recalled]
             self._read[state.epoch] = [copy_of(row) for row in there]
         elif name == "reserved":
             read = self._read.pop(state.epoch, ())
-            self._waiting[state.epoch] = {row.id for row in read if not state.may_have_left(row.lane, row.position)}
+            now = [data.rows[row.id].row for row in read if row.id in data.rows]  # dispatch may have diverted them
+            rows = (*read, *now)
+            self._waiting[state.epoch] = {row.id for row in rows if not state.may_be_published(row.lane, row.position)}
 
     def look(self, data: ShardData, pushed: Collection[int]) -> None:
         answered, rows = self._open & data.answers.keys(), len(data.rows) + len(data.forgotten)
@@ -89,7 +91,7 @@ class Claiming:
         fresh = data.rows.keys() - self._seen
         self._seen |= fresh
         waited = self._waiting.get(data.epoch, set())
-        # What Redis lost may leave again, and claims nothing then: it had left once by its time.
+        # A row that Redis lost may be published again; its claims ended when it was first published.
         first = waited.difference(pushed)
         for number in sorted(answered):
             self._open.remove(number)
@@ -105,7 +107,7 @@ class Claiming:
 
     def _answered(self, data: ShardData, number: str, waited: set[int]) -> None:
         question = self._questions[number]
-        question.counts = counts = data.answers[number].verdicts
+        question.counts = counts = data.answers[number].results
         stored = data.envelopes.keys() | {one.message.envelope_id for one in data.forgotten.values()}
         missed = [
             one.task_id
@@ -148,8 +150,8 @@ class Claiming:
             for one in data.rows.values()
             if isinstance(one.message, Message) and one.message.unique == message.unique and one.row.id != row_id
         }
-        if row.lane != REST:
-            too_many = [id_ for id_, other in others.items() if id_ in claims and other.lane != REST]
+        if row.lane != STOPPED:
+            too_many = [id_ for id_, other in others.items() if id_ in claims and other.lane != STOPPED]
             if too_many:
                 raise self._violation(f"{message.task_id} and rows {too_many} wait, and there is to be one")
             return

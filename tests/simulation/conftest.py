@@ -1,4 +1,4 @@
-"""What all tests of the simulation need."""
+"""Fixtures of all simulation tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Errors are this test's daily bread; what matters is in a Violation."""
+    """Disable logging: simulated errors are frequent, and a Violation has the steps that led to it."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

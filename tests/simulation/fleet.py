@@ -1,8 +1,8 @@
-"""Several shards and several schedulers in one thread from one seed: they come, go, die, and share the shards.
+"""Several shards and several schedulers in one thread from one seed: schedulers start, stop, die, and share shards.
 
 Each shard has a model Redis of its own; all are in one model store. Every activity is the product's own: the engines'
-rounds, step by step, and ``Balance.once``. Judged: each message is pushed once, none is lost, none is early, and when
-nothing changes any more the shares are even and stay as they are.
+rounds, step by step, and ``Balance.once``. The oracle: each message is pushed once, none is lost, none is early, and
+when no scheduler starts or stops any more, the shares are even and stay as they are.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from celery_wheel.balance import Balance
-from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Round
+from celery_wheel.scheduler.rebalance import Balance
 from celery_wheel.store.model import Message, Row
 from celery_wheel.timing import ManualClock
 from tests.simulation.happenings import ACTIVITIES, START_MS, WEIGHTS, Violation
@@ -52,7 +52,7 @@ class Scheduler:
             self.step(shard, activity)
 
     def leave(self) -> None:
-        """As a process that is asked to stop."""
+        """Stop as a process does on a signal: finish every round, then release the shards."""
         for shard in range(len(self.engines)):
             for activity in ACTIVITIES:
                 while (shard, activity) in self.rounds:
@@ -79,7 +79,7 @@ class Fleet:
     def run(self) -> Fleet:
         for _ in range(1_200):
             self._happen()
-        for n in range(300):  # calm: nobody comes or goes
+        for n in range(300):  # calm: no scheduler starts or stops
             for scheduler in self.schedulers.values():
                 scheduler.balance.once()
                 self._all_of(scheduler)

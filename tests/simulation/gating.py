@@ -1,11 +1,11 @@
-"""Users who pause and resume in a simulated world, and whether what is paused stays.
+"""Users who pause and resume gates in a simulated world; the oracle: no row of a paused gate is pushed.
 
 ::
 
-    turn      pause or resume of a queue or of everything; at the end all is resumed
-    taken     the rows of a chunk that a holder has taken; it may be on its way for long
+    turn      pause or resume a queue or everything; at the end every gate is resumed
+    taken     the rows of a chunk that a holder has taken; publishing it may take long
     collect   a pause counts from the step in which its answer can be read
-    pushed    nothing that was taken after that is pushed
+    pushed    no row that was taken after that step is pushed
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Gating:
             self._collect(data)
 
     def _take(self, row_id: int, chunk: InFlight) -> None:
-        """What is sent again, by this holder or the next one, since it may have arrived, is on its way since then."""
+        """Note when a row was taken; a chunk in doubt that is published again counts from its first try."""
         sent_anew = row_id in self.left and self.taken[row_id][0] is not chunk and not chunk.redelivered
         if row_id not in self.taken or sent_anew:
             self.taken[row_id] = chunk, self.step

@@ -1,8 +1,8 @@
-"""A whole installation in one thread from one seed, and what happens to it: nothing here judges.
+"""A whole installation in one thread from one seed, and the events that happen to it; ``world`` has the oracles.
 
 Each scheduler's activities are the product's own generators; the world advances one of them by one step at a
 time, and between any two steps may crash a scheduler, freeze it past its lease, lose an answer, step its clock,
-duplicate a message, cancel a task, or make Redis forget its last writes. ``world`` watches it and judges.
+duplicate a message, cancel a task, or make Redis forget its last writes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import Cancelled, Message, Position, Row, Unreadable
+from celery_wheel.store.model import Message, Position, Row, TaskRow, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
@@ -33,7 +33,7 @@ from tests.simulation.recalling import Recalling
 START_MS = 1_700_000_000_000
 ACTIVITIES = ("tend", "ingest", "prefetch", "dispatch", "settle", "announce", "keep_house")
 WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
-#: Steps that say nothing to a reader of the log.
+#: Steps that the log leaves out.
 DULL = {
     Round.IDLE,
     Round.BUSY,
@@ -81,16 +81,18 @@ class Scheduler:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
-        state = self.engine.state
+        state, data = self.engine.state, self.world.disk.shard(0)
         step = next(round_, None)
         if step == "clock compared":
             self._count_clock()
-        self.world.gating.stepped(step, state.lanes if state else (), self.world.disk.shard(0))
+        self.world.gating.stepped(step, state.lanes if state else (), data)
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
             self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
-        data, state = self.world.disk.shard(0), self.engine.state
+        state = self.engine.state
+        if step == "prefetched" and state is not None and any(r.seq > state.seq for r in state.window.rows.values()):
+            raise self.world._violation(f"{self.name} has a row of a later epoch in memory")
         if activity == "ingest" and state is not None and isinstance(step, str):
             self.world.claiming.step(step, data, state)
         self.world.claiming.look(data, self.world.pushes)
@@ -145,33 +147,34 @@ class Happenings(ABC):
         self.refused: set[int] = set()
         self.executed: set[int] = set()
         self.told: Counter[int] = Counter()  #: rows that were announced as cancelled
+        self.wrongly_told: set[int] = set()
         self.last: dict[int, Position] = {}
         self.fair = self.quiet = False
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.gating = Gating(rng, ModelStore(self.disk), self._violation)
-        self.gates = rng.random() < 0.3  #: whether somebody pauses and resumes
+        self.gates = rng.random() < 0.3  #: whether users pause and resume
         self.disk.loads = self.loads_class()
         self.loading = Loading(random.Random(~seed), self.disk, self._violation)
-        self.load_rng = random.Random(seed + 1_000_003)  # its own: what else happens does not depend on it
+        self.load_rng = random.Random(seed + 1_000_003)  # an own source: other events do not depend on it
         self.clock_rng = random.Random(seed + 2_000_003)  # likewise
-        self.bulk = self.load_rng.random() < 0.3  #: whether somebody loads
+        self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
-        self.recalls = rng.random() < 0.25  #: whether somebody lets tasks leave once more
+        self.recalls = rng.random() < 0.25  #: whether users requeue and replay
         self.schedulers = [Scheduler(self, "a"), Scheduler(self, "b")]
 
-    # -- who judges --------------------------------------------------------------------------------
+    # -- oracles --------------------------------------------------------------------------------
 
     @abstractmethod
-    def tell(self, rows: Sequence[Cancelled]) -> set[int]:
-        """A scheduler announces what was cancelled."""
+    def tell(self, rows: Sequence[TaskRow]) -> set[int]:
+        """Judge the announcement of cancelled rows; return the ids that were announced."""
 
     @abstractmethod
     def pushed(self, row: Row, now_ms: int) -> None:
-        """A broker has put it into its queue."""
+        """Judge a row that a broker has put into its queue."""
 
     @abstractmethod
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
-        """They are gone from the wheel queue."""
+        """Judge messages that were removed from the wheel queue."""
 
     # -- the broker --------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Happenings(ABC):
         self.server.wrote()
 
     def spoil(self, mend: bool = False) -> None:
-        """A queue that takes nothing from now on, or does so again."""
+        """Make a queue unusable, or usable again."""
         self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
 
     def takes_nothing(self, row: Row) -> bool:
@@ -337,14 +340,14 @@ class Happenings(ABC):
         self.log.append(f"redis: lost writes, {len(gone)} messages with them")
 
     def _step_clock(self, scheduler: Scheduler) -> None:
-        """Or set right, by its time service."""
+        """Step the clock of a scheduler, or set it right, as its time service does."""
         right_ms = self.clock_ms - scheduler.clock.now_ms()
         ms = self.rng.choice((-3_000, -300, -60, 60, 300, 3_000, 100_000, right_ms, right_ms))
         scheduler.clock.step(ms)
         self.log.append(f"{scheduler.name}: clock stepped by {ms}")
 
     def wrong_ms(self) -> int:
-        """By how much the clock of a scheduler that starts is wrong: behind, for what is ahead is early by that."""
+        """Return the error of a starting scheduler's clock: never ahead, since tasks would then be early by that."""
         return self.clock_rng.choice((0, 0, -60, -3_000, -60_000)) if self.clock_steps else 0
 
     # -- faults --------------------------------------------------------------------------------------

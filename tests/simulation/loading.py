@@ -1,14 +1,14 @@
-"""Bulk loads into a simulated world: by jobs whose tasks fail, are tried twice, come back from the dead, are aborted.
+"""Bulk loads into a simulated world: by jobs whose tasks fail, run twice, continue after they were fenced, or abort.
 
 ::
 
-    turn     the job at work goes on by one transaction: begin, claim, put, commit or abort; or its driver dies, and the
-             same job is begun again later. Attempts that were given up go on as well, whenever they like
-    judge    committed   all of its messages came into the store           once, as everywhere
-             otherwise   none of them did, unless another load has it too
-             aborted     nothing of it is left
+    turn     the current job runs its next transaction: begin, claim, put, commit or abort; or its driver dies, and the
+             same job begins again later. Abandoned attempts go on at any time, too
+    judge    committed   all messages of the load are in the store         once, as everywhere
+             otherwise   none of them is, unless another load has it too
+             aborted     no chunk of the load remains
 
-Some of a load's messages are another's as well: the same job under another name.
+Two loads share some messages: the same job under another name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from celery_wheel.errors import LoadOver
+from celery_wheel.errors import LoadEnded
+from celery_wheel.store.message_pack import WHOLE, pack
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, Message
-from celery_wheel.store.packed import WHOLE, pack
 from tests.simulation.model_store import Disk
 
 PARTS = 2
@@ -29,7 +29,7 @@ PARTS = 2
 
 @dataclass(slots=True)
 class Attempt:
-    """A task of a job: it writes its part, slice by slice, until somebody else has taken it over."""
+    """A task of a job: it writes its part, slice by slice, until another attempt has claimed the part."""
 
     part: int
     number: int
@@ -58,11 +58,11 @@ class Loading:
         self._given_up: list[Job] = []
 
     def decode(self, raw: bytes) -> Message:
-        """What stands for the raw message of an envelope."""
+        """Return the message whose envelope id stands for its raw bytes."""
         return copy.copy(self._messages[raw.decode()])
 
     def unknown(self) -> list[str]:
-        """Task ids that no scheduler has heard of for certain."""
+        """Return the ids of the tasks that no scheduler has accepted."""
         stored = self._disk.shard(0).envelopes
         return [one.task_id for id_, one in self._messages.items() if id_ not in stored]
 
@@ -75,7 +75,7 @@ class Loading:
             if self._job is None:
                 return self._begin(now_ms)
             return self._work(self._job)
-        except LoadOver as over:
+        except LoadEnded as over:
             self.counts["writers fenced"] += 1
             return f"load: {over}"
 
@@ -156,12 +156,12 @@ class Loading:
     # -- oracles -----------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Whatever was given up tries once more, and then no more."""
+        """Let every abandoned job try once more, then abort the current job."""
         for job in [*self._given_up, *([self._job] if self._job else [])]:
             for _ in range(2 * PARTS):
                 try:
                     self._go_on(job)
-                except LoadOver:
+                except LoadEnded:
                     self.counts["writers fenced"] += 1
         if self._job is not None:
             self._disk.loads.abort(self._job.name, self._job.run)
@@ -179,4 +179,4 @@ class Loading:
             if early := there & accepted - self.committed.keys():
                 raise self._violation(f"{name} is {load.state}, and {sorted(early)} came into the store")
             if load.state == ABORTED and any(load.parts.values()):
-                raise self._violation(f"{name} was aborted, and something of it is left")
+                raise self._violation(f"{name} was aborted, and chunks of it remain")

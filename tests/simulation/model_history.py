@@ -1,4 +1,4 @@
-"""What a model store keeps of a shard, and how its history is forgotten: as ``celery_wheel.store.history`` does."""
+"""A shard's data in a model store, and how its history is forgotten: as ``celery_wheel.store.sql.forget`` does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import takewhile
 
 from celery_wheel.store.model import (
     ORIGIN,
-    REST,
     SHARD_BITS,
+    STOPPED,
     Answer,
     Batch,
     Gate,
@@ -45,7 +45,7 @@ class ShardData:
     snapshot_at_ms: int | None = None
     rows: dict[int, StoredRow] = field(default_factory=dict)
     forgotten: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: a store has them no more
-    forgotten_outcomes: list[Outcome] = field(default_factory=list)  #: theirs
+    forgotten_outcomes: list[Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     envelopes: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[
 
 
 def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived: Mapping[int, int] | None) -> int:
-    """``archived``: of each shard up to which number an archive has everything; None where that is no matter."""
+    """``archived``: shard → number up to which an archive has every change; None where no archive is required."""
     gone = 0
     for batch in sorted(data.batches, key=lambda batch: batch.id):
         over = sum(batch.bytes for batch in data.batches) > max_bytes
@@ -85,7 +85,7 @@ def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived
         if len(free) < len(ids):
             break
         data.batches.remove(batch)
-    resting = ids_in(data, REST, ORIGIN, Position(before_ms, 0))
+    resting = ids_in(data, STOPPED, ORIGIN, Position(before_ms, 0))
     free = _free(data, resting, archived)[: max(0, limit - gone)]
     _remove(data, free)
     for number in data.closed - {batch.lane for batch in data.batches}:
@@ -96,13 +96,13 @@ def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived
 
 
 def _archived(data: ShardData, batch: Batch, archived: Mapping[int, int]) -> bool:
-    """Also whatever left later from the same positions."""
+    """Whether an archive has a batch, and every later batch of the same positions."""
     beyond = [one for one in data.batches if one.id > archived.get(one.id & (1 << SHARD_BITS) - 1, 0)]
     return batch not in beyond and all(one.from_ >= batch.to for one in beyond if one.lane == batch.lane)
 
 
 def _free(data: ShardData, ids: Sequence[int], archived: Mapping[int, int] | None) -> list[int]:
-    """Those that may go, up to the first that may not."""
+    """Return the rows that may be removed, up to the first that may not."""
     if archived is None:
         return list(ids)
     beyond = {one.timer_id for one in data.outcomes if one.id > archived.get(one.id & (1 << SHARD_BITS) - 1, 0)}

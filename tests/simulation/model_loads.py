@@ -1,4 +1,4 @@
-"""Bulk loads of a model store, as ``celery_wheel.store.loads`` has them: each call is one transaction.
+"""Bulk loads of a model store, as ``celery_wheel.store.sql.bulk_loads`` has them: each call is one transaction.
 
 ``fenced`` off is the writer that does not look whether its load is still open.
 """
@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.errors import LoadOver
-from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, LoadChunk
+from celery_wheel.errors import LoadEnded
+from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, BulkLoadChunk
 
 
 @dataclass
@@ -20,7 +20,7 @@ class ModelLoad:
     state: str = OPEN
     run: int = 1
     attempts: dict[int, int] = field(default_factory=dict)
-    parts: dict[int, dict[tuple[int, int], LoadChunk]] = field(default_factory=dict)
+    parts: dict[int, dict[tuple[int, int], BulkLoadChunk]] = field(default_factory=dict)
 
 
 class ModelLoads:
@@ -50,19 +50,19 @@ class ModelLoads:
         """``chunks``: of each shard; one message each."""
         load = self._open(name, run)
         if self.fenced and load.attempts.get(part) != attempt:
-            raise LoadOver(f"part {part} was taken over")
+            raise LoadEnded(f"part {part} was taken over")
         own = load.parts.setdefault(part, {})
         for place in [place for place in own if place[0] == number]:
             del own[place]
         for shard, payload in chunks.items():
-            own[number, shard] = LoadChunk(next(self._ids), 1, payload)
+            own[number, shard] = BulkLoadChunk(next(self._ids), 1, payload)
 
     def commit(self, name: str, run: int, attempts: Mapping[int, int]) -> None:
         load = self._open(name, run)
         for part in [part for part in load.parts if part not in attempts]:
             del load.parts[part]
         if any(load.attempts.get(part) != attempt for part, attempt in attempts.items()):
-            raise LoadOver(f"a part of {name} was taken over")
+            raise LoadEnded(f"a part of {name} was taken over")
         load.state = COMMITTED
 
     def abort(self, name: str, run: int) -> None:
@@ -74,18 +74,18 @@ class ModelLoads:
     def _open(self, name: str, run: int) -> ModelLoad:
         load = self.loads[name]
         if self.fenced and (load.state, load.run) != (OPEN, run):
-            raise LoadOver(f"{name} is {load.state} in run {load.run}, not {run}")
+            raise LoadEnded(f"{name} is {load.state} in run {load.run}, not {run}")
         return load
 
     # -- the holder ----------------------------------------------------------------------------------
 
-    def read(self, shard: int, max_rows: int) -> list[LoadChunk]:
+    def read(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
         committed = [load for load in self.loads.values() if load.state == COMMITTED]
         chunks = [chunk for load in committed for chunk in self._chunks(load, shard)]
         upto = list(itertools.accumulate(chunk.rows for chunk in chunks))
         return [chunk for n, chunk in enumerate(chunks) if n == 0 or upto[n] <= max_rows]
 
-    def _chunks(self, load: ModelLoad, shard: int) -> Sequence[LoadChunk]:
+    def _chunks(self, load: ModelLoad, shard: int) -> Sequence[BulkLoadChunk]:
         return sorted(one for part in load.parts.values() for (_, of), one in part.items() if of == shard)
 
     def take_in(self, ids: Collection[int]) -> None:

@@ -1,10 +1,12 @@
 """The broker edge of RabbitMQ as a model: a queue with acknowledgements, and confirms message by message.
 
-``RabbitServer`` is what a crash of schedulers leaves alone. ``ModelRabbit`` is one scheduler's connections: deliveries
-that it has not acknowledged go back to the head of the queue when it leaves, dies, or is thought dead (``cut_off``).
+``RabbitServer`` survives a crash of schedulers. ``ModelRabbit`` is one scheduler's connections: deliveries that it has
+not acknowledged go back to the head of the queue when it leaves, dies, or misses its heartbeats (``cut_off``).
 
-``dies`` is asked before each message of a chunk: True, and the connection is gone there. What was written until then
-is in its queue, and of it ``confirmed`` chooses what the client has heard of.
+The model calls ``dies`` before each message of a chunk; the connection ends there if it returns True. Messages written
+before that are in their queues, and ``confirmed`` chooses the messages whose confirm the client has received. It calls
+``lags`` for the next message of the wheel queue: if True, that message is still under way to the consumer, for at most
+MAX_LAG_MS after it was sent.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from celery_wheel.engine.delivery import TRANSIT_MS
 from celery_wheel.engine.port import Chunk, Confirmed, Peeked
-from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
-from celery_wheel.testing.memory_queue import is_head, peeked
+from celery_wheel.testing.memory_queue import is_head, peek_arrivals
 from tests.simulation.model_redis import no_fault
+
+#: Below ``delivery.TRANSIT_MS``, which the engine allows for.
+MAX_LAG_MS = TRANSIT_MS - 50
 
 
 @dataclass
@@ -35,7 +41,7 @@ class RabbitServer:
         return self.channels
 
     def close(self, channel: int | None) -> None:
-        """What the channel had not acknowledged goes back to where it was."""
+        """Requeue the deliveries that the channel has not acknowledged, at the head."""
         self.wheel[:0] = self.unacked.pop(channel, []) if channel is not None else []
 
 
@@ -49,6 +55,7 @@ class ModelRabbit:
         *,
         fault: Callable[[str], None] = no_fault,
         dies: Callable[[], bool] = lambda: False,
+        lags: Callable[[], bool] = lambda: False,
         confirmed: Callable[[list[int]], set[int]] = set,
         pushed: Callable[[Row, int, bool], None] = lambda row, now_ms, redelivered: None,
         refused: Callable[[int], None] = lambda row_id: None,
@@ -58,6 +65,7 @@ class ModelRabbit:
         self._now_ms = now_ms
         self.fault = fault
         self._dies = dies
+        self._lags = lags
         self._confirmed = confirmed
         self._pushed = pushed
         self._refused = refused
@@ -86,7 +94,7 @@ class ModelRabbit:
         self._channel = self._epoch = None
 
     def cut_off(self) -> None:
-        """The server has heard no heartbeat."""
+        """Close the connection at the server, which has received no heartbeat."""
         self.server.close(self._channel)
 
     # -- dispatch ------------------------------------------------------------------------------------
@@ -97,11 +105,11 @@ class ModelRabbit:
         written: list[int] = []
         for row in chunk.rows:
             if not may_send():
-                raise Interrupted("simulated, the shard was given up", self._confirmed(written))
+                raise PublishInterrupted("simulated, the shard was given up", self._confirmed(written))
             if self._dies():
                 if not written:
                     raise BrokerError("simulated, before the first message")
-                raise Interrupted("simulated, in a chunk", self._confirmed(written))
+                raise PublishInterrupted("simulated, in a chunk", self._confirmed(written))
             name = row.target
             if name in self.server.missing:
                 answer.failed[row.id] = "NO_ROUTE"
@@ -124,13 +132,17 @@ class ModelRabbit:
         if self._channel not in unacked:
             self._channel = self.server.open()
         held, room = unacked[self._channel], self.prefetch - len(unacked[self._channel])
-        if room > 0:
-            held += self.server.wheel[:room]
-            del self.server.wheel[:room]
-        found = peeked(held, max_count, max_bytes)
+        while room > 0 and self.server.wheel and not self._is_under_way(self.server.wheel[0]):
+            held.append(self.server.wheel.pop(0))
+            room -= 1
+        found = peek_arrivals(held, max_count, max_bytes)
         found.more |= len(held) == self.prefetch
         found.token = self._channel, found.arrivals
         return found
+
+    def _is_under_way(self, message: Message | Unreadable) -> bool:
+        recent = isinstance(message, Message) and self._now_ms() - message.created_ms < MAX_LAG_MS
+        return recent and self._lags()
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         self.fault("before")

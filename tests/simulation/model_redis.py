@@ -1,8 +1,8 @@
 """The broker edge of Redis as a model: the same compare-and-set, in memory, with faults.
 
-``RedisServer`` is the server: all that a crash of schedulers leaves alone, and that a crash of Redis may
-set back (``lose``). ``ModelRedis`` is one scheduler's connection to it; ``fault`` is called before and after
-every call and may raise: before it nothing was done, after it the answer is lost.
+``RedisServer`` is the server: it survives a crash of schedulers, and a crash of Redis may set it back (``lose``).
+``ModelRedis`` is one scheduler's connection to it. The model calls ``fault`` before and after every call, and ``fault``
+may raise: before the call, it has no effect; after it, the answer is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence
-from celery_wheel.testing.memory_queue import is_head, peeked
+from celery_wheel.testing.memory_queue import is_head, peek_arrivals
 
 
 @dataclass
@@ -39,13 +39,13 @@ class RedisServer:
         self._past: list[Keys] = []
 
     def wrote(self) -> None:
-        """Remember how it was before the write that is about to happen."""
+        """Keep a copy of the contents before a write, so that ``lose`` can go back to it."""
         if self._keeps_past:
             self._past.append(self.keys.copy())
             del self._past[: -self._keeps_past]
 
     def lose(self, writes: int) -> tuple[Keys, Keys]:
-        """Forget the last writes; returns what was there and what is there now."""
+        """Forget the last writes; returns the contents before and after."""
         before = self.keys
         # Losing the very first offset as well is a flush, not a rollback; that promise is not made.
         past = [keys for keys in self._past[-writes:] if keys.fence.offsets]
@@ -129,7 +129,7 @@ class ModelRedis:
             return self._publish(fence, chunk)
 
     def _publish(self, fence: Fence, chunk: Chunk) -> Published:
-        refused = fence.judge(chunk)
+        refused = fence.check_chunk(chunk)
         if refused is not None:
             return refused
         self.server.wrote()
@@ -150,7 +150,7 @@ class ModelRedis:
         self.fault("before")
         if self._epoch is None:
             raise BrokerError("simulated, peek after leave")
-        return peeked(self.server.keys.wheel, max_count, max_bytes)
+        return peek_arrivals(self.server.keys.wheel, max_count, max_bytes)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         if self._epoch is None:

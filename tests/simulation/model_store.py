@@ -1,8 +1,8 @@
-"""A store in memory, as plain as can be: the simulation's truth. It passes the suite of tests/stores.
+"""The model of a store: plain data in memory, which the oracles read. It passes the suite of tests/contract/stores.
 
-``Disk`` is what survives a crash; several ``ModelStore`` objects on one disk are several schedulers.
-``fault`` is called around every commit and may raise: before it nothing is written (the wait for the shard's row was
-too long, the session was ended), after it all is (the answer of COMMIT was lost).
+``Disk`` survives a crash; several ``ModelStore`` objects on one disk are several schedulers. The model calls ``fault``
+around every commit, and ``fault`` may raise: before the commit, no change is written (the wait for the shard's row was
+too long, the session was ended); after it, the whole change is (the answer of COMMIT was lost).
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import (
     MAX_SEQ,
-    REST,
+    STOPPED,
     UNANNOUNCED,
     UNIQUE,
     WATCH,
-    Cancelled,
+    BulkLoadChunk,
     Change,
     Gate,
     InboxItem,
     LaneState,
-    LoadChunk,
     Message,
     Position,
     RangeSummary,
     Row,
     ShardRecord,
     TallyKey,
+    TaskRow,
     Tombstone,
     Unreadable,
 )
@@ -58,7 +59,10 @@ class Disk:
         self.lock = threading.RLock()
 
     def shard(self, number: int) -> ShardData:
-        return self.shards.setdefault(number, ShardData())
+        found = self.shards.get(number)
+        if found is None:
+            found = self.shards[number] = ShardData()
+        return found
 
 
 def no_fault(_point: str) -> None:
@@ -115,12 +119,12 @@ class ModelStore:
                 data.holder, data.owner, data.lease_until_ms = None, None, 0
             self.fault("after commit")
 
-    def attend(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+    def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
         with self.disk.lock:
             self.disk.schedulers[scheduler] = now_ms
             return sorted(name for name, seen_ms in self.disk.schedulers.items() if seen_ms > now_ms - silent_ms)
 
-    def depart(self, scheduler: str) -> None:
+    def unregister_scheduler(self, scheduler: str) -> None:
         with self.disk.lock:
             self.disk.schedulers.pop(scheduler, None)
 
@@ -207,7 +211,9 @@ class ModelStore:
         self.fault("read")
         return self.disk.shard(shard).envelopes.keys() & set(envelope_ids)
 
-    def reach(self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int) -> Position:
+    def slice_end(
+        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
+    ) -> Position:
         self.fault("read")
         rows = self.slice(shard, lane, after, upto)
         weight = 0
@@ -238,17 +244,17 @@ class ModelStore:
     def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         self.fault("read")
         with self.disk.lock:
-            return [(id_, copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane != REST]
+            return [(id_, copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane != STOPPED]
 
-    def resting(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+    def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == REST}
+            return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == STOPPED}
 
-    def set_aside(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == REST]
+            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == STOPPED]
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
         with self.disk.lock:
@@ -276,11 +282,11 @@ class ModelStore:
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
         self.put_inboxes({shard: list(items)})
 
-    def ask(self, shard: int, kind: str, payload: bytes) -> int:
+    def put_command(self, shard: int, kind: str, payload: bytes) -> int:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
-    def asked(self, item: int) -> bytes | None:
+    def command_payload(self, item: int) -> bytes | None:
         with self.disk.lock:
             return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
 
@@ -294,7 +300,7 @@ class ModelStore:
     def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         with self.disk.lock:
             kept = [data.answers for data in self.disk.shards.values()]
-            return {one: dict(data[one].verdicts) for data in kept for one in command_ids if one in data}
+            return {one: dict(data[one].results) for data in kept for one in command_ids if one in data}
 
     def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
         self.fault("read")
@@ -313,18 +319,16 @@ class ModelStore:
             rows = [
                 (key, one.message.task_id, copy_of(one.row))
                 for key, one in found
-                if isinstance(one.message, Message) and one.row.lane != REST
+                if isinstance(one.message, Message) and one.row.lane != STOPPED
             ]
         return sorted(rows, key=lambda one: one[2].position)
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[Cancelled]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
         with self.disk.lock:
             data = self.disk.shard(shard)
             ids = sorted(one.timer_id for one in data.watches if one.kind == UNANNOUNCED and one.timer_id > after)
             rows = [data.rows[row_id] for row_id in ids[:limit]]
-            return [
-                Cancelled(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)
-            ]
+            return [TaskRow(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)]
 
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())
@@ -340,7 +344,7 @@ class ModelStore:
 
     # -- bulk loads ----------------------------------------------------------------------------------
 
-    def read_loads(self, shard: int, max_rows: int) -> list[LoadChunk]:
+    def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
         with self.disk.lock:
             return self.disk.loads.read(shard, max_rows)
 
@@ -368,8 +372,11 @@ class ModelStore:
 
 
 def resting(row_id: int, accepted_ms: int) -> Row:
-    return Row(row_id, REST, accepted_ms, row_id, accepted_ms, "", "", "", "", None, None, None, None, b"", b"", b"")
+    return Row(row_id, STOPPED, accepted_ms, row_id, accepted_ms, "", "", "", "", None, None, None, None, b"", b"", b"")
+
+
+_columns = attrgetter(*Row.__slots__)
 
 
 def copy_of(row: Row) -> Row:
-    return Row(*(getattr(row, name) for name in Row.__slots__))
+    return Row(*_columns(row))

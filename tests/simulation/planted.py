@@ -1,29 +1,29 @@
-"""Defects, each of which a real scheduler could have, to show that the simulation finds them.
+"""Planted bugs: each breaks one line of the protocol, to show that the simulation finds it.
 
-Each is a way to build a ``World`` with one line of the protocol broken; nothing of this is in the product.
+Each function yields the class of a ``World`` with the bug; a seed has to violate a promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import housekeeping, ingest, prefetch
 from celery_wheel.engine.commands import cancel_move, complete
-from celery_wheel.engine.context import Context, Steps
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
-from celery_wheel.engine.intake import uniqueness
+from celery_wheel.engine.intake import admission
 from celery_wheel.engine.intake.inbox import Command, Completion
 from celery_wheel.engine.port import Confirmed
+from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
-from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, RequestWithdrawn, StoreError
 from celery_wheel.store.model import ORIGIN, Change, Gate, Position, Row
 from tests.simulation.model_loads import ModelLoads
@@ -34,21 +34,21 @@ from tests.simulation.world import World
 
 @contextmanager
 def position_outside_reservation() -> Iterator[type[World]]:
-    """Rows get positions, but nothing keeps dispatch from passing them before they are committed."""
+    """Rows get positions without a reservation: dispatch may pass them before they are committed."""
     with _without_reservations(lambda work: work.change.rows):
         yield World
 
 
 @contextmanager
 def outcome_after_the_chunk() -> Iterator[type[World]]:
-    """A cancelled row's position is not kept until its outcome is in the store."""
+    """The position of a cancelled row is not reserved until its outcome is in the store."""
     with _without_reservations(lambda work: work.rows and not work._moved):
         yield World
 
 
 @contextmanager
 def moved_without_a_reservation() -> Iterator[type[World]]:
-    """A row gets another place, and nothing keeps dispatch from passing it before it is committed."""
+    """A row moves without a reservation: dispatch may pass its new position before it is committed."""
     with _without_reservations(lambda work: work.rows and work._moved):
         yield World
 
@@ -67,19 +67,46 @@ def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> Iterator[
 
 @contextmanager
 def unknown_without_a_look() -> Iterator[type[World]]:
-    """Nobody looks into the wheel queue before a task is said to be unknown."""
+    """A task is unknown while its message is in the wheel queue."""
 
     def careless(ctx: Context, state: ShardState, command: Command, _empty_at_ms: object, *rest: Any) -> object:
-        return carry_out(ctx, state, command, 2**62, *rest)
+        return cancel_or_move(ctx, state, command, 2**62, *rest)
 
-    carry_out = cancel_move.carry_out
-    with mock.patch.object(ingest, "carry_out", careless):
+    cancel_or_move = cancel_move.cancel_or_move
+    with mock.patch.object(ingest, "cancel_or_move", careless):
+        yield World
+
+
+@contextmanager
+def queue_peeked_before_the_inbox_is_read() -> Iterator[type[World]]:
+    """A command is answered by an older look at the wheel queue: a task sent between the two is said to be unknown."""
+
+    def careless(ctx: Context) -> Generator[str, None, Any]:
+        seen_at_ms = ctx.clock.monotonic_ms()
+        seen = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
+        yield "peeked"
+        intake = yield from read(ctx)
+        newer = len(intake.peeked.arrivals)
+        del intake.arrivals[len(intake.accepted) : len(intake.accepted) + newer]
+        intake.arrivals += seen.arrivals
+        intake.peeked, intake.peeked_at_ms = seen, seen_at_ms
+        return intake
+
+    read = ingest._read
+    with mock.patch.object(ingest, "_read", careless):
+        yield World
+
+
+@contextmanager
+def row_diverted_after_it_was_read() -> Iterator[type[World]]:
+    """A command finds a row at a position that dispatch has passed, and the row waits in the lane of a gate by now."""
+    with mock.patch.object(ShardState, "may_be_diverted", return_value=False):
         yield World
 
 
 @contextmanager
 def carried_out_though_withdrawn() -> Iterator[type[World]]:
-    """Nobody looks whether a command is still in the inbox when it is carried out."""
+    """A command is carried out that was withdrawn from the inbox."""
 
     class Careless(ModelStore):
         def apply(self, shard: int, epoch: int, change: Change) -> None:
@@ -100,23 +127,23 @@ def done_though_handed_over() -> Iterator[type[World]]:
     def careless(self: Lane, position: Position) -> bool:
         return position <= self.offset
 
-    with mock.patch.object(Lane, "may_have_left", careless):
+    with mock.patch.object(Lane, "may_be_published", careless):
         yield World
 
 
 @contextmanager
 def no_tombstone() -> Iterator[type[World]]:
-    """A task that was cancelled before it came leaves all the same."""
+    """A task that was cancelled before its message arrived is published."""
     with mock.patch.object(TombstoneFilter, "candidates", return_value=[]):
         yield World
 
 
 @contextmanager
 def completed_though_handed_over() -> Iterator[type[World]]:
-    """Rows on their way to the broker are completed as well."""
+    """Rows of a chunk in flight are completed as well."""
 
     def careless(work: UnitOfWork, *args: object) -> None:
-        with mock.patch.object(ShardState, "may_have_left", return_value=False):
+        with mock.patch.object(ShardState, "may_be_published", return_value=False):
             revise(work, *args)  # type: ignore[arg-type]
 
     revise = complete._revise
@@ -126,46 +153,46 @@ def completed_though_handed_over() -> Iterator[type[World]]:
 
 @contextmanager
 def key_without_a_look() -> Iterator[type[World]]:
-    """A key is completed, and what was sent before is still in the wheel queue."""
+    """A key is completed while messages that were sent before are in the wheel queue."""
 
     def careless(ctx: Context, state: ShardState, command: Completion, _empty_at_ms: object) -> object:
-        return carry_out(ctx, state, command, 2**62)
+        return cancel_or_move(ctx, state, command, 2**62)
 
-    carry_out = complete.complete
+    cancel_or_move = complete.complete
     with mock.patch.object(ingest, "complete", careless):
         yield World
 
 
 @contextmanager
 def each_alone_is_unique() -> Iterator[type[World]]:
-    """Of several that come at once, each is compared with the store alone."""
+    """Several messages of one commit are compared with the store only, and not with each other."""
 
-    def judge(self: Any, arrivals: Sequence[Any]) -> None:
+    def decide(self: Any, arrivals: Sequence[Any]) -> None:
         for arrival in arrivals:
-            self._came.clear()
+            self._accepted.clear()
             each(self, [arrival])
 
-    each = uniqueness._Contest.judge
-    with mock.patch.object(uniqueness._Contest, "judge", judge):
+    each = admission._Contest.decide
+    with mock.patch.object(admission._Contest, "decide", decide):
         yield World
 
 
 @contextmanager
 def what_left_is_unique() -> Iterator[type[World]]:
-    """A task that was published keeps others of its key from waiting."""
+    """A published task keeps other tasks of its unique key from being accepted."""
 
     def careless(self: Any, work: UnitOfWork, *args: Any) -> None:
-        with mock.patch.object(ShardState, "may_have_left", return_value=False):
+        with mock.patch.object(ShardState, "may_be_published", return_value=False):
             begin(self, work, *args)
 
-    begin = uniqueness._Contest.__init__
-    with mock.patch.object(uniqueness._Contest, "__init__", careless):
+    begin = admission._Contest.__init__
+    with mock.patch.object(admission._Contest, "__init__", careless):
         yield World
 
 
 @contextmanager
 def closed_too_late() -> Iterator[type[World]]:
-    """A pause is answered, and forgotten by whoever takes the shard next."""
+    """A pause is answered, and the next holder does not read it."""
 
     class Forgetful(ModelStore):
         def gates(self, shard: int) -> list[Gate]:
@@ -179,7 +206,7 @@ def closed_too_late() -> Iterator[type[World]]:
 
 @contextmanager
 def loads_without_a_fence() -> Iterator[type[World]]:
-    """Whoever loads does not look whether the load is still open, and the part still its own."""
+    """A writer of a bulk load does not check that the load is open and that it still owns the part."""
 
     class Careless(ModelLoads):
         fenced = False
@@ -212,6 +239,7 @@ def slice_before_the_horizon_moves() -> Iterator[type[World]]:
 
     def read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, upto: Position) -> Steps:
         rows = ctx.store.slice(ctx.shard, lane.number, after, upto)
+        ctx.fence(state.epoch)
         yield "sliced"
         with state.active():
             slice_ = state.window.begin_prefetch(lane, after, upto)
@@ -248,7 +276,7 @@ def offset_before_the_publish() -> Iterator[type[World]]:
 
 @contextmanager
 def trim_by_count() -> Iterator[type[World]]:
-    """As many messages go from the wheel queue as were peeked, whichever they are by now."""
+    """A trim removes as many messages as were peeked, whichever they are by now."""
 
     class Careless(ModelRedis):
         trim_by_content = False
@@ -261,7 +289,7 @@ def trim_by_count() -> Iterator[type[World]]:
 
 @contextmanager
 def no_epoch_check() -> Iterator[type[World]]:
-    """A former holder that wakes up goes on as if nothing had happened."""
+    """A former holder is not fenced."""
 
     class OpenStore(ModelStore):
         check_epoch = False
@@ -278,7 +306,7 @@ def no_epoch_check() -> Iterator[type[World]]:
 
 @contextmanager
 def five_ms_early() -> Iterator[type[World]]:
-    """What is nearly due leaves as well."""
+    """Rows are published up to 5 ms before they are due."""
     take = Lane.take
 
     def eager(self: Lane, rows: dict[int, Row], now_ms: int, *rest: Any) -> InFlight | None:
@@ -294,7 +322,7 @@ def five_ms_early() -> Iterator[type[World]]:
 
 @contextmanager
 def closed_with_rows_in_it() -> Iterator[type[World]]:
-    """A lane is put to sleep, and closed, while a part of it is in the store alone or on its way to the broker."""
+    """A lane is put to sleep, and closed, while rows of it are only in the store, or in flight."""
 
     class Broken(World):
         def __init__(self, seed: int) -> None:
@@ -312,14 +340,30 @@ def closed_with_rows_in_it() -> Iterator[type[World]]:
 
 @contextmanager
 def memory_kept_after_a_slice_that_failed() -> Iterator[type[World]]:
-    """The horizon has moved over rows that could not be read, and the holder goes on as if they were in memory."""
+    """The horizon has moved past rows that could not be read, and the holder goes on."""
     with mock.patch.object(prefetch, "CommitInDoubt", StoreError):
         yield World
 
 
 @contextmanager
+def rows_of_a_later_epoch_in_memory() -> Iterator[type[World]]:
+    """A former holder reads a slice with rows of the next holder."""
+
+    class Unfenced(Context):
+        def fence(self, epoch: int) -> None:
+            return
+
+    def careless(ctx: Context, *rest: Any) -> Steps:
+        return read_slice(Unfenced(*(getattr(ctx, one.name) for one in fields(ctx))), *rest)
+
+    read_slice = prefetch._read_slice
+    with mock.patch.object(prefetch, "_read_slice", careless):
+        yield World
+
+
+@contextmanager
 def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
-    """It is unknown whether a change is in the store, and the holder goes on as if it were not."""
+    """A commit has no answer, and the holder goes on as if the change were not in the store."""
 
     def careless(self: UnitOfWork, ctx: Context) -> None:
         try:
@@ -334,7 +378,7 @@ def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
 
 @contextmanager
 def wall_clock_followed_without_asking() -> Iterator[type[World]]:
-    """Due time is whatever the wall clock shows."""
+    """Due time is the wall clock."""
     with mock.patch.object(DueClock, "now_ms", DueClock.wall_ms):
         yield World
 
@@ -347,6 +391,8 @@ PLANTED: list[Callable[[], object]] = [
     outcome_after_the_chunk,
     moved_without_a_reservation,
     unknown_without_a_look,
+    queue_peeked_before_the_inbox_is_read,
+    row_diverted_after_it_was_read,
     carried_out_though_withdrawn,
     done_though_handed_over,
     no_tombstone,
@@ -362,5 +408,6 @@ PLANTED: list[Callable[[], object]] = [
     wall_clock_followed_without_asking,
     closed_with_rows_in_it,
     memory_kept_after_a_slice_that_failed,
+    rows_of_a_later_epoch_in_memory,
     memory_kept_after_a_commit_without_an_answer,
 ]

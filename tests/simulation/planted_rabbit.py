@@ -1,4 +1,4 @@
-"""Defects that matter where the broker keeps no offset; see ``planted``."""
+"""Planted bugs that matter where the broker keeps no offset; see ``planted``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import replace
 from unittest import mock
 
 from celery_wheel.engine import dispatch, settle
-from celery_wheel.engine.context import Context
+from celery_wheel.engine.commands import cancel_move
 from celery_wheel.engine.delivery import ConfirmedDelivery
 from celery_wheel.engine.port import Chunk, Confirmed
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state import lanes
 from celery_wheel.engine.state.lane import InFlight
 from celery_wheel.engine.state.shard import ShardState
@@ -21,7 +22,7 @@ from tests.simulation.rabbit_world import RabbitWorld
 
 @contextmanager
 def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
-    """A chunk leaves, and the store does not know how far it goes."""
+    """A chunk is published before the store knows its end."""
 
     def settle_now(ctx: Context, state: ShardState, announced: InFlight | None = None) -> Iterator[str]:
         return settle_all(ctx, state, None if announced is None or not announced.changes_store else announced)
@@ -32,22 +33,41 @@ def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
 
 
 @contextmanager
+def unknown_while_a_message_is_under_way() -> Iterator[type[RabbitWorld]]:
+    """A task is unknown while its message is under way to the consumer and the queue looks empty."""
+    with mock.patch.object(ConfirmedDelivery, "transit_ms", 0):
+        yield RabbitWorld
+
+
+@contextmanager
+def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
+    """A look at the wheel queue counts as soon as the command is old enough, however old the look is."""
+
+    def careless(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
+        return earlier(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())
+
+    earlier = cancel_move.earlier_are_accepted
+    with mock.patch.object(cancel_move, "earlier_are_accepted", careless):
+        yield RabbitWorld
+
+
+@contextmanager
 def lease_not_looked_at() -> Iterator[type[RabbitWorld]]:
-    """A holder that was suspended past its lease sends the chunk that it had in flight."""
+    """A holder that was suspended past its lease publishes the chunk that it had in flight."""
     with mock.patch.object(ConfirmedDelivery, "_may_send", return_value=lambda: True):
         yield RabbitWorld
 
 
 @contextmanager
 def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
-    """A row that becomes due for a destination that waits does not queue up behind the rows that wait."""
+    """A row for a refusing destination does not go behind the rows that wait for it."""
     with mock.patch.object(lanes.Lanes, "busy", set()):
         yield RabbitWorld
 
 
 @contextmanager
 def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
-    """What was in doubt leaves again like anything else."""
+    """Rows in doubt are published again without a mark."""
 
     class Unmarked(ModelRabbit):
         def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
@@ -62,12 +82,14 @@ def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
 @contextmanager
 def placed_though_withdrawn() -> Iterator[type[RabbitWorld]]:
     """A row that was cancelled while it moved to another lane comes back into the window."""
-    with mock.patch.object(Window, "watch", side_effect=set):
+    with mock.patch.object(Window, "track_removed", side_effect=set):
         yield RabbitWorld
 
 
 PLANTED: list[Callable[[], object]] = [
     chunk_not_announced,
+    unknown_while_a_message_is_under_way,
+    cancel_answered_by_a_stale_look,
     lease_not_looked_at,
     refused_rows_are_overtaken,
     nothing_is_marked,

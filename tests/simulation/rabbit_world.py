@@ -1,15 +1,16 @@
-"""The same world over RabbitMQ: connections that die in the middle of a chunk, queues that are full, heartbeats missed.
+"""The same world over RabbitMQ: connections that die within a chunk, full queues, missed heartbeats.
 
-Other promises hold here: a task may reach its queue twice, but the second time it is marked; what a queue does not
-take waits for it, in order, and holds up no other queue.
+Other promises hold here: a task may reach its queue twice, but the second copy is marked; tasks that a queue refuses
+wait for it, in order, and delay no other queue.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from celery_wheel.engine.port import Broker
-from celery_wheel.store.model import REST, Message, Position, Row, Unreadable
+from celery_wheel.store.model import STOPPED, Message, Position, Row, Unreadable
 from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
 from tests.simulation.world import World
 
@@ -24,6 +25,7 @@ class RabbitWorld(World):
         # A holder is idle for the rest of a lease that ran out: no shorter than a few of its steps.
         self.limits = replace(self.limits, lease_ms=self.rng.choice((100, 400)))
         self.rabbit = RabbitServer()
+        self.lag_rng = random.Random(self.seed + 3_000_003)
 
     def make_broker(self) -> Broker:
         return self.rabbit_class(
@@ -31,6 +33,7 @@ class RabbitWorld(World):
             lambda: self.clock_ms,
             fault=self.broker_fault,
             dies=lambda: not self.quiet and self.rng.random() < self.fault_rate / 2,
+            lags=lambda: self.lag_rng.random() < 0.3,
             confirmed=lambda ids: {row_id for row_id in ids if self.rng.random() < 0.5},
             pushed=self.pushed_to_rabbit,
             refused=self.refused.add,
@@ -52,7 +55,7 @@ class RabbitWorld(World):
             self.rabbit.missing.clear()
 
     def takes_nothing(self, row: Row) -> bool:
-        """Or took nothing a moment ago, so that the row waits for its next try."""
+        """Whether the row's queue refuses it, or did a moment ago, so that the row waits for its next try."""
         return row.target in ("broken", *FULL)
 
     def _happen(self) -> None:
@@ -84,7 +87,7 @@ class RabbitWorld(World):
             self.counts["sent twice"] += 1
         if not first and not self.redelivered:
             raise self._violation(f"row {row.id} was sent twice, and the second is not marked")
-        if self.disk.shard(0).rows[row.id].row.lane == REST:
+        if self.disk.shard(0).rows[row.id].row.lane == STOPPED:
             raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
         if self.redelivered:
             return
@@ -94,20 +97,22 @@ class RabbitWorld(World):
         self._in_order_of_queue(row)
 
     def _in_order_of_queue(self, row: Row) -> None:
-        """Of the tasks for one queue that were accepted before they were due, none that is due earlier is waiting."""
+        """No task for the same queue that was accepted before it was due, and is due earlier, is still pending."""
         rows = self.disk.shard(0).rows
         self.asking.collect(self.disk.shard(0))
         if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps or row.id in self.asking.moved:
             return
         for other in rows.values():
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
-            waits = other.row.lane != REST and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
+            waits = (
+                other.row.lane != STOPPED and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
+            )
             waits &= other.row.id not in self.asking.moved
             if earlier and waits and other.row.target == row.target:
                 raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.target}")
 
     def _judge_resting(self, row_id: int) -> None:
-        """A task that was in doubt may be refused for good when it leaves again."""
+        """A task in doubt may be rejected when it is published again."""
         if row_id in self.pushes and self.pushes[row_id] and self.fault_rate:
             return
         super()._judge_resting(row_id)

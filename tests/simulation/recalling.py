@@ -1,10 +1,10 @@
-"""Users who let tasks leave once more in a simulated world: what was set aside (requeue), and what left (replay).
+"""Users who requeue rejected or expired tasks, and replay published rows, in a simulated world.
 
 ::
 
-    ask     requeue of tasks, or replay of rows; of what rests, of history, and of what is neither
-    times   how often a row may be pushed: once, and once more for every replay that was carried out
-    judge   every question was answered; done: it was pushed as often as that, or rests
+    ask     requeue tasks, or replay rows; the names are of retired, of published and of other rows
+    times   how often a row may be pushed: once, and once more for every replay
+    judge   every request was answered; done: the row was pushed that often, or is retired
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from celery_wheel.store.model import REST, Message
+from celery_wheel.store.model import STOPPED, Message
 from tests.simulation.model_store import ModelStore, ShardData
 
 ACTOR = "recall"
@@ -31,8 +31,8 @@ class Recalling:
 
     def ask(self, data: ShardData) -> str:
         kind = self._rng.choice(("requeue", "replay"))
-        rests = [one for one in data.rows.values() if one.row.lane == REST]
-        others = [one for one in data.rows.values() if one.row.lane != REST]
+        rests = [one for one in data.rows.values() if one.row.lane == STOPPED]
+        others = [one for one in data.rows.values() if one.row.lane != STOPPED]
         pool = self._rng.choices((rests, others), (6, 1) if kind == "requeue" else (1, 6))[0]
         chosen = self._rng.sample(pool, min(len(pool), self._rng.choice((1, 2, 3))))
         if kind == "replay":
@@ -48,7 +48,7 @@ class Recalling:
 
     @staticmethod
     def recalled(data: ShardData, kind: str = "") -> Counter[int]:
-        """How often each row was."""
+        """Return how often each row was requeued or replayed."""
         ever = (*data.outcomes, *data.forgotten_outcomes)
         return Counter(one.timer_id for one in ever if one.actor == ACTOR and kind in ("", one.reason))
 
@@ -56,10 +56,10 @@ class Recalling:
         return 1 + self.recalled(data, "replay")[row_id]
 
     def collect(self, data: ShardData) -> None:
-        """Before they are forgotten, after ten minutes."""
+        """Count the answers, which the store keeps for ten minutes."""
         for number in self._asked.keys() & data.answers.keys() - self._answered:
             kind, _ = self._asked[number]
-            self.counts.update(f"{kind}: {said}" for said in data.answers[number].verdicts.values())
+            self.counts.update(f"{kind}: {said}" for said in data.answers[number].results.values())
             self._answered.add(number)
 
     def judge(self, data: ShardData, pushes: Mapping[int, int], exactly: bool) -> None:
@@ -70,7 +70,7 @@ class Recalling:
                 raise self._violation(f"{kind} {names} was not answered")
         for row_id, times in replays.items():
             stored = data.rows.get(row_id)
-            if stored is None or stored.row.lane == REST:
+            if stored is None or stored.row.lane == STOPPED:
                 continue
             if pushes.get(row_id, 0) < 1 + times and exactly:
                 raise self._violation(f"row {row_id} was replayed {times} times, and pushed {pushes.get(row_id, 0)}")

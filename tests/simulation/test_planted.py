@@ -1,4 +1,4 @@
-"""The judge is judged: with a bug planted in the product, or in the world around it, a seed shows it."""
+"""The simulation finds a bug that is planted in the product or in the model of a broker or store."""
 
 from __future__ import annotations
 
@@ -12,24 +12,62 @@ from tests.simulation.happenings import Violation
 from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.world import World
 
+#: The first seed that shows each. After a change of the engine another may be: then all are tried, which takes longer,
+#: and ``python -m tests.simulation planted`` prints the new ones.
+KNOWN = {
+    "position_outside_reservation": 1,
+    "slice_before_the_horizon_moves": 24,
+    "offset_before_the_publish": 0,
+    "trim_by_count": 128,
+    "outcome_after_the_chunk": 64,
+    "moved_without_a_reservation": 7,
+    "unknown_without_a_look": 10,
+    "carried_out_though_withdrawn": 4,
+    "done_though_handed_over": 1,
+    "no_tombstone": 13,
+    "closed_too_late": 1,
+    "completed_though_handed_over": 0,
+    "key_without_a_look": 1,
+    "each_alone_is_unique": 1,
+    "what_left_is_unique": 1,
+    "loads_without_a_fence": 2,
+    "chunks_gone_before_their_rows": 54,
+    "no_epoch_check": 1,
+    "five_ms_early": 12,
+    "wall_clock_followed_without_asking": 69,
+    "closed_with_rows_in_it": 13,
+    "memory_kept_after_a_slice_that_failed": 233,
+    "rows_of_a_later_epoch_in_memory": 21,
+    "memory_kept_after_a_commit_without_an_answer": 43,
+    "chunk_not_announced": 8,
+    "lease_not_looked_at": 197,
+    "refused_rows_are_overtaken": 6,
+    "nothing_is_marked": 9,
+    "placed_though_withdrawn": 6,
+    "queue_peeked_before_the_inbox_is_read": 228,
+    "row_diverted_after_it_was_read": 117,
+    "cancel_answered_by_a_stale_look": 533,
+    "unknown_while_a_message_is_under_way": 7,
+}
 
-@pytest.mark.timeout(300)
+
 @pytest.mark.parametrize("plant", [*planted.PLANTED, *planted_rabbit.PLANTED], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[World]]]) -> None:
     with plant() as broken:
-        found = next(filter(None, (_violation(broken, seed) for seed in range(1_500))), None)
+        seeds = [KNOWN[plant.__name__], *range(1_500)]
+        found = next(filter(None, (violation_of(broken, seed) for seed in seeds)), None)
         assert found is not None, "1,500 seeds did not find the planted bug"
         seed, violation = found
         assert f"seed {seed}:" in str(violation)
         assert not isinstance(violation.__cause__, TypeError | AttributeError | NameError), "the planted bug is broken"
-        redelivered = _violation(broken, seed)
-        assert redelivered is not None
-        assert str(redelivered[1]) == str(violation)
+        repeated = violation_of(broken, seed)
+        assert repeated is not None
+        assert str(repeated[1]) == str(violation)
     sound = RabbitWorld if issubclass(broken, RabbitWorld) else World
-    assert _violation(sound, seed) is None, "the seed fails without the bug as well"
+    assert violation_of(sound, seed) is None, "the seed fails without the bug as well"
 
 
-def _violation(world: type[World], seed: int) -> tuple[int, Violation] | None:
+def violation_of(world: type[World], seed: int) -> tuple[int, Violation] | None:
     try:
         world(seed).run()
     except Violation as violation:

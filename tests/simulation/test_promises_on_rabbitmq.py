@@ -1,19 +1,18 @@
-"""The same histories on RabbitMQ, where what is in doubt is sent again with a mark."""
+"""The same histories on RabbitMQ, where rows in doubt are published again with a mark."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from tests.simulation.rabbit_world import RabbitWorld
-from tests.simulation.test_promises import HAPPENS, SEEDS
+from tests.simulation.seeds import as_long_as_it_takes, seeds
+from tests.simulation.test_promises import HAPPENS, LEAST_SEEDS
 
 
-@pytest.mark.timeout(300 if SEEDS <= 1000 else 0)
+@as_long_as_it_takes
 def test_no_seed_breaks_a_promise_on_rabbitmq() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in seeds(LEAST_SEEDS, 1_000, budget_s=20):
         happened += RabbitWorld(seed).run().happened()
     never = [what for what in HAPPENS_ON_RABBITMQ if not happened[what]]
     assert not never, f"the simulation no longer reaches: {never}"

@@ -1,4 +1,4 @@
-"""A driver to be killed in the middle of archiving, where it then stays. Run by ``test_archive``.
+"""A driver that stops in the middle of staging, for ``test_archive`` to kill it.
 
 python -m tests.spark.archiving URL DIR FOLDER
 """
@@ -11,16 +11,16 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from celery_wheel.pipeline.archive import run as run_module
-from celery_wheel.pipeline.archive.run import Run
+from celery_wheel.pipeline.archive.run import ArchiveRun
 from celery_wheel.pipeline.session import session
 from tests.spark.killed import stay
 
 
-def while_staging(merged: Any) -> Any:
-    """Of two tasks one is written, and the other never."""
+def stop_one_task(merge_events: Any) -> Any:
+    """Let one of two tasks write, and stop the other for ever."""
 
-    def slow(*given: Any) -> DataFrame:
-        rows = merged(*given)
+    def slow(*frames: Any) -> DataFrame:
+        rows = merge_events(*frames)
         return rows.mapInArrow(stay, rows.schema)
 
     return slow
@@ -28,8 +28,8 @@ def while_staging(merged: Any) -> Any:
 
 if __name__ == "__main__":
     url, path, scratch = sys.argv[1:]
-    run_module.merged = while_staging(run_module.merged)
+    run_module.merge_events = stop_one_task(run_module.merge_events)
     settings = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch, "spark.sql.shuffle.partitions": "2"}
-    settings["spark.sql.adaptive.enabled"] = "false"  # or two tasks with a few rows are one
+    settings["spark.sql.adaptive.enabled"] = "false"  # else Spark joins two small tasks into one
     spark = session("local[2]", name="killed", settings=settings)
-    Run(spark, url, path, mark=True, tell=lambda _: None).run()
+    ArchiveRun(spark, url, path, mark=True, progress=lambda _: None).run()

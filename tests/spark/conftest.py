@@ -1,6 +1,6 @@
-"""One Spark for all tests of this folder: starting one takes as long as most of the tests together.
+"""One Spark for all tests of this folder, because its start takes as long as most of the tests together.
 
-Failed tasks are tried three times, as on a cluster. Whatever Spark writes beside results goes to a temporary folder.
+Spark tries a failed task three times, as on a cluster, and writes its own files into a temporary folder.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.java import ensure_java
-from tests.postgres import PostgresServer
-from tests.servers import absent
+from tests.kit.servers import absent
+from tests.kit.servers.postgres import PostgresServer
 from tests.spark.stores import MakeUrl
 
 pytest.importorskip("pyspark")
@@ -26,10 +26,10 @@ from celery_wheel.pipeline.session import session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector.
+    """Ignore resource warnings, and give the tests more time.
 
-    A test that is cut off in the middle of an answer of the JVM leaves a connection that no other test can use: on a
-    machine that is busy they have more time.
+    PySpark leaves the pipes of its Java, and sockets of its workers, to the garbage collector. A test that times out
+    while the JVM answers leaves a connection that no other test can use; on a busy machine the usual limit is too low.
     """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -63,16 +63,9 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests of a process; each test has a database of its own."""
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
-    """URL of a store that is not there yet, of either database."""
+    """The URL of a store that does not exist yet, of either database."""
     if request.param == "sqlite":
         return lambda: f"sqlite:///{tmp_path}/wheel.sqlite3"
     server: PostgresServer = request.getfixturevalue("postgres")

@@ -1,4 +1,4 @@
-"""A driver to be killed in mid-load: of two parts one is written, and the other never ends. Run by ``test_write``."""
+"""A driver whose load stops after one of two parts, for ``test_write`` to kill it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.test_write import ROWS, reminders
 
 
 def stay(batches: Iterator[Any]) -> Iterator[Any]:
-    """Part 1 waits for ever: this process and its children are killed meanwhile."""
+    """Part 1 waits for ever, until this process and its children are killed."""
     context = TaskContext.get()
     while context is not None and context.partitionId() == 1:
         signal.pause()

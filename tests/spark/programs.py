@@ -1,8 +1,8 @@
-"""What the tests start in processes of their own: a job by spark-submit, and one over Spark Connect.
+"""Programs that the tests start as processes: a job by spark-submit, and jobs over Spark Connect.
 
-python -m tests.spark.programs remote REMOTE URL ROWS TARGET     schedules ROWS, tails, archives, looks at lateness,
-                                                                prints the rows of both tables: five lines of JSON
-spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT ends when all of the history is written
+python -m tests.spark.programs remote REMOTE URL ROWS TARGET     run schedule, tail, archive and lateness, then count
+                                                                the rows of both tables: five lines of JSON
+spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT write all of the history
 """
 
 from __future__ import annotations

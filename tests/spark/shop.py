@@ -1,4 +1,4 @@
-"""An app that executors import: its routes and its tasks' options count."""
+"""An app that executors import: its routes and its tasks' options apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores to read: each with two shards, and something of everything that can be in one."""
+"""Stores to read: each with two shards, and with an event of every kind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, LaneState, NewRow, Position
-from celery_wheel.store.sql import SqlStore
-from tests.stores.samples import NOW, Holder, place
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import NOW, Holder, place
 
 MakeUrl = Callable[[], str]
 
@@ -23,7 +23,7 @@ class Site:
     holder: Holder
     second: Holder
 
-    def leave(self, rows: list[NewRow], at_ms: int, holder: Holder | None = None) -> None:
+    def dispatch(self, rows: list[NewRow], at_ms: int, holder: Holder | None = None) -> None:
         """Settle rows of lane 0 that follow its offset."""
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]
@@ -43,23 +43,23 @@ def site(url: str) -> Iterator[Site]:
 
 
 def fill(one: Site) -> None:
-    """Shard 0: 6 left, 1 was rejected, 1 moved, 3 wait, one of them in another lane. Shard 1: 1 left, 1 waits."""
+    """Shard 0: 6 dispatched, 1 rejected, 1 moved, 3 pending (1 in lane 3). Shard 1: 1 dispatched, 1 pending."""
     holder = one.holder
     rows = holder.accept(*range(NOW, NOW + 5), key="order:42")
     rows += holder.accept(NOW + 5, task="app.mail", queue="mail", priority=5, expires_ms=NOW + 60_000)
-    one.leave(rows, NOW + 20)
+    one.dispatch(rows, NOW + 20)
     bad = holder.reject(b"no json")
     holder.apply(rejects=[bad], outcomes=[holder.outcome(bad.id, "rejected", NOW + 3)])
-    waiting = holder.accept(NOW + 1_000, NOW + 2_000)
-    beside = holder.row(NOW + 1_500, lane=3, queue=None, routing_key="by.key")
-    holder.apply(rows=[beside], lanes=[LaneState(3, ORIGIN, ORIGIN, "by.key")])
-    move = holder.move(waiting[1], NOW + 3_000)
-    holder.apply(moves=[move], outcomes=[holder.outcome(waiting[1].id, "moved", NOW + 30)])
+    pending = holder.accept(NOW + 1_000, NOW + 2_000)
+    in_lane_3 = holder.row(NOW + 1_500, lane=3, queue=None, routing_key="by.key")
+    holder.apply(rows=[in_lane_3], lanes=[LaneState(3, ORIGIN, ORIGIN, "by.key")])
+    move = holder.move(pending[1], NOW + 3_000)
+    holder.apply(moves=[move], outcomes=[holder.outcome(pending[1].id, "moved", NOW + 30)])
     other = one.second.accept(NOW, NOW + 4_000)
-    one.leave(other[:1], NOW + 1, one.second)
+    one.dispatch(other[:1], NOW + 1, one.second)
 
 
 def replay(one: Site, start: Position, upto: Position, at_ms: int) -> None:
-    """The broker lost what it had: the offset is put back, and the range leaves once more."""
+    """Dispatch a range again, as after a rollback of the broker, for which the offset moves back."""
     one.holder.put_offset(start)
     one.holder.settle(start, upto, at_ms=at_ms)

@@ -1,13 +1,13 @@
-"""The jobs against DuckDB, over a log that DuckDB made up: the same answers by other means."""
+"""The jobs and DuckDB have the same results, over a log that DuckDB generated."""
 
 from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_wheel.pipeline.geometry import Shape
+from celery_wheel.pipeline.cost_model import WheelShape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
-from tests import agreement, duck
+from tests.kit import agreement, duck
 
 ROWS = 60_000
 LIMITS = {"queue_1": 300, "app.task_2": 100, "*": 1_000}
@@ -19,9 +19,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_lateness_agrees(spark: SparkSession, path: str) -> None:
-    left, _ = lateness.usable(spark.read.parquet(path))
+    dispatched, _ = lateness.usable(spark.read.parquet(path))
     limits = {"queue_1": 300, "*": 1_000}
-    assert agreement.lateness(lateness.hours(left, limits), path, limits) > 1_000
+    assert agreement.lateness(lateness.hours(dispatched, limits), path, limits) > 1_000
 
 
 def test_herds_agree(spark: SparkSession, path: str) -> None:
@@ -31,8 +31,8 @@ def test_herds_agree(spark: SparkSession, path: str) -> None:
     assert agreement.minutes(forecast.minutes(due, 0, 2**40), path) > 2_000
 
 
-def test_the_geometry_agrees(spark: SparkSession, path: str) -> None:
+def test_the_costs_of_wheels_agree(spark: SparkSession, path: str) -> None:
     pairs, _ = tune.pairs(spark.read.parquet(path))
-    shapes = [Shape(1, 512), Shape(10, 20), Shape(1_000, 16)]
+    shapes = [WheelShape(1, 512), WheelShape(10, 20), WheelShape(1_000, 16)]
     assert agreement.geometry(pairs, shapes, path) == ROWS
     assert agreement.bursts(pairs, [1, 10, 1_000], path) > 1

@@ -1,6 +1,6 @@
-"""Whatever is done to a store, in any order: nothing goes that is not archived, an archive misses nothing, all goes.
+"""Random walks over a store: retention removes only archived events, at last all of them; an archive lacks none.
 
-The store's side of the job ``archive``, without Spark: what it looks at, what it reads, and the marks that it leaves.
+The store's side of the job ``archive``, without Spark: the survey, the events that it reads, and its marks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import pytest
 from sqlalchemy import func, select
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.pipeline.archive.standing import look
+from celery_wheel.pipeline.archive.survey import survey_store
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
-from celery_wheel.pipeline.source.options import as_events, read_options
+from celery_wheel.pipeline.source.options import format_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.store import open_store, schema
-from celery_wheel.store.model import ORIGIN, REST, LaneState, Position, Row
-from tests.stores.samples import NO_LIMIT, NOW, Holder, place
+from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Position, Row
+from celery_wheel.store.sql import schema
+from tests.kit.holder import NO_LIMIT, NOW, Holder, place
 
 KEY = ("lane", "due_ms", "seq", "batch", "outcome", "id", "shard")
 Event = tuple[object, ...]
@@ -51,49 +52,49 @@ class Walk:
         lanes = self.store.lanes(holder.shard)
         return self.random.choice([one for one in lanes if lane in (None, one.lane)])
 
-    def ahead(self, holder: Holder) -> int:
-        """Nothing comes in behind the offset."""
+    def free_due_ms(self, holder: Holder) -> int:
+        """A due time beyond the offset."""
         return max(self.now_ms, self.lane(holder, 0).offset.due_ms + 1) + self.random.randint(0, 20)
 
-    def waiting(self, holder: Holder, lane: LaneState) -> list[Row]:
+    def pending(self, holder: Holder, lane: LaneState) -> list[Row]:
         return holder.slice(lane.offset, lane=lane.lane)
 
-    # -- what may happen ------------------------------------------------------------------------------
+    # -- steps of a walk ------------------------------------------------------------------------------
 
     def accept(self, holder: Holder) -> None:
-        holder.accept(*(self.ahead(holder) for _ in range(self.random.randint(1, 4))))
+        holder.accept(*(self.free_due_ms(holder) for _ in range(self.random.randint(1, 4))))
 
     def settle(self, holder: Holder) -> None:
         lane = self.lane(holder)
-        if rows := self.waiting(holder, lane):
+        if rows := self.pending(holder, lane):
             to = place(self.random.choice(rows))
             holder.settle(lane.offset, to, at_ms=self.now_ms, lane=lane.lane)
 
-    def stop(self, holder: Holder) -> None:
-        if rows := self.waiting(holder, self.lane(holder)):
+    def cancel(self, holder: Holder) -> None:
+        if rows := self.pending(holder, self.lane(holder)):
             [row] = self.random.sample(rows, 1)
-            rests = holder.rest(row, self.now_ms)
+            rests = holder.stop(row, self.now_ms)
             holder.apply(moves=[rests], outcomes=[holder.outcome(row.id, at_ms=self.now_ms)])
 
     def replay(self, holder: Holder) -> None:
-        """What waits, has left or rests leaves later; mostly that is an outcome."""
-        if rows := holder.slice(lane=self.random.choice([0, REST])):
+        """Move a pending, dispatched or resting row to a later time, mostly with an outcome."""
+        if rows := holder.slice(lane=self.random.choice([0, STOPPED])):
             row = self.random.choice(rows)
             outcome = holder.outcome(row.id, "moved", self.now_ms)
-            move = holder.move(row, self.ahead(holder))
+            move = holder.move(row, self.free_due_ms(holder))
             holder.apply(moves=[move], outcomes=[outcome] * self.random.randint(0, 1))
 
     def note_late(self, holder: Holder) -> None:
-        if rows := holder.slice(lane=self.random.choice([0, REST])):
+        if rows := holder.slice(lane=self.random.choice([0, STOPPED])):
             holder.apply(outcomes=[holder.outcome(self.random.choice(rows).id, "rejected", self.now_ms)])
 
-    def beside(self, holder: Holder) -> None:
-        there = {one.lane: one for one in self.store.lanes(holder.shard)}
-        if rows := self.waiting(holder, there[0]):
+    def move_to_lane(self, holder: Holder) -> None:
+        lanes = {one.lane: one for one in self.store.lanes(holder.shard)}
+        if rows := self.pending(holder, lanes[0]):
             number, row = self.random.randint(1, 2), self.random.choice(rows)
-            lane = there.get(number, LaneState(number, ORIGIN, ORIGIN, "beside"))
+            lane = lanes.get(number, LaneState(number, ORIGIN, ORIGIN, "beside"))
             move = holder.move(row, max(row.due_ms, lane.offset.due_ms + 1), number)
-            holder.apply(moves=[move], lanes=[] if number in there else [lane])
+            holder.apply(moves=[move], lanes=[] if number in lanes else [lane])
 
     def roll_back(self, holder: Holder) -> None:
         lane = self.lane(holder)
@@ -114,10 +115,10 @@ class Walk:
         assert before - self.events() <= self.archived
 
     def archive(self, _holder: Holder, *, mark: bool | None = None) -> None:
-        found = look(self.url, self.name, self.marks, self.noted)
-        self.archived |= self.events(events=as_events(found.ranges))
-        self.name, self.marks = found.store, found.numbers
-        assert found.lost == []
+        survey = survey_store(self.url, self.name, self.marks, self.noted)
+        self.archived |= self.events(events=format_events(survey.ranges))
+        self.name, self.marks = survey.store, survey.numbers
+        assert survey.lost == []
         assert self.events() <= self.archived
         if mark or self.random.random() < 0.8:
             self.store.maintenance.note_archived(self.marks)
@@ -138,10 +139,10 @@ class Walk:
         self.open()
 
     def end(self) -> None:
-        """All leaves, is archived, grows old and goes."""
+        """Dispatch all rows, archive them, and let retention remove them."""
         for holder in self.holders:
             for lane in self.store.lanes(holder.shard):
-                if rows := self.waiting(holder, lane):
+                if rows := self.pending(holder, lane):
                     holder.settle(lane.offset, place(rows[-1]), at_ms=self.now_ms, lane=lane.lane)
         self.archive(self.holders[0], mark=True)
         for holder in self.holders:
@@ -154,15 +155,15 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_nothing_goes_that_is_not_archived_and_all_goes_in_the_end(tmp_path: Path, seed: int) -> None:
+def test_only_archived_events_are_removed_and_in_the_end_all_are(tmp_path: Path, seed: int) -> None:
     walk = Walk(seed, f"sqlite:///{tmp_path}/wheel.sqlite3")
     steps: dict[Callable[[Holder], None], int] = {
         walk.accept: 10,
         walk.settle: 10,
-        walk.stop: 3,
+        walk.cancel: 3,
         walk.replay: 3,
         walk.note_late: 2,
-        walk.beside: 3,
+        walk.move_to_lane: 3,
     }
     steps |= {walk.roll_back: 3, walk.wait: 5, walk.forget: 10, walk.archive: 4, walk.reshard: 1}
     try:

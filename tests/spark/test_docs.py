@@ -1,4 +1,4 @@
-"""The examples of docs/pipeline.md and docs/loading.md run as they stand there, but for their paths."""
+"""The examples of docs/pipeline.md and docs/loading.md run unchanged except for their paths."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED
+from tests.kit.holder import NOW
 from tests.spark.stores import fill, site
-from tests.stores.samples import NOW
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()
@@ -35,8 +35,8 @@ def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsy
             exec(example.replace("/var/lib/wheel", str(tmp_path)), names)  # noqa: S102 - our own page
         [command] = re.findall(r"```sh\n(celery-wheel-pipeline .*?)```", PAGE, re.DOTALL)
         line = command.replace("/var/lib/wheel", str(tmp_path))
-        one.leave(one.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that waited for this instant already
-        for new in (2, 0):  # what the program above has written is not written again, nor is this
+        one.dispatch(one.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that was pending for this instant
+        for new in (2, 0):  # two new events, then none: the example has written the others
             done = CliRunner().invoke(main, shlex.split(line)[1:])
             assert (done.exit_code, f"{new} events" in done.stdout) == (0, True), done.output
     assert names["spark"] is spark
@@ -45,7 +45,7 @@ def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsy
     assert re.search(r"2027-01-15 *\| *rejected *\| *1 *\|", shown)
 
 
-def test_the_load_of_the_page_is_loaded(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_load_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     trials = (
         "SELECT id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial FROM range(3)"
     )
@@ -55,7 +55,7 @@ def test_the_load_of_the_page_is_loaded(spark: SparkSession, tmp_path: Path) -> 
     [example] = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL)
     exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), {})  # noqa: S102 - ours
     with closing(open_store(url)) as store:
-        [one] = store.loads.listed()
+        [one] = store.loads.latest()
     assert (one.load.name, one.load.state, one.load.rows) == ("trials-2026-11-21", COMMITTED, 3)
 
 

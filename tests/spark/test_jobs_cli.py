@@ -1,4 +1,4 @@
-"""``celery-wheel-pipeline JOB``: from its command line to its results. The jobs' answers have tests of their own."""
+"""``celery-wheel-pipeline JOB``: from the command line to the results. The jobs have tests of their own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.figures import forecast as figures_of_forecast
-from celery_wheel.pipeline.figures import lateness as figures_of_lateness
 from celery_wheel.pipeline.jobs import JOBS
-from celery_wheel.pipeline.results import Results
-from tests import duck
+from celery_wheel.results import forecast as forecast_results
+from celery_wheel.results import lateness as lateness_results
+from celery_wheel.results.reader import JobResults
+from tests.kit import duck
+from tests.kit.holder import NOW
 from tests.spark.stores import fill, site
-from tests.stores.samples import NOW
 
 PNG = b"\x89PNG"
 
@@ -34,11 +34,12 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
 
 
-def test_the_help_has_every_job_as_its_module_says() -> None:
+def test_the_help_lists_every_job() -> None:
     shown = call("--help").output
+    assert "\nJobs:\n" in shown
     for name, text in JOBS.items():
         job = cli.import_module(f"celery_wheel.pipeline.jobs.{name}")
-        assert (name, text) == (job.NAME, job.HELP)
+        assert name == job.NAME
         assert name in shown
         assert text in " ".join(call(name, "--help").output.split())
 
@@ -58,7 +59,7 @@ def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert "missed their objective" in done.stdout
     assert "lateness: starting Spark (0 s)" in done.stderr
-    found = Results(tmp_path / "out")
+    found = JobResults(tmp_path / "out")
     with duck.connect() as connection:
         day = (
             f"select * from {duck.source(archive)} where dispatched between '2026-11-01' and '2026-11-01 11:59:59.999'"
@@ -70,7 +71,7 @@ def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Pat
     assert sum(row["missed"] for row in rows) == found.summary["missed"] > 0
     assert {row["hour"].isoformat()[:10] for row in rows} == {"2026-11-01"}
     assert found.summary["rejects"] == {}
-    page = figures_of_lateness.lateness(found, None, None, 0, 1_000)
+    page = lateness_results.lateness_page(found, None, None, 0, 1_000)
     assert (page.n, page.missed, page.judged, page.left_out) == (expected, found.summary["missed"], len(rows), 0)
     assert sum(len(line.last) for line in page.lines) == sum(line.hours for line in page.lines) == len(rows)
     assert Path(found.summary["picture"]).read_bytes().startswith(PNG)
@@ -83,32 +84,32 @@ def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -
     assert summary["tasks"] == 4_000
     assert summary["words"][0].startswith("take wheel_tick = 0.001, wheel_size = 20:")
     assert summary["checked"] == 4 * 300
-    rows = Results(tmp_path).rows("shapes")
+    rows = JobResults(tmp_path).rows("shapes")
     assert [row["wheel_size"] for row in rows if row["recommended"]] == [20]
-    assert {row["levels"] for row in rows if row["wheel_size"] == 20} == {2, 5}  # of a window of 5 minutes
+    assert {row["levels"] for row in rows if row["wheel_size"] == 20} == {2, 5}  # with a window of 5 minutes
     assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
 
 
 def test_forecast_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
     with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
         fill(one)
-        given = ["--store", one.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
-        done = call("forecast", *given, "--output", tmp_path / "out", "--json")
+        options = ["--store", one.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
+        done = call("forecast", *options, "--output", tmp_path / "out", "--json")
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert (summary["pending"], summary["overdue"], summary["beyond"], summary["herds"]) == (4, 0, 0, 0)
-    found = Results(tmp_path / "out")
+    found = JobResults(tmp_path / "out")
     assert sum(row["n"] for row in found.rows("minutes")) == sum(row["n"] for row in found.rows("seconds")) == 4
     assert {row["queue"]: row["n"] for row in found.rows("drain")} == {"by.key": 1, "celery": 3}
-    page = figures_of_forecast.due(found, None, NOW, 60, 1)
+    page = forecast_results.due_counts(found, None, NOW, 60, 1)
     assert (sum(page.minutes), page.queues) == (4, ["by.key", "celery"])
-    assert figures_of_forecast.herds(found, None, 0, 10) == ([], 0)
-    assert [row["queue"] for row in figures_of_forecast.drains(found, "celery", 10)[0]] == ["celery"]
+    assert forecast_results.largest_herds(found, None, 0, 10) == ([], 0)
+    assert [row["queue"] for row in forecast_results.longest_drains(found, "celery", 10)[0]] == ["celery"]
     assert (tmp_path / "out" / "forecast.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["lateness", "--objective", "emails"], "must be NAME=LENGTH, like emails=500ms"),
         (["lateness", "--objective", "a=soon"], "must be a length of time"),
@@ -118,18 +119,18 @@ def test_forecast_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
         (["sleep"], "No such command 'sleep'"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_2(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str) -> None:
     done = call(*arguments)
-    assert (done.exit_code, said in done.stderr) == (2, True), done.output
+    assert (done.exit_code, message in done.stderr) == (2, True), done.output
 
 
-def test_what_to_read_has_to_be_said(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_must_be_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
     done = call("lateness")
-    assert (done.exit_code, "--store or --input must say what to read" in done.stderr) == (2, True), done.output
+    assert (done.exit_code, "--store or --input must name the data to read" in done.stderr) == (2, True), done.output
 
 
-def test_what_is_no_history_is_said_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unusable_input_is_an_error_of_one_line(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(1).write.parquet(str(tmp_path / "other"))
     done = call("lateness", "--input", tmp_path / "other")
     assert done.exit_code == 1
@@ -139,7 +140,7 @@ def test_what_is_no_history_is_said_in_a_line(spark: SparkSession, tmp_path: Pat
     assert str(tmp_path) in done.stderr.splitlines()[-1]
 
 
-def test_a_process_of_its_own_says_an_error_in_a_line_and_nothing_of_java(tmp_path: Path) -> None:
+def test_a_process_prints_an_error_of_one_line_and_none_of_java(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "celery_wheel.pipeline", "tune", "--input", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *steps, last = done.stderr.splitlines()
@@ -147,11 +148,13 @@ def test_a_process_of_its_own_says_an_error_in_a_line_and_nothing_of_java(tmp_pa
     assert all(step.startswith("tune: ") for step in steps)
     assert last.startswith("Error: [PATH_NOT_FOUND]"), done.stderr
     assert "celery-wheel-spark-" in last
-    Path(last.split("words: ")[1].rstrip(")")).unlink()
+    Path(last.split("messages: ")[1].rstrip(")")).unlink()
 
 
-def test_ctrl_c_is_a_line_and_130(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """PySpark's own handler and its bridge would say it in fifty lines."""
+def test_ctrl_c_is_one_line_and_exit_code_130(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PySpark's own handler and its bridge would print fifty lines."""
 
     def stopped(*_: object) -> None:
         try:

@@ -1,16 +1,18 @@
+"""``lateness``: percentiles and objectives by task, queue and hour."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.pipeline.jobs.lateness import COLUMNS, hours, merged, usable
+from celery_wheel.pipeline.jobs.lateness import COLUMNS, hours, merge_hours, usable
 
 HOUR = datetime(2027, 1, 15, 8, tzinfo=UTC)
 
 
 def history(spark: SparkSession) -> DataFrame:
-    """By hour 8 a hundred of mail, two of them late; by 9 one; three that cannot be used; one that was cancelled."""
+    """A hundred rows of mail in hour 8, three of them late; one in hour 9; three unusable rows; one cancelled."""
     at, rows = HOUR.replace(minute=59), []
     rows += [("app.mail", "mail", at, 10 if number else 900, "dispatched") for number in range(98)]
     rows += [("app.mail", "mail", at, 700, "dispatched"), ("app.mail", "mail", at, 501, "dispatched")]
@@ -21,9 +23,9 @@ def history(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, COLUMNS)
 
 
-def test_hours_have_what_left_and_what_missed_its_objective(spark: SparkSession) -> None:
-    left, rejected = usable(history(spark))
-    found = hours(left, {"app.report": 1_000, "mail": 500, "*": 5_000}).orderBy("task", "hour", "queue")
+def test_an_hour_has_its_percentiles_and_its_missed_objective(spark: SparkSession) -> None:
+    dispatched, rejected = usable(history(spark))
+    found = hours(dispatched, {"app.report": 1_000, "mail": 500, "*": 5_000}).orderBy("task", "hour", "queue")
     rows = [tuple(row)[:-1] for row in found.collect()]
     hour = HOUR.replace(tzinfo=None)
     assert rows == [
@@ -33,20 +35,20 @@ def test_hours_have_what_left_and_what_missed_its_objective(spark: SparkSession)
         ("app.report", "mail", hour, 1, 600, 600, 600, 600, 500, 1, True),
     ]
     reasons = sorted(row.reason for row in rejected.collect())
-    assert reasons == ["no instant at which it left", "no lateness", "no task"]
+    assert reasons == ["no dispatch time", "no lateness", "no task"]
 
 
-def test_without_an_objective_none_is_missed_and_one_in_a_hundred_may_be_late(spark: SparkSession) -> None:
-    left, _ = usable(history(spark))
-    assert {row.missed for row in hours(left).select("missed").collect()} == {False}
-    limits = {"app.mail": 700}  # a hundred, one of them later: that is allowed
-    [row] = hours(left, limits).where("task = 'app.mail' and n = 100").collect()
+def test_no_hour_misses_an_absent_objective_and_one_task_in_a_hundred_may_be_late(spark: SparkSession) -> None:
+    dispatched, _ = usable(history(spark))
+    assert {row.missed for row in hours(dispatched).select("missed").collect()} == {False}
+    limits = {"app.mail": 700}  # one of a hundred is later, which is permitted
+    [row] = hours(dispatched, limits).where("task = 'app.mail' and n = 100").collect()
     assert (row.over, row.missed) == (1, False)
 
 
 def test_hours_are_merged_by_their_sketches(spark: SparkSession) -> None:
-    left, _ = usable(history(spark))
-    rows = {row.queue: row for row in merged(hours(left), ["queue"]).collect()}
+    dispatched, _ = usable(history(spark))
+    rows = {row.queue: row for row in merge_hours(hours(dispatched), ["queue"]).collect()}
     assert {queue: (row.n, row.p50_ms, row.p99_ms, row.max_ms) for queue, row in rows.items()} == {
         "mail": (102, 10, 700, 900),
         None: (1, 2_000, 2_000, 2_000),

@@ -1,4 +1,4 @@
-"""Wall-clock times: gaps and folds by each rule, against the definition; and as columns of Spark."""
+"""Wall-clock times: gaps and folds by each rule, compared with the definition; and as columns of Spark."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.pipeline.local_time import FOLDS, GAPS, Fold, Gap, instant, instants
+from celery_wheel.pipeline.local_time import FOLDS, GAPS, Fold, Gap, to_instant, to_instants
 
 NEW_YORK = "America/New_York"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTES_AWAY = 26 * 60
 
 
-def shown(at: datetime, zone: str) -> datetime:
+def wall_clock(at: datetime, zone: str) -> datetime:
     return at.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0)
 
 
-def meant(wall: datetime, zone: str) -> list[datetime]:
-    """All instants that a clock there shows as ``wall``: whatever offset is in force near it is tried."""
+def matching_instants(wall: datetime, zone: str) -> list[datetime]:
+    """All instants that a clock in the zone shows as ``wall``, found by trying every offset in force near it."""
     near = wall.replace(tzinfo=UTC)
     offsets = {(near + timedelta(hours=h)).astimezone(ZoneInfo(zone)).utcoffset() for h in range(-26, 27)}
     found = {near - offset for offset in offsets if offset is not None}
-    return sorted(at for at in found if shown(at, zone) == wall)
+    return sorted(at for at in found if wall_clock(at, zone) == wall)
 
 
 @given(
@@ -37,9 +37,11 @@ def meant(wall: datetime, zone: str) -> list[datetime]:
     gap=st.sampled_from(GAPS),
     fold=st.sampled_from(FOLDS),
 )
-def test_it_is_what_a_clock_there_shows(wall: datetime, zone: str, shift: int, gap: Gap, fold: Fold) -> None:
+def test_an_instant_is_the_one_that_a_clock_in_the_zone_shows(
+    wall: datetime, zone: str, shift: int, gap: Gap, fold: Fold
+) -> None:
     wall = near_a_change(wall, zone) + timedelta(minutes=shift)
-    found, all_ = instant(wall.isoformat(), zone, gap, fold), meant(wall, zone)
+    found, all_ = to_instant(wall.isoformat(), zone, gap, fold), matching_instants(wall, zone)
     at = None if found.at_us is None else EPOCH + timedelta(microseconds=found.at_us)
     if len(all_) == 1:
         assert at == all_[0]
@@ -49,12 +51,12 @@ def test_it_is_what_a_clock_there_shows(wall: datetime, zone: str, shift: int, g
         assert at is None
     else:
         assert at is not None
-        assert (shown(at, zone) > wall) == (gap == "later")
+        assert (wall_clock(at, zone) > wall) == (gap == "later")
     assert (found.reason is None) == (at is not None)
 
 
 def near_a_change(wall: datetime, zone: str) -> datetime:
-    """The first minute after ``wall`` at which the offset is another, within a year; ``wall`` itself if none is."""
+    """The first minute after ``wall`` with another offset, within a year; ``wall`` itself if there is none."""
     there, at = ZoneInfo(zone), wall.replace(tzinfo=UTC)
     for day in range(366):
         low, high = at + timedelta(days=day), at + timedelta(days=day + 1)
@@ -79,21 +81,21 @@ def near_a_change(wall: datetime, zone: str) -> datetime:
         ("2013-01-01 10:00", "America", "time zone is not known: America"),
         ("2013-01-01 10:00", "+25:00", "time zone is not known: +25:00"),
         ("2013-03-10 02:30", NEW_YORK, f"local time does not exist in {NEW_YORK}: 2013-03-10 02:30"),
-        ("2013-11-03 01:30", NEW_YORK, f"local time comes twice in {NEW_YORK}: 2013-11-03 01:30"),
+        ("2013-11-03 01:30", NEW_YORK, f"local time occurs twice in {NEW_YORK}: 2013-11-03 01:30"),
         ("2013-01-01 10:00", "+02:00", None),
         ("2013-01-01", NEW_YORK, None),
     ],
 )
-def test_each_reason_is_said(wall: str | None, zone: str | None, reason: str | None) -> None:
-    found = instant(wall, zone, "reject", "reject")
+def test_each_rejection_has_its_reason(wall: str | None, zone: str | None, reason: str | None) -> None:
+    found = to_instant(wall, zone, "reject", "reject")
     assert found.reason == reason
     assert (found.at_us is None) == (reason is not None)
 
 
 @pytest.mark.parametrize("cast", ["string", "timestamp_ntz", "timestamp"])
-def test_a_column_of_any_type_is_taken_as_it_is_shown(spark: SparkSession, cast: str) -> None:
+def test_a_column_of_any_type_is_read_as_its_text(spark: SparkSession, cast: str) -> None:
     rows = spark.createDataFrame([("2013-07-01 10:00:00.123456", NEW_YORK), (None, NEW_YORK)], "w string, z string")
-    found = instants(f.col("w").cast(cast), f.col("z"))
+    found = to_instants(f.col("w").cast(cast), f.col("z"))
     first, second = rows.select(f.unix_micros(found["at"]).alias("us"), found["reason"].alias("reason")).collect()
     assert (first.us, first.reason) == (1372687200123456, None)
     assert (second.us, second.reason) == (None, "local time is missing")

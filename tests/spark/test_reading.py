@@ -1,4 +1,4 @@
-"""What Spark reads of a store is what the CLI and the admin read."""
+"""Spark reads the same rows of a store as the CLI and the admin."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
-from celery_wheel.pipeline.source.read import PushingReader, WheelReader
+from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
 from celery_wheel.pipeline.tables import read
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.ports.pages import Criteria
+from tests.kit.holder import NOW, place
 from tests.spark.stores import MakeUrl, Site, fill, site
-from tests.stores.samples import NOW, place
 
 
 def positions(frame: DataFrame) -> list[Position]:
@@ -26,7 +26,7 @@ def positions(frame: DataFrame) -> list[Position]:
 
 
 def rows_of(reader: WheelReader) -> list[dict[str, Any]]:
-    """Read without Spark: what the driver plans, and then each task."""
+    """Read without Spark: plan the partitions, then read each."""
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
@@ -38,35 +38,39 @@ def pending(one: Site, **options: str) -> WheelReader:
     return WheelReader(read_options({"url": one.url, **options}), PENDING_SCHEMA)
 
 
-def test_pending_is_what_waits(spark: SparkSession, make_url: MakeUrl) -> None:
+def test_pending_equals_the_pages_of_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "pending", one.url, partitions=3)
         page = one.store.browse.pending(Criteria())
         assert positions(frame) == [task.position for task in page.items]
-        [beside] = frame.where("queue = 'by.key'").collect()
-    assert (beside.lane, beside.due_ms, beside.key, beside.priority) == (3, NOW + 1_500, None, None)
-    assert (beside.due.timestamp(), beside.created.timestamp()) == ((NOW + 1_500) / 1_000, (NOW - 5) / 1_000)
+        [in_lane_3] = frame.where("queue = 'by.key'").collect()
+    assert (in_lane_3.lane, in_lane_3.due_ms, in_lane_3.key, in_lane_3.priority) == (3, NOW + 1_500, None, None)
+    assert (in_lane_3.due.timestamp(), in_lane_3.created.timestamp()) == ((NOW + 1_500) / 1_000, (NOW - 5) / 1_000)
 
 
-def test_history_is_what_left_and_what_became_of_the_rest(spark: SparkSession, make_url: MakeUrl) -> None:
+def test_history_has_dispatched_tasks_and_other_outcomes(spark: SparkSession, make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "history", one.url)
-        left = {task.position: task for task in one.store.browse.dispatched(Criteria()).items}
+        dispatched = {task.position: task for task in one.store.browse.dispatched(Criteria()).items}
         batches = {found.id for found in one.store.browse.batches(Criteria()).items}
-        stopped = one.store.browse.outcomes(["rejected", "moved"], Criteria()).items
+        outcomes = one.store.browse.outcomes(["rejected", "moved"], Criteria()).items
         rows = frame.collect()
-    gone = [row for row in rows if row.outcome == "dispatched"]
-    assert {Position(row.due_ms, row.seq): (row.task_id, row.queue, row.lateness_ms) for row in gone} == {
-        place: (task.task_id, task.target, task.late_ms) for place, task in left.items()
+    dispatched_rows = [row for row in rows if row.outcome == "dispatched"]
+    assert {Position(row.due_ms, row.seq): (row.task_id, row.queue, row.lateness_ms) for row in dispatched_rows} == {
+        place: (task.task_id, task.target, task.late_ms) for place, task in dispatched.items()
     }
-    assert len(gone) == len(left) == 7
-    assert {row.batch for row in gone} == batches
-    assert [row.key for row in gone].count("order:42") == 5
-    others = {row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in rows if row not in gone}
-    assert others == {found.id: (found.kind, found.reason, found.at_ms) for found in stopped}
-    assert {(row.lane, row.dispatched, row.lateness_ms) for row in rows if row not in gone} == {(-1, None, None)}
+    assert len(dispatched_rows) == len(dispatched) == 7
+    assert {row.batch for row in dispatched_rows} == batches
+    assert [row.key for row in dispatched_rows].count("order:42") == 5
+    others = {
+        row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in rows if row not in dispatched_rows
+    }
+    assert others == {found.id: (found.kind, found.reason, found.at_ms) for found in outcomes}
+    assert {(row.lane, row.dispatched, row.lateness_ms) for row in rows if row not in dispatched_rows} == {
+        (-1, None, None)
+    }
 
 
 def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, make_url: MakeUrl) -> None:
@@ -79,7 +83,7 @@ def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, make_url: 
     assert first.sql.startswith("SELECT t.task FROM")
 
 
-def test_names_and_due_times_are_conditions_of_the_store(make_url: MakeUrl) -> None:
+def test_options_become_conditions_of_the_store(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
         assert [row["task"] for row in rows_of(history(one, queue="mail"))] == ["app.mail"]
@@ -90,7 +94,7 @@ def test_names_and_due_times_are_conditions_of_the_store(make_url: MakeUrl) -> N
         assert rows_of(pending(one, dueTo=str(NOW + 1_000))) == []
 
 
-def test_conditions_of_a_query_go_to_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
+def test_pushdown_sends_conditions_of_a_query_to_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
 
@@ -102,18 +106,18 @@ def test_conditions_of_a_query_go_to_the_store(spark: SparkSession, make_url: Ma
         assert frame().where("queue in ('mail', 'x') or 1 = 2").count() == 1
         assert frame().where("key is null and dispatched < timestamp_millis(0)").count() == 0
 
-        def pushing(*filters: Filter) -> PushingReader:
-            reader = PushingReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
+        def pushdown_reader(*filters: Filter) -> PushdownReader:
+            reader = PushdownReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
             assert list(reader.pushFilters([*filters])) == [*filters]
             return reader
 
         filters = EqualTo(("task",), "it's 100 %?"), GreaterThan(("lateness_ms",), 17), EqualTo(("key",), 1.5)
-        assert rows_of(pushing(*filters)) == []
-        assert sorted(row["lateness_ms"] for row in rows_of(pushing(*filters[1:]))) == [18, 19, 20]
+        assert rows_of(pushdown_reader(*filters)) == []
+        assert sorted(row["lateness_ms"] for row in rows_of(pushdown_reader(*filters[1:]))) == [18, 19, 20]
 
 
 def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl) -> None:
-    """Spark keeps what is pushed down with the frame, so nothing is unless it is asked for."""
+    """Spark keeps pushed conditions with the frame, so by default none is pushed."""
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "history", one.url)
@@ -121,19 +125,19 @@ def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl
         assert (moved.count(), frame.count(), moved.union(frame).count()) == (1, 9, 10)
 
 
-def test_what_happens_while_spark_reads_is_not_read(make_url: MakeUrl) -> None:
-    """Tasks come to their parts late: up to the offsets and numbers that the driver saw."""
+def test_later_changes_are_not_read(make_url: MakeUrl) -> None:
+    """Tasks read late, but only up to the offsets and numbers of the driver's snapshot."""
     with site(make_url()) as one:
         fill(one)
         before = rows_of(pending(one)), rows_of(history(one))
-        for given in ({}, {"dueTo": "9999-01-01"}):
-            waiting, past = pending(one, **given), history(one)
-            parts = waiting.partitions(), past.partitions()
-            one.leave(one.holder.accept(NOW + 1_001), NOW + 3_000)  # and what was before it, in lane 0
+        for options in ({}, {"dueTo": "9999-01-01"}):
+            readers = pending(one, **options), history(one)
+            parts = [reader.partitions() for reader in readers]
+            one.dispatch(one.holder.accept(NOW + 1_001), NOW + 3_000)  # with the earlier rows of lane 0
             [new] = one.second.accept(NOW + 2)
             read = [
                 [r for part in of for batch in rd.read(part) for r in batch.to_pylist()]
-                for rd, of in zip((waiting, past), parts, strict=True)
+                for rd, of in zip(readers, parts, strict=True)
             ]
             assert Counter(map(str, read[0])) == Counter(map(str, before[0]))
             assert Counter(map(str, read[1])) == Counter(map(str, before[1]))
@@ -141,18 +145,18 @@ def test_what_happens_while_spark_reads_is_not_read(make_url: MakeUrl) -> None:
             assert new.id in {row["id"] for row in before[0]}
 
 
-def test_what_was_replayed_left_twice(make_url: MakeUrl) -> None:
+def test_a_replayed_row_was_dispatched_twice(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         rows = one.holder.accept(NOW, NOW + 2)
-        one.leave(rows, NOW + 10)
+        one.dispatch(rows, NOW + 10)
         one.holder.put_offset(ORIGIN)
         [new] = one.holder.accept(NOW + 1)
         one.holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 90)
-        left = [(row["id"], row["lateness_ms"]) for row in rows_of(history(one))]
-    assert sorted(left) == [(rows[0].id, 10), (rows[0].id, 90), (rows[1].id, 8), (rows[1].id, 88), (new.id, 89)]
+        dispatched = [(row["id"], row["lateness_ms"]) for row in rows_of(history(one))]
+    assert sorted(dispatched) == [(rows[0].id, 10), (rows[0].id, 90), (rows[1].id, 8), (rows[1].id, 88), (new.id, 89)]
 
 
-def test_text_and_times_come_as_they_are(make_url: MakeUrl) -> None:
+def test_odd_texts_and_times_are_read_unchanged(make_url: MakeUrl) -> None:
     odd = 'a,"b"\n\r\\N é漢字'
     with site(make_url()) as one:
         one.holder.accept(NOW, task_id=odd, key="", task="NULL", routing_key=odd, queue="")
@@ -177,12 +181,12 @@ def test_an_empty_store_has_no_rows(spark: SparkSession, make_url: MakeUrl) -> N
         ({"pushdown": "yes"}, "pushdown must be true or false"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         read_options({"url": "sqlite:///x", **options})
 
 
-def test_a_store_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
     with pytest.raises(SettingError, match="CELERY_WHEEL_STORE"):
         read_options({})
@@ -190,7 +194,7 @@ def test_a_store_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_options({}).url == "sqlite:///x"
 
 
-def test_errors_reach_people(spark: SparkSession, make_url: MakeUrl, tmp_path: Any) -> None:
+def test_errors_of_the_store_reach_the_user_of_spark(spark: SparkSession, make_url: MakeUrl, tmp_path: Any) -> None:
     with pytest.raises(PySparkException, match="a scheduler makes it when it starts"):
         read(spark, "pending", f"sqlite:///{tmp_path}/none.sqlite3").count()
     with site(make_url()) as one:
@@ -202,10 +206,10 @@ def test_errors_reach_people(spark: SparkSession, make_url: MakeUrl, tmp_path: A
             spark.range(1).write.format("wheel").option("url", one.url).mode("overwrite").save()
 
 
-def test_a_file_that_is_not_on_this_machine_is_said_to_be(make_url: MakeUrl, tmp_path: Any) -> None:
+def test_a_store_file_on_another_machine_is_an_error(make_url: MakeUrl, tmp_path: Any) -> None:
     with site(make_url()) as one:
         fill(one)
         [part, *_] = pending(one).partitions()
         part.url = f"sqlite:///{tmp_path}/elsewhere.sqlite3"
-        with pytest.raises(StoreUnusable, match="can be read where the file is"):
+        with pytest.raises(StoreUnusable, match="only on the machine that has the file"):
             list(pending(one).read(part))

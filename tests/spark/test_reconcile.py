@@ -1,3 +1,5 @@
+"""``reconcile``: each kind of finding, by the logs of the tests and by the wheel's own history."""
+
 from __future__ import annotations
 
 import json
@@ -11,17 +13,17 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.jobs.reconcile import audit, findings
-from celery_wheel.pipeline.results import Results
 from celery_wheel.pipeline.tables import read
+from celery_wheel.results.reader import JobResults
 from tests.faults import auditor
 from tests.faults.judge import judge
+from tests.kit.holder import NOW
 from tests.spark.stores import fill, site
-from tests.stores.samples import NOW
 
 ETA = "2027-01-15T08:00:00.000Z"
 
 
-def in_here(*arguments: str) -> None:
+def run_in_process(*arguments: str) -> None:
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code in (0, 1), done.output
 
@@ -32,37 +34,47 @@ def log(path: Path, *lines: dict[str, Any] | str) -> str:
 
 
 def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
-    """A task is named by what becomes of it."""
+    """The name of a task is its finding."""
     at, before, after = "2027-01-15T08:00:00.001Z", "2027-01-15T07:59:59.997Z", "2027-01-15T09:00:01+01:00"
-    owed = ["fine", "lost", "lost_by_worker", "duplicated", "repeated", "dispatched_twice", "early", "late", "again"]
+    expected = [
+        "fine",
+        "lost",
+        "lost_by_worker",
+        "duplicated",
+        "repeated",
+        "dispatched_twice",
+        "early",
+        "late",
+        "redelivered",
+    ]
     scheduled = log(
         tmp_path / "scheduled.jsonl",
-        *({"task_id": name, "eta": ETA} for name in owed),
+        *({"task_id": name, "eta": ETA} for name in expected),
         {"task_id": "ran_though_cancelled", "eta": ETA, "cancelled": True},
         {"task_id": "cancelled", "eta_ms": 1, "cancelled": True},
-        {"task_id": "sending failed", "perhaps": True},
+        {"task_id": "sending failed", "in_doubt": True},
         {"eta": ETA},
     )
-    ran = [name for name in owed if "lost" not in name and name not in ("early", "late")]
+    ran = [name for name in expected if "lost" not in name and name not in ("early", "late")]
     executed = log(
         tmp_path / "executed.jsonl",
         *({"task_id": name, "started": at} for name in [*ran, "ran_though_cancelled", "unknown"]),
         {"task_id": "early", "started": before},
         {"task_id": "late", "started": after},
-        {"task_id": "duplicated", "started": at, "again": False},
-        {"task_id": "repeated", "started": at, "again": True},
-        {"task_id": "again", "started": at, "redelivered": True},
+        {"task_id": "duplicated", "started": at, "wheel_redelivered": False},
+        {"task_id": "repeated", "started": at, "wheel_redelivered": True},
+        {"task_id": "redelivered", "started": at, "redelivered": True},
         {"task_id": "no time", "started": "yesterday"},
         '{"task_id": "torn',
     )
-    names = {*owed, "ran_though_cancelled", "unknown"} - {"lost"}
+    names = {*expected, "ran_though_cancelled", "unknown"} - {"lost"}
     dispatched = log(tmp_path / "dispatched.jsonl", *({"task_id": name} for name in [*names, "dispatched_twice"]))
     arguments = ["reconcile", "--scheduled", scheduled, "--executed", executed, "--dispatched", dispatched]
     output = tmp_path / "out"
     done = CliRunner().invoke(main, [*arguments, "--output", str(output), "--late", "1s", "--json"])
     summary = json.loads(done.stdout)
-    kinds = sorted([*({*owed} - {"fine", "again"}), "ran_though_cancelled", "unknown"])
-    found = Results(output)
+    kinds = sorted([*({*expected} - {"fine", "redelivered"}), "ran_though_cancelled", "unknown"])
+    found = JobResults(output)
     assert [(row["task_id"], row["finding"]) for row in found.rows("findings")] == [
         (kind, kind) for kind in kinds if kind != "late"
     ]
@@ -72,9 +84,9 @@ def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     assert (output / "reconcile.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_found_is_the_proof_and_what_is_allowed_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_allowed_finding_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
     scheduled = log(tmp_path / "s.jsonl", {"task_id": "a", "eta": ETA}, {"task_id": "b", "eta": ETA})
-    executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started": ETA, "again": name == "c"} for name in "aab"))
+    executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started": ETA} for name in "aab"))
     arguments = ["reconcile", "--scheduled", scheduled, "--executed", executed]
     found = CliRunner().invoke(main, arguments)
     assert (found.exit_code, "duplicated: 1" in found.stdout) == (1, True)
@@ -82,10 +94,10 @@ def test_nothing_found_is_the_proof_and_what_is_allowed_is_no_failure(spark: Spa
     assert (allowed.exit_code, "duplicated: 1 (allowed)" in allowed.stdout) == (0, True)
 
 
-def test_the_stores_own_history_is_what_left(
+def test_the_store_names_the_scheduled_and_dispatched_tasks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is that of the environment, where no log is given."""
+    """Without logs, the store of the environment is read."""
     with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
         fill(one)
         ids = [
@@ -103,20 +115,20 @@ def test_the_stores_own_history_is_what_left(
     assert (summary["dispatched"], summary["ran"], done.exit_code) == (len(set(ids)), len(set(ids)) - 1, 1)
 
 
-@pytest.mark.parametrize("noted", [True, False])
-def test_a_retry_is_a_message_more_and_no_finding(spark: SparkSession, tmp_path: Path, noted: bool) -> None:
-    """By the store's own account, whether workers note which attempt it was or not; a run more than that is one."""
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_retry_is_one_more_message_and_no_finding(spark: SparkSession, tmp_path: Path, logged: bool) -> None:
+    """The store knows the messages, with or without retries in the log; a further run is a finding."""
     ids = ("retried", "thrice", "cancelled at last")
     with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
         first = [row for name in ids for row in one.holder.accept(NOW, task_id=name)]
-        one.leave(first, NOW)
+        one.dispatch(first, NOW)
         second = [row for name in ids[:2] for row in one.holder.accept(NOW + 60_000, task_id=name)]
-        one.leave(second, NOW + 60_000)
+        one.dispatch(second, NOW + 60_000)
         [last] = one.holder.accept(NOW + 90_000, task_id=ids[2])
         one.holder.apply(outcomes=[one.holder.outcome(last.id, "cancelled", NOW + 70_000)])
         runs = [(name, 0) for name in ids] + [(name, 1) for name in ids[:2]] + [("thrice", 1)]
         lines = [
-            {"task_id": name, "started_ms": NOW + retries * 60_000, **({"retries": retries} if noted else {})}
+            {"task_id": name, "started_ms": NOW + retries * 60_000, **({"retries": retries} if logged else {})}
             for name, retries in runs
         ]
         executed = log(tmp_path / "e.jsonl", *lines)
@@ -124,24 +136,26 @@ def test_a_retry_is_a_message_more_and_no_finding(spark: SparkSession, tmp_path:
         arguments = ["reconcile", "--store", one.url, "--executed", executed, "--late", "1s", "--output", output]
         done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1, done.output
-    assert [(row["task_id"], row["finding"]) for row in Results(output).rows("findings")] == [("thrice", "duplicated")]
+    assert [(row["task_id"], row["finding"]) for row in JobResults(output).rows("findings")] == [
+        ("thrice", "duplicated")
+    ]
 
 
-def test_a_log_says_which_retry_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_column_retries_identifies_messages(spark: SparkSession, tmp_path: Path) -> None:
     logged = [{"task_id": name, "eta_ms": NOW + n * 60_000, "retries": n} for name in ("a", "b") for n in (0, 1)]
     scheduled = log(tmp_path / "s.jsonl", *logged)
     dispatched = log(tmp_path / "d.jsonl", *logged, logged[0])
-    runs = [*logged[:2], logged[2], logged[2]]  # of b the first attempt ran twice, and the second never
+    runs = [*logged[:2], logged[2], logged[2]]  # the first attempt of b ran twice, the second never
     executed = log(tmp_path / "e.jsonl", *({**one, "started_ms": one["eta_ms"]} for one in runs))
     output = str(tmp_path / "out")
     arguments = ["--scheduled", scheduled, "--dispatched", dispatched, "--executed", executed, "--output", output]
     CliRunner().invoke(main, ["reconcile", *arguments])
-    found = [(row["task_id"], row["finding"]) for row in Results(output).rows("findings")]
+    found = [(row["task_id"], row["finding"]) for row in JobResults(output).rows("findings")]
     assert found == [("a", "dispatched_twice"), ("b", "duplicated")]
 
 
 def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
-    """What workers may note: runs of a task, several of them, marked or not, redelivered or not, early or late."""
+    """Random runs of tasks: one or several, marked or not, redelivered or not, early or late."""
     found = []
     for task_id in ids:
         for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 3])):
@@ -155,7 +169,7 @@ def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
                     "ran_ms": ran_ms,
                 }
             )
-    # A mark is the message's, not the run's.
+    # The mark belongs to the message, not to the run.
     return [{**note, "again": note["delivery"] != "x" and hash_of(note["id"]) % 3 > 0} for note in found]
 
 
@@ -164,14 +178,14 @@ def hash_of(text: str) -> int:
 
 
 @pytest.mark.parametrize("logged", [True, False])
-def test_both_judges_say_the_same(spark: SparkSession, tmp_path: Path, logged: bool) -> None:
+def test_the_job_and_the_judge_of_the_fault_tests_agree(spark: SparkSession, tmp_path: Path, logged: bool) -> None:
     rng = random.Random(5)
     ids = [f"task {number}" for number in range(400)]
-    scheduled, perhaps = ids[:300], ids[300:380]
+    scheduled, in_doubt = ids[:300], ids[300:380]
     noted = notes(rng, ids)
     published = {name: rng.choice([1, 1, 2]) for name in ids if rng.random() < 0.8} if logged else None
-    expected = judge(scheduled, perhaps, noted, published)
-    found = auditor.audit(tmp_path / "audit", scheduled, perhaps, noted, published, in_here)
+    expected = judge(scheduled, in_doubt, noted, published)
+    found = auditor.audit(tmp_path / "audit", scheduled, in_doubt, noted, published, run_in_process)
     for name in auditor.FIELDS.values():
         assert sorted(getattr(found, name)) == sorted(getattr(expected, name)), name
         assert getattr(expected, name) or not logged, f"the logs have none that is {name}"
@@ -179,10 +193,10 @@ def test_both_judges_say_the_same(spark: SparkSession, tmp_path: Path, logged: b
 
 
 def test_the_functions_take_any_frame(spark: SparkSession) -> None:
-    scheduled = spark.sql("select 'a' task_id, timestamp '2027-01-15 08:00' eta, false cancelled, false perhaps")
+    scheduled = spark.sql("select 'a' task_id, timestamp '2027-01-15 08:00' eta, false cancelled, false in_doubt")
     executed = spark.sql(
-        "select 'a' task_id, timestamp '2027-01-15 07:00' started, cast(null as timestamp) eta, false again, "
-        "false redelivered, cast(null as string) delivery"
+        "select 'a' task_id, timestamp '2027-01-15 07:00' started, cast(null as timestamp) eta, "
+        "false wheel_redelivered, false redelivered, cast(null as string) delivery"
     )
     [row] = findings(audit(scheduled, executed)).collect()
     assert (row.task_id, row.finding, row.messages, row.dispatches) == ("a", "early", 1, None)

@@ -1,4 +1,4 @@
-"""Results are read without Spark, and the files of a run stay until the run after the next has come to its end."""
+"""Results are read without Spark, and the files of a run remain until the run after the next one has finished."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pyarrow as pa
 import pytest
 
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.output import Output
-from celery_wheel.pipeline.results import Results
-from celery_wheel.pipeline.summary import Summary
+from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.results.reader import JobResults
 
 
-def run(folder: Path, number: int) -> Results:
-    output = Output(str(folder), "tune")
+def run(folder: Path, number: int) -> JobResults:
+    output = OutputFolder(str(folder), "tune")
     output._run = f"20270115T080000Z-{number}"
     output.table("shapes", pa.table({"tick_ms": [number]}))
-    output.finish(Summary("tune", {"tasks": number}, ["take it"]))
-    return Results(folder)
+    output.finish(JobSummary("tune", {"tasks": number}, ["take it"]))
+    return JobResults(folder)
 
 
-def test_a_reader_has_the_files_that_its_summary_names_while_the_next_run_writes(tmp_path: Path) -> None:
+def test_a_reader_keeps_the_files_of_its_summary_while_the_next_run_writes(tmp_path: Path) -> None:
     first = run(tmp_path, 1)
     run(tmp_path, 2)
     assert first.rows("shapes") == [{"tick_ms": 1}]
@@ -48,25 +48,25 @@ def test_a_reader_has_the_files_that_its_summary_names_while_the_next_run_writes
 def test_a_folder_holds_the_results_of_one_job(tmp_path: Path) -> None:
     run(tmp_path, 1)
     with pytest.raises(FileUnusable, match="has the results of tune; give lateness a folder of its own"):
-        Output(str(tmp_path), "lateness")
+        OutputFolder(str(tmp_path), "lateness")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [(None, "is not there"), ("{", "is not the summary"), ("[]", "format 1"), ('{"format": 2}', "got 2")],
+    ("text", "message"),
+    [(None, "does not exist"), ("{", "is not the summary"), ("[]", "format 1"), ('{"format": 2}', "got 2")],
 )
-def test_what_is_no_result_is_said_in_words(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_folder_without_usable_results_is_an_error(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(FileUnusable, match=said):
-        Results(tmp_path)
+    with pytest.raises(FileUnusable, match=message):
+        JobResults(tmp_path)
 
 
 def test_reading_needs_pyarrow_only(tmp_path: Path) -> None:
     run(tmp_path, 7)
     program = (
-        "import json, sys; from celery_wheel.pipeline.results import Results;"
-        "rows = Results(sys.argv[1]).rows('shapes');"
+        "import json, sys; from celery_wheel.results.reader import JobResults;"
+        "rows = JobResults(sys.argv[1]).rows('shapes');"
         "print(json.dumps([rows, sorted({name.split('.')[0] for name in sys.modules})]))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""The job ``schedule``: from a file to the store, once, with the load before and after."""
+"""``schedule``: from a file to the store, once, with the load before and after."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def flights(tmp_path: Path) -> Path:
-    """600 flights, 120 a day at 1:30 in New York; a Sunday on which that comes twice is among the days."""
+    """600 flights, 120 a day at 1:30 in New York; on one day, a Sunday, that time occurs twice."""
     lines = [f"{day},1,30,{n},mia" for n in range(120) for day in DAYS]
     path = tmp_path / "flights.csv"
     path.write_text("\n".join([HEADER, *lines, "2030-11-06,25,0,1,mia", "2030-11-06,1,0,,mia"]) + "\n")
@@ -47,28 +47,28 @@ SQL = (
 
 @pytest.fixture
 def call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, flights: Path) -> Any:
-    monkeypatch.setattr(cli, "_session", lambda *_: spark)
+    monkeypatch.setattr(cli, "_start_session", lambda *_: spark)
 
     def run(*options: str) -> Result:
-        given = ["--store", url, "--rows", str(flights), "--sql", SQL, "--task", "air.board", "--queue", "gates"]
-        return CliRunner().invoke(cli.main, ["schedule", *given, "--zone", "America/New_York", "--json", *options])
+        common = ["--store", url, "--rows", str(flights), "--sql", SQL, "--task", "air.board", "--queue", "gates"]
+        return CliRunner().invoke(cli.main, ["schedule", *common, "--zone", "America/New_York", "--json", *options])
 
     return run
 
 
-def test_a_dry_run_says_what_would_be_and_writes_nothing(call: Any, url: str, tmp_path: Path) -> None:
+def test_a_dry_run_reports_the_load_and_writes_nothing(call: Any, url: str, tmp_path: Path) -> None:
     found = call("--dry-run", "--id", "flight", "--output", str(tmp_path / "out"))
     assert found.exit_code == 0, found.output
-    said = json.loads(found.stdout)
-    assert (said["rows"], said["good"]) == (602, 600)
-    assert said["rejects"] == {"flight is missing": 1, "local time cannot be read: 2030-11-06 25:00": 1}
-    assert (said["first"], said["last"]) == ("2030-11-01T05:30:00Z", "2030-11-05T06:30:00Z")
-    assert [herd["n"] for herd in said["worst_herds"]] == [120] * 5
-    assert "nothing was scheduled: this was a dry run" in said["words"]
+    summary = json.loads(found.stdout)
+    assert (summary["rows"], summary["good"]) == (602, 600)
+    assert summary["rejects"] == {"flight is missing": 1, "local time cannot be read: 2030-11-06 25:00": 1}
+    assert (summary["first"], summary["last"]) == ("2030-11-01T05:30:00Z", "2030-11-05T06:30:00Z")
+    assert [herd["n"] for herd in summary["worst_herds"]] == [120] * 5
+    assert "nothing was scheduled: this was a dry run" in summary["words"]
     with closing(open_store(url)) as store:
-        assert store.loads.listed() == []
+        assert store.loads.latest() == []
     [rejects] = (tmp_path / "out").glob("rejects-*.parquet")
-    assert {row["reason"] for row in pq.read_table(rejects).to_pylist()} == set(said["rejects"])
+    assert {row["reason"] for row in pq.read_table(rejects).to_pylist()} == set(summary["rejects"])
     [load] = (tmp_path / "out").glob("load-*.parquet")
     assert [(row["before"], row["after"]) for row in pq.read_table(load).to_pylist()] == [(0, 120)] * 5
     assert (tmp_path / "out" / "schedule.png").stat().st_size > 5_000
@@ -78,59 +78,59 @@ def test_a_batch_is_loaded_once(call: Any, url: str) -> None:
     first, second = (json.loads(call("--batch", name, "--id", "flight").stdout) for name in ("november", " november "))
     assert (first["loaded"], first["was_loaded"]) == (600, False)
     assert (second["loaded"], second["was_loaded"]) == (0, True)
-    assert first["words"][-1].endswith("; but for those whose flight the store knows already")
-    assert (first["on_the_way"], second["on_the_way"]) == (0, 600), "no scheduler has taken them in"
-    assert "not counted in this: 600 of earlier loads, which no scheduler has taken in yet" in second["words"]
-    assert (len(first["worst_herds"]), second["worst_herds"]) == (5, []), "what was loaded before adds nothing"
+    assert first["words"][-1].endswith("; except those whose flight the store has already")
+    assert (first["not_accepted"], second["not_accepted"]) == (0, 600), "no scheduler has accepted them"
+    assert "not counted: 600 tasks of earlier loads, not yet accepted by a scheduler" in second["words"]
+    assert (len(first["worst_herds"]), second["worst_herds"]) == (5, []), "a loaded batch adds nothing"
     with closing(open_store(url)) as store:
-        [one] = store.loads.listed()
+        [one] = store.loads.latest()
         assert (one.load.name, one.load.state, one.load.rows) == ("november", COMMITTED, 600)
 
 
-def test_json_in_a_csv_file_is_read_as_all_programs_write_it(call: Any, tmp_path: Path) -> None:
+def test_quoted_json_in_a_csv_file_is_read(call: Any, tmp_path: Path) -> None:
     with (tmp_path / "quoted.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["args", "local", "flight"])
         lines.writerow([json.dumps(["ann, or bob", 'the "first"']), "2031-01-01T10:00:00", "1"])
         lines.writerow(["[]", "2031-01-01T10:00:00", "2"])
     quoted = ("--rows", str(tmp_path / "quoted.csv"), "--sql", "SELECT * FROM rows", "--id", "flight")
-    said = json.loads(call(*quoted, "--dry-run").stdout)
-    assert (said["good"], said["rejects"]) == (2, {})
+    summary = json.loads(call(*quoted, "--dry-run").stdout)
+    assert (summary["good"], summary["rejects"]) == (2, {})
 
 
 def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:
-    said = json.loads(call("--dry-run", "--fold", "reject", "--jitter", "10m").stdout)
-    assert said["good"] == 480 + 1  # the one without a flight has no need of it here
-    assert said["herds"] == 0
-    twice = "local time comes twice in America/New_York: 2030-11-03 01:30"
-    assert said["rejects"][twice] == 120
+    summary = json.loads(call("--dry-run", "--fold", "reject", "--jitter", "10m").stdout)
+    assert summary["good"] == 480 + 1  # the row without a flight is valid without --id
+    assert summary["herds"] == 0
+    twice = "local time occurs twice in America/New_York: 2030-11-03 01:30"
+    assert summary["rejects"][twice] == 120
 
 
-def test_a_csv_is_read_as_others_write_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Quotes are doubled, a backslash is JSON's own, and a text may go over several lines."""
-    given = [json.dumps(one, indent=1) for one in ({"note": 'a "b"\n, ü \x1e'}, {"path": "C:\\new"})]
+def test_a_csv_is_read_as_in_rfc_4180(spark: SparkSession, tmp_path: Path) -> None:
+    """Quotes are doubled, a backslash belongs to the JSON, and a text may have several lines."""
+    texts = [json.dumps(one, indent=1) for one in ({"note": 'a "b"\n, ü \x1e'}, {"path": "C:\\new"})]
     path = tmp_path / "campaign.csv"
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["eta", "kwargs"], *(["2031-01-01 10:00", text] for text in given)])
+        csv.writer(file).writerows([["eta", "kwargs"], *(["2031-01-01 10:00", text] for text in texts)])
     found = spark.read.options(**schedule.CSV).csv(str(path)).collect()
-    assert [row.kwargs for row in found] == given
+    assert [row.kwargs for row in found] == texts
 
 
-def test_where_no_row_can_be_scheduled_the_name_is_not_taken(call: Any, url: str) -> None:
+def test_a_load_without_valid_rows_does_not_use_up_its_name(call: Any, url: str) -> None:
     bad = call("--batch", "november", "--sql", "SELECT 'never' AS local FROM rows")
-    said = json.loads(bad.stdout)
-    assert (bad.exit_code, said["good"], said["loaded"]) == (1, 0, 0)
-    assert "nothing was scheduled: there is no row that can be" in said["words"]
+    summary = json.loads(bad.stdout)
+    assert (bad.exit_code, summary["good"], summary["loaded"]) == (1, 0, 0)
+    assert "nothing was scheduled: no row is valid" in summary["words"]
     good = json.loads(call("--batch", "november", "--id", "flight").stdout)
     assert (good["loaded"], good["was_loaded"]) == (600, False)
     nothing = call("--batch", "december", "--sql", "SELECT 'never' AS local FROM rows WHERE false")
-    assert nothing.exit_code == 0, "a night on which nothing is to be sent is no failure"
+    assert nothing.exit_code == 0, "an empty input is no failure"
     with closing(open_store(url)) as store:
-        assert [one.load.name for one in store.loads.listed()] == ["november"]
+        assert [one.load.name for one in store.loads.latest()] == ["november"]
 
 
-def test_instants_in_nanoseconds_are_said_to_be_that(call: Any, tmp_path: Path) -> None:
-    """As pandas writes them by itself."""
+def test_instants_in_nanoseconds_are_an_error(call: Any, tmp_path: Path) -> None:
+    """The default of pandas."""
     path = tmp_path / "nanoseconds.parquet"
     pq.write_table(pa.table({"eta": pa.array([1_900_000_000_123_456_789], pa.timestamp("ns", tz="UTC"))}), path)
     found = call("--dry-run", "--rows", str(path))
@@ -139,17 +139,17 @@ def test_instants_in_nanoseconds_are_said_to_be_that(call: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ((), "--batch must name this load"),
         (("--dry-run", "--id", "x"), "--id must name a column"),
         (("--batch", "b\0"), "option batch must be without NUL characters"),
-        (("--dry-run", "--table", "x"), "--table is of a database"),
-        (("--dry-run", "--jdbc", "jdbc:x"), "one of --rows and --jdbc must say what to schedule"),
+        (("--dry-run", "--table", "x"), "--table must go with --jdbc"),
+        (("--dry-run", "--jdbc", "jdbc:x"), "one of --rows and --jdbc must name the rows"),
         (("--dry-run", "--sql", "SELECT nothing FROM rows"), "nothing"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_a_line(call: Any, options: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_an_error_of_one_line(call: Any, options: tuple[str, ...], message: str) -> None:
     found = call(*options)
     assert found.exit_code in (1, 2)
-    assert said in found.stderr.splitlines()[-1]
+    assert message in found.stderr.splitlines()[-1]

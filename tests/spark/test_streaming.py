@@ -1,4 +1,4 @@
-"""The history as a stream: no row is skipped, none comes twice, whatever happens between two micro-batches."""
+"""The history as a stream: no row is skipped or repeated, whatever happens between two micro-batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.stream import WheelStreamReader
 from celery_wheel.pipeline.tables import read, stream, tail
 from celery_wheel.store.model import Change, Position
+from tests.kit.holder import NO_LIMIT, NOW, place
 from tests.spark.stores import MakeUrl, Site, fill, site
-from tests.stores.samples import NO_LIMIT, NOW, place
 
 
 def reader(one: Site, **options: str) -> WheelStreamReader:
     return WheelStreamReader(read_options({"url": one.url, "table": "history", **options}), HISTORY_SCHEMA)
 
 
-def new_rows(of: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Counter[tuple[int, int]]:
-    """What a micro-batch reads."""
-    parts = of.partitions(start, end)
-    return Counter((row["id"], row["seq"]) for part in parts for batch in of.read(part) for row in batch.to_pylist())
+def new_rows(stream_reader: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Counter[tuple[int, int]]:
+    """The rows of a micro-batch."""
+    parts = stream_reader.partitions(start, end)
+    return Counter(
+        (row["id"], row["seq"]) for part in parts for batch in stream_reader.read(part) for row in batch.to_pylist()
+    )
 
 
 @pytest.mark.parametrize("make_url", ["sqlite"], indirect=True)  # on PostgreSQL with a cluster: ``test_cluster``
@@ -41,42 +43,42 @@ def test_each_row_of_history_is_written_once(spark: SparkSession, make_url: Make
             written = spark.read.parquet(target)
             kept = written.drop("day").collect()
             assert Counter(kept) == Counter(read(spark, "history", one.url).select(*HISTORY_SCHEMA.names).collect())
-            assert len(kept) == [9, 12, 15][round_]  # one of shard 0 waited before that, another came to rest
-            one.leave(one.holder.accept(NOW + 1_001 + round_ * 9_000), NOW + 99_000)
+            assert len(kept) == [9, 12, 15][round_]  # two new dispatches of shard 0 and an expired one
+            one.dispatch(one.holder.accept(NOW + 1_001 + round_ * 9_000), NOW + 99_000)
             rest = one.second.accept(NOW)
             one.second.apply(
-                moves=[one.second.rest(rest[0])], outcomes=[one.second.outcome(rest[0].id, "expired", NOW + 7)]
+                moves=[one.second.stop(rest[0])], outcomes=[one.second.outcome(rest[0].id, "expired", NOW + 7)]
             )
         assert {str(row.day) for row in written.select("day").distinct().collect()} == {"2027-01-15"}
 
 
-def test_what_is_committed_late_is_not_skipped(make_url: MakeUrl) -> None:
-    """Two threads of a holder: the one that gave its numbers first commits last."""
+def test_a_late_commit_is_not_skipped(make_url: MakeUrl) -> None:
+    """The thread of a holder that took the earlier numbers commits last."""
     with site(make_url()) as one:
-        of, holder = reader(one), one.holder
+        wheel, holder = reader(one), one.holder
         first, second = holder.accept(NOW, NOW + 1)
-        outcome, rest = holder.outcome(first.id), holder.rest(first)
+        outcome, rest = holder.outcome(first.id), holder.stop(first)
         slow = Change(seq=holder.highest_seq, moves=[rest], outcomes=[outcome])
-        holder.apply(moves=[holder.rest(second)], outcomes=[holder.outcome(second.id)])
-        start = of.initialOffset()
-        middle = of.latestOffset(start, ReadAllAvailable())
+        holder.apply(moves=[holder.stop(second)], outcomes=[holder.outcome(second.id)])
+        start = wheel.initialOffset()
+        middle = wheel.latestOffset(start, ReadAllAvailable())
         one.store.apply(0, holder.epoch, slow)
-        end = of.latestOffset(middle, ReadAllAvailable())
-        assert [id_ for id_, _ in new_rows(of, start, middle)] == [second.id]
-        assert [id_ for id_, _ in new_rows(of, middle, end)] == [first.id]
-        assert of.latestOffset(end, ReadAllAvailable()) == end
+        end = wheel.latestOffset(middle, ReadAllAvailable())
+        assert [id_ for id_, _ in new_rows(wheel, start, middle)] == [second.id]
+        assert [id_ for id_, _ in new_rows(wheel, middle, end)] == [first.id]
+        assert wheel.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_micro_batch_has_about_as_many_rows_as_are_asked_for(make_url: MakeUrl) -> None:
+def test_a_micro_batch_has_about_max_rows(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
-        of = reader(one, maxRows="4")
-        assert of.getDefaultReadLimit() == ReadMaxRows(4)
+        wheel = reader(one, maxRows="4")
+        assert wheel.getDefaultReadLimit() == ReadMaxRows(4)
         for n in range(10):
-            one.leave(one.holder.accept(NOW + n), NOW + n)
-        one.leave(one.second.accept(NOW), NOW, one.second)
-        start, sizes, seen = of.initialOffset(), [], Counter[tuple[int, int]]()
-        while (end := of.latestOffset(start, of.getDefaultReadLimit())) != start:
-            found = new_rows(of, start, end)
+            one.dispatch(one.holder.accept(NOW + n), NOW + n)
+        one.dispatch(one.second.accept(NOW), NOW, one.second)
+        start, sizes, seen = wheel.initialOffset(), [], Counter[tuple[int, int]]()
+        while (end := wheel.latestOffset(start, wheel.getDefaultReadLimit())) != start:
+            found = new_rows(wheel, start, end)
             seen += found
             sizes.append(found.total())
             start = end
@@ -84,52 +86,54 @@ def test_a_micro_batch_has_about_as_many_rows_as_are_asked_for(make_url: MakeUrl
     assert set(seen.values()) == {1}
 
 
-def test_what_is_not_history_is_nothing_new(make_url: MakeUrl) -> None:
+def test_pending_tasks_are_no_new_history(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
-        of = reader(one)
-        end = of.latestOffset(of.initialOffset(), ReadAllAvailable())
+        wheel = reader(one)
+        end = wheel.latestOffset(wheel.initialOffset(), ReadAllAvailable())
         one.holder.accept(NOW + 50_000)
-        assert of.latestOffset(end, ReadAllAvailable()) == end
+        assert wheel.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_available_now_ends_with_what_there_was(make_url: MakeUrl) -> None:
+def test_available_now_ends_at_the_events_of_its_start(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
-        of = reader(one)
-        of.prepareForTriggerAvailableNow()
-        start = of.initialOffset()
-        before = of.latestOffset(start, ReadAllAvailable())
-        one.leave(one.holder.accept(NOW + 1_001), NOW + 1_001)
-        assert of.latestOffset(start, ReadAllAvailable()) == before
-        assert of.latestOffset(before, ReadAllAvailable()) == before
+        wheel = reader(one)
+        wheel.prepareForTriggerAvailableNow()
+        start = wheel.initialOffset()
+        before = wheel.latestOffset(start, ReadAllAvailable())
+        one.dispatch(one.holder.accept(NOW + 1_001), NOW + 1_001)
+        assert wheel.latestOffset(start, ReadAllAvailable()) == before
+        assert wheel.latestOffset(before, ReadAllAvailable()) == before
 
 
-def test_a_stream_may_begin_with_what_comes(make_url: MakeUrl) -> None:
+def test_a_stream_may_begin_with_new_events(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
         fill(one)
-        of = reader(one, startingAt="latest")
-        start = of.initialOffset()
-        assert of.latestOffset(start, ReadAllAvailable()) == start
+        wheel = reader(one, startingAt="latest")
+        start = wheel.initialOffset()
+        assert wheel.latestOffset(start, ReadAllAvailable()) == start
         [new] = one.second.accept(NOW + 10)
-        one.leave([new], NOW + 10, one.second)
-        assert [id_ for id_, _ in new_rows(of, start, of.latestOffset(start, ReadAllAvailable()))] == [new.id]
+        one.dispatch([new], NOW + 10, one.second)
+        assert [id_ for id_, _ in new_rows(wheel, start, wheel.latestOffset(start, ReadAllAvailable()))] == [new.id]
 
 
-def test_what_was_forgotten_unread_is_an_error_unless_it_is_asked_for(make_url: MakeUrl) -> None:
+def test_events_that_retention_removed_unread_are_an_error_unless_loss_is_allowed(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
-        of, holder = reader(one), one.holder
+        wheel, holder = reader(one), one.holder
         rows = holder.accept(*range(NOW, NOW + 4))
-        one.leave(rows[:1], NOW)
-        read_ = of.latestOffset(of.initialOffset(), ReadAllAvailable())
-        one.leave(rows[1:2], NOW + 10)
-        one.leave(rows[2:3], NOW + 20)
-        end = of.latestOffset(read_, ReadAllAvailable())
+        one.dispatch(rows[:1], NOW)
+        read_ = wheel.latestOffset(wheel.initialOffset(), ReadAllAvailable())
+        one.dispatch(rows[1:2], NOW + 10)
+        one.dispatch(rows[2:3], NOW + 20)
+        end = wheel.latestOffset(read_, ReadAllAvailable())
         one.store.forget(0, holder.epoch, NOW + 5, NO_LIMIT, 100)
-        assert [id_ for id_, _ in new_rows(of, read_, end)] == [rows[1].id, rows[2].id], "only what was read is gone"
+        assert [id_ for id_, _ in new_rows(wheel, read_, end)] == [rows[1].id, rows[2].id], (
+            "retention removed only events that were read"
+        )
         one.store.forget(0, holder.epoch, NOW + 15, NO_LIMIT, 100)
-        with pytest.raises(StoreUnusable, match=r"history of shard 0 was forgotten.*'failOnLoss', 'false'"):
-            of.partitions(read_, end)
+        with pytest.raises(StoreUnusable, match=r"retention removed history of shard 0.*'failOnLoss', 'false'"):
+            wheel.partitions(read_, end)
         assert [id_ for id_, _ in new_rows(reader(one, failOnLoss="false"), read_, end)] == [rows[2].id]
 
 
@@ -149,15 +153,15 @@ def test_only_the_history_can_be_streamed(spark: SparkSession, tmp_path: Path) -
         assert stream(spark, one.url).schema == HISTORY_SCHEMA
 
 
-def test_a_replay_comes_as_a_second_departure(make_url: MakeUrl) -> None:
+def test_a_replay_is_a_second_dispatch(make_url: MakeUrl) -> None:
     with site(make_url()) as one:
-        of = reader(one)
+        wheel = reader(one)
         rows = one.holder.accept(NOW, NOW + 2)
-        one.leave(rows, NOW + 10)
-        start = of.initialOffset()
-        end = of.latestOffset(start, ReadAllAvailable())
+        one.dispatch(rows, NOW + 10)
+        start = wheel.initialOffset()
+        end = wheel.latestOffset(start, ReadAllAvailable())
         one.holder.put_offset(Position(NOW, 0))
-        one.leave(rows, NOW + 90)
-        later = of.latestOffset(end, ReadAllAvailable())
-        assert new_rows(of, start, end) == new_rows(of, end, later) == Counter((row.id, row.seq) for row in rows)
+        one.dispatch(rows, NOW + 90)
+        later = wheel.latestOffset(end, ReadAllAvailable())
+        assert new_rows(wheel, start, end) == new_rows(wheel, end, later) == Counter((row.id, row.seq) for row in rows)
         assert place(rows[0]) > Position(NOW, 0)

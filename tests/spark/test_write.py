@@ -1,11 +1,7 @@
-"""``df.write.format("wheel")``: all of it is scheduled, once, whatever fails and however often it is run."""
+"""``df.write.format("wheel")``: all rows are scheduled once, whatever fails and however often the job runs."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,17 +17,18 @@ from pyspark.sql.types import StructType
 from sqlalchemy import select
 
 from celery_wheel.broker.names import shard_of
-from celery_wheel.broker.reader import Reader
-from celery_wheel.engine.intake.load_chunks import unpacked
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.errors import StoreError
-from celery_wheel.pipeline.source.write import writer
+from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
-from celery_wheel.store.loads import SqlLoads
 from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
-from celery_wheel.store.schema import load_chunk
-from celery_wheel.store.sql import SqlStore
-from tests.postgres import PostgresServer
-from tests.servers import wait_until
+from celery_wheel.store.sql.bulk_loads import SqlLoads
+from celery_wheel.store.sql.schema import load_chunk
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.patience import wait_until
+from tests.kit.processes import python
+from tests.kit.servers.postgres import PostgresServer
 
 ROWS = 20_000
 START_MS = 1_900_000_000_000
@@ -72,7 +69,7 @@ def reminders(spark: SparkSession, count: int = ROWS, parts: int = 4) -> DataFra
 
 
 def heavy(spark: SparkSession, count: int = 6_000) -> DataFrame:
-    """So many bytes that a part of them is committed in mid-part."""
+    """Rows with so many bytes that a part commits before its end."""
     hashes = (functions.sha2(functions.concat("order", functions.lit(f"{n}")), 512) for n in range(25))
     noise = functions.concat(*hashes)
     return reminders(spark, count, 1).withColumn("args", functions.to_json(functions.array(noise))).drop("order")
@@ -82,23 +79,23 @@ def save(rows: DataFrame, site: Site, batch: str = "monday", **options: Any) -> 
     rows.write.format("wheel").options(url=site.url, batch=batch, **options).mode("append").save()
 
 
-def waiting(store: SqlStore) -> list[Message]:
-    """What holders will find, in all shards."""
+def loaded_messages(store: SqlStore) -> list[Message]:
+    """The messages that holders will accept, in all shards."""
     found: list[Message] = []
     for shard in range(store.shards):
         for chunk in store.read_loads(shard, 10**9):
-            for one in unpacked(chunk, lambda raw: Reader("wheel", 2**23).decode(raw)):
+            for one in unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw)):
                 assert isinstance(one, Message)
                 found.append(one)
     return found
 
 
 def listed(site: Site) -> list[tuple[str, str, int]]:
-    return [(one.load.name, one.load.state, one.rows) for one in site.store.loads.listed()]
+    return [(one.load.name, one.load.state, one.rows) for one in site.store.loads.latest()]
 
 
 def fail_once(marker: Path, after: int) -> Any:
-    """What a task is given, and an error in the middle of it, the first time."""
+    """Pass the batches on, with an error in the middle of the first attempt."""
 
     def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
         rows = 0
@@ -113,9 +110,9 @@ def fail_once(marker: Path, after: int) -> Any:
 
 
 @on_postgresql
-def test_a_load_is_what_apply_async_would_have_left(spark: SparkSession, site: Site) -> None:
+def test_a_load_has_the_messages_of_apply_async(spark: SparkSession, site: Site) -> None:
     save(reminders(spark), site, key="order")
-    found = waiting(site.store)
+    found = loaded_messages(site.store)
     assert len({one.envelope_id for one in found}) == len(found) == ROWS
     assert {one.body.partition(b", {")[0] for one in found} == {b"[[%d]" % n for n in range(ROWS)}
     assert {one.eta_ms for one in found} == {START_MS + n for n in range(ROWS)}
@@ -127,13 +124,13 @@ def test_a_load_is_what_apply_async_would_have_left(spark: SparkSession, site: S
 
     save(reminders(spark), site, key="order")  # the same batch again
     assert listed(site) == [("monday", COMMITTED, ROWS)]
-    save(reminders(spark).limit(100), site, batch="tuesday", key="order")  # some of it under another name
-    again = [one for one in waiting(site.store) if one.eta_ms < START_MS + 100]
-    assert len(again) == 200
-    assert len({one.envelope_id for one in again}) == 100
+    save(reminders(spark).limit(100), site, batch="tuesday", key="order")  # some rows under another name
+    repeated = [one for one in loaded_messages(site.store) if one.eta_ms < START_MS + 100]
+    assert len(repeated) == 200
+    assert len({one.envelope_id for one in repeated}) == 100
 
 
-def test_a_task_that_fails_leaves_nothing_and_one_that_is_tried_again_writes_once(
+def test_a_failed_load_leaves_nothing_and_a_retried_part_is_written_once(
     spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
     rows = heavy(spark)
@@ -142,7 +139,7 @@ def test_a_task_that_fails_leaves_nothing_and_one_that_is_tried_again_writes_onc
     try:
         save(once, site)
         assert (tmp_path / "failed").exists()
-        found = waiting(site.store)
+        found = loaded_messages(site.store)
         assert len({one.envelope_id for one in found}) == len(found) == 6_000
 
         late = functions.col("eta") > functions.timestamp_millis(functions.lit(START_MS + 5_500))
@@ -156,15 +153,15 @@ def test_a_task_that_fails_leaves_nothing_and_one_that_is_tried_again_writes_onc
 
 
 @on_sqlite
-def test_rows_without_a_key_have_ids_of_the_load(spark: SparkSession, site: Site) -> None:
+def test_rows_without_a_key_have_ids_of_their_load(spark: SparkSession, site: Site) -> None:
     save(reminders(spark, 1_000).drop("order"), site)
-    ids = sorted(one.envelope_id for one in waiting(site.store))
+    ids = sorted(one.envelope_id for one in loaded_messages(site.store))
     assert len(set(ids)) == 1_000
     assert {UUID(one).version for one in ids} == {7}
 
 
 @on_sqlite
-def test_other_columns_and_an_app_of_ones_own(spark: SparkSession, site: Site) -> None:
+def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, site: Site) -> None:
     rows = (
         reminders(spark, 30, 2)
         .drop("queue", "order")
@@ -178,7 +175,7 @@ def test_other_columns_and_an_app_of_ones_own(spark: SparkSession, site: Site) -
         )
     )
     save(rows, site, app="tests.spark.shop:app")
-    found = waiting(site.store)
+    found = loaded_messages(site.store)
     assert len(found) == 30
     assert {(one.key, one.priority, one.queue) for one in found} == {("customer:7", 3, "shop")}
     assert all(one.expires_ms == one.eta_ms + 3_600_000 for one in found)
@@ -192,61 +189,56 @@ def test_other_columns_and_an_app_of_ones_own(spark: SparkSession, site: Site) -
     [
         ({"url": "sqlite:////nowhere/wheel.sqlite3"}, "there is no store at /nowhere/wheel.sqlite3"),
         ({"url": "mysql://db/wheel"}, "wheel_store must be a database URL like"),
-        ({"batch": ""}, "option batch must be given"),
+        ({"batch": ""}, "option batch must name this load"),
         ({"key": "customer"}, "option key must name a column, got 'customer'; there are task, args,"),
-        ({"key": "task"}, "columns must be among task, args, .*; got order; leave the others out"),
+        ({"key": "task"}, "columns must be among task, args, .*; got order; remove the others"),
         ({"app": "tests.nowhere:app"}, "option app must be importable where Spark runs"),
         ({"chunk": "0"}, "option chunk must be a whole number from 1"),
     ],
 )
-def test_what_is_asked_wrongly_is_said_before_anything_runs(
+def test_wrong_options_are_refused_on_the_driver(
     spark: SparkSession, site: Site, options: dict[str, str], words: str
 ) -> None:
-    given = {"url": site.url, "batch": "monday", "key": "order", **options}
+    values = {"url": site.url, "batch": "monday", "key": "order", **options}
     with pytest.raises(PySparkException, match=words):
-        reminders(spark, 10).write.format("wheel").options(**given).mode("append").save()
+        reminders(spark, 10).write.format("wheel").options(**values).mode("append").save()
     assert listed(site) == []
 
 
 @on_sqlite
-def test_a_store_that_ends_the_session_is_said_in_words_of_a_load(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's own are for a scheduler: that it adopts the shard anew, and tries again."""
+def test_an_error_of_the_store_is_reported_for_the_load(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's own message is for a scheduler, which adopts the shard again and retries."""
 
     def ended(*_: object) -> None:
         raise StoreError("the store wheel ended the session")
 
     rows = pa.RecordBatch.from_pylist([{"task": "app.remind", "eta_ms": START_MS, "queue": "mail"}])
     schema = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
-    begun = writer({"url": site.url, "batch": "monday"}, schema)
+    writer = make_writer({"url": site.url, "batch": "monday"}, schema)
     monkeypatch.setattr(SqlLoads, "put", ended)
-    with pytest.raises(StoreError, match="the batch 'monday' was broken off, and nothing of it is scheduled; load it"):
-        begun.write(iter([rows]))
+    with pytest.raises(StoreError, match="the batch 'monday' was interrupted, and none of it is scheduled; load it"):
+        writer.write(iter([rows]))
 
 
 @on_sqlite
 def test_nothing_is_overwritten(spark: SparkSession, site: Site) -> None:
-    with pytest.raises(PySparkException, match="mode must be append, got overwrite: what is scheduled is not replaced"):
+    with pytest.raises(PySparkException, match="mode must be append, got overwrite: a load does not replace scheduled"):
         reminders(spark, 10).write.format("wheel").options(url=site.url, batch="x").mode("overwrite").save()
 
 
 @on_sqlite
 @pytest.mark.timeout(300)
 def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, site: Site, tmp_path: Path) -> None:
-    """One part was written, and the other waits for ever, when the driver is killed."""
-    command = [sys.executable, "-m", "tests.spark.killed", site.url, str(tmp_path)]
-    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    """The driver is killed after one part was written, while the other waits for ever."""
+    with python(tmp_path / "killed.log", "-m", "tests.spark.killed", site.url, str(tmp_path)):
         wait_until(lambda: (one := listed(site)) != [] and one[0][2] == ROWS // 2, "half is written", 200)
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
     assert listed(site) == [("monday", OPEN, ROWS // 2)]
-    assert waiting(site.store) == []
+    assert loaded_messages(site.store) == []
     before = stamps(site)
     save(reminders(spark, ROWS, 2), site, key="order")
     assert listed(site) == [("monday", COMMITTED, ROWS)]
-    assert len({one.envelope_id for one in waiting(site.store)}) == ROWS
-    assert before <= stamps(site), "what was there was written anew"
+    assert len({one.envelope_id for one in loaded_messages(site.store)}) == ROWS
+    assert before <= stamps(site), "the written part was kept"
 
 
 def stamps(site: Site) -> set[int]:

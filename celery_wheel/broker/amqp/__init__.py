@@ -2,7 +2,7 @@
 
 ::
 
-    link       a connection: made as kombu makes it, kept alive, its errors raised as BrokerError
+    link       a connection: opened as kombu opens it, kept alive, its errors raised as BrokerError
     message    conversion between AMQP messages and rows
     ingress    the wheel queue: deliveries that are acknowledged after the commit
     publisher  publishing with hundreds of confirms outstanding

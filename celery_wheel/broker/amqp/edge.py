@@ -6,7 +6,7 @@ refuses are reported, never dropped.
 
 Non-promises: RabbitMQ has no compare-and-set, so rows that were in flight when a scheduler or a connection died may be
 in their queues twice, the second time with the header ``wheel_redelivered``. A former holder that was suspended between
-its last look at its lease and the write is not fenced. Nothing guards against two stores on one namespace. ``depth``
+its last check of its lease and the write is not fenced. Nothing guards against two stores on one namespace. ``depth``
 does not count messages that were delivered to a holder.
 
 Files: see the folder's header. All methods are thread-safe.
@@ -20,14 +20,14 @@ from typing import Any, cast
 
 import amqp
 
-from celery_wheel.broker.amqp.ingress import Ingress
-from celery_wheel.broker.amqp.link import Link
+from celery_wheel.broker.amqp.ingress import AmqpIngress
+from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.amqp.message import decode
-from celery_wheel.broker.amqp.publisher import Publisher
+from celery_wheel.broker.amqp.publisher import AmqpPublisher
 from celery_wheel.broker.deliveries import DeliveryBroker
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import wheel_queue
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.store.model import Message, Unreadable
 
@@ -36,16 +36,16 @@ class AmqpBroker(DeliveryBroker):
     """Implements ``ConfirmingBroker`` for RabbitMQ.
 
     Args:
-        connect: makes a kombu connection, as the app's producers have it.
-        reader: reads the wheel queue; its namespace is that of the queues.
+        connect: returns a new kombu connection, as the app's producers use it.
+        reader: reads the wheel queue; its namespace begins the queues' names.
     """
 
-    def __init__(self, connect: Callable[[], Any], reader: Reader) -> None:
+    def __init__(self, connect: Callable[[], Any], reader: QueuedMessageReader) -> None:
         super().__init__(reader)
         self._connect = connect
-        self._publishing = Link(connect)
-        self._looking = Link(connect)
-        self._publisher = Publisher(self._publishing)
+        self._publishing = AmqpLink(connect)
+        self._inspecting = AmqpLink(connect)
+        self._publisher = AmqpPublisher(self._publishing)
 
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         if not chunk.rows:
@@ -54,23 +54,23 @@ class AmqpBroker(DeliveryBroker):
 
     def depth(self, shard: int) -> int:
         name = wheel_queue_name(self._reader.namespace, shard)
-        with self._look(f"counting the wheel queue {name}") as channel:
+        with self._inspect(f"counting the wheel queue {name}") as channel:
             return int(channel.queue_declare(name, passive=True).message_count)
         return 0
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
-        """Return the oldest message; closing the channel puts it back to its place."""
+        """Return the oldest message; RabbitMQ requeues it in its place as the channel closes."""
         name = wheel_queue_name(self._reader.namespace, shard)
-        with self._look(f"looking into the wheel queue {name}") as channel:
+        with self._inspect(f"reading the oldest message of the wheel queue {name}") as channel:
             found = channel.basic_get(name, no_ack=False)
             return None if found is None else self._message(found)
         return None
 
     @contextmanager
-    def _look(self, doing: str) -> Iterator[Any]:
+    def _inspect(self, doing: str) -> Iterator[Any]:
         """Open a channel on a connection that consumes nothing; a queue that does not exist ends the block."""
-        with self._looking.using(doing):
-            channel = self._looking.connection.channel()
+        with self._inspecting.using(doing):
+            channel = self._inspecting.connection.channel()
             channel.auto_decode = False
             try:
                 yield channel
@@ -80,21 +80,21 @@ class AmqpBroker(DeliveryBroker):
                 if channel.is_open:
                     channel.close()
 
-    def _deliveries(self, shard: int) -> Ingress:
-        return Ingress(Link(self._connect), wheel_queue(self._reader.namespace, shard))
+    def _deliveries(self, shard: int) -> AmqpIngress:
+        return AmqpIngress(shard, AmqpLink(self._connect), wheel_queue(self._reader.namespace, shard))
 
     def _message(self, delivery: Any) -> Message | Unreadable:
         return decode(delivery, self._reader)
 
     def now_ms(self) -> int | None:
-        """Return None, since RabbitMQ has no clock to ask; send the heartbeats that it expects."""
+        """Return None, since clients cannot read RabbitMQ's clock; send the heartbeats that it expects."""
         for ingress in list(self._shards.values()):
-            cast(Ingress, ingress).keep_alive()
+            cast(AmqpIngress, ingress).keep_alive()
         self._publishing.keep_alive(reads=True)
         return None
 
     def close(self) -> None:
         super().close()
-        for link in (self._publishing, self._looking):
+        for link in (self._publishing, self._inspecting):
             with link.lock:
                 link.drop()

@@ -2,9 +2,9 @@
 
 ::
 
-    queue ──deliveries, at most PREFETCH──► socket ──drain──► held (``broker.deliveries``)
+    queue ──deliveries, at most PREFETCH──► socket ──drain──► unacknowledged (``broker.deliveries``)
 
-Each shard has a connection of its own, so that adopting or giving up a shard disturbs no other. The socket is read only
+Each shard has a connection of its own, so that adopting or leaving a shard disturbs no other. The socket is read only
 as far as ``peek`` needs, so the bounds of ``peek`` bound the memory.
 """
 
@@ -17,25 +17,26 @@ from typing import Any
 import amqp
 from kombu.entity import Queue
 
-from celery_wheel.broker.amqp.link import Link
+from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.deliveries import Deliveries
 
 logger = logging.getLogger(__name__)
 
-#: Deliveries under way at a time; those that ``peek`` has not needed yet are in the socket.
+#: Unacknowledged deliveries at a time; the socket has those that ``peek`` has not needed yet.
 PREFETCH = 10_000
 
-
-_OTHERWISE = (
-    "the wheel queue %s exists with other arguments than the wheel gives it (%s), and is used as it is; a quorum queue "
-    "must have x-delivery-limit=-1 from RabbitMQ 4 on, and none may have a maximal length or a time to live, or its "
-    "messages are lost; producers, which declare it as well, are refused: delete it when it is empty"
+_FOREIGN_ARGUMENTS = (
+    "the wheel queue %s exists with other arguments than the wheel declares (%s), and is used as it is; a quorum queue "
+    "must have x-delivery-limit=-1 from RabbitMQ 4 on, and no queue may have a maximal length or a time to live, or "
+    "messages are lost; RabbitMQ refuses producers, which declare it too: delete the queue when it is empty"
 )
 
 
-class Ingress(Deliveries):
-    def __init__(self, link: Link, queue: Queue) -> None:
-        super().__init__(link.lock)
+class AmqpIngress(Deliveries):
+    """One shard's deliveries on a connection of their own."""
+
+    def __init__(self, shard: int, link: AmqpLink, queue: Queue) -> None:
+        super().__init__(shard, link.lock)
         self._link = link
         self._queue = queue
         self._channel: Any = None
@@ -52,20 +53,20 @@ class Ingress(Deliveries):
 
     def _read(self, max_count: int, max_bytes: int) -> bool:
         """Read up to one delivery more than the bounds: ``peek`` then sees whether there are more."""
-        held = self._held
-        weight = sum(len(message.body) for message in held)
-        while len(held) <= max_count and weight <= max_bytes:
-            before = len(held)
+        found = self._unacknowledged
+        weight = sum(len(message.body) for message in found)
+        while len(found) <= max_count and weight <= max_bytes:
+            before = len(found)
             if not self._link.drain(0):
-                self._link.connection.heartbeat_tick()  # the socket is read, so a missing heartbeat is the server's
+                self._link.connection.heartbeat_tick()  # the socket is empty: a missing heartbeat is the server's fault
                 break
-            weight += len(held[-1].body) if len(held) > before else 0
+            weight += len(found[-1].body) if len(found) > before else 0
         return False
 
     def _acknowledge(self, count: int) -> None:
-        self._channel.basic_ack(self._held[count - 1].delivery_tag, multiple=True)
+        self._channel.basic_ack(self._unacknowledged[count - 1].delivery_tag, multiple=True)
 
-    def _give_back(self) -> None:
+    def _disconnect(self) -> None:
         self._link.drop()
 
     def _consume(self) -> None:
@@ -74,10 +75,10 @@ class Ingress(Deliveries):
         try:
             self._queue.bind(channel).declare()  # type: ignore[no-untyped-call]
         except amqp.exceptions.PreconditionFailed as error:
-            # Somebody declared the queue by hand, perhaps as a quorum queue.
-            logger.warning(_OTHERWISE, self._queue.name, error, extra={"action": "queue_otherwise"})
+            # The queue was declared by hand, perhaps as a quorum queue.
+            logger.warning(_FOREIGN_ARGUMENTS, self._queue.name, error, extra={"action": "queue_otherwise"})
             self._channel = channel = connection.channel()
             channel.queue_declare(self._queue.name, passive=True)
         channel.auto_decode = False  # bodies are bytes, whatever their content encoding says
         channel.basic_qos(0, PREFETCH, False)
-        channel.basic_consume(self._queue.name, callback=self._held.append, no_ack=False)
+        channel.basic_consume(self._queue.name, callback=self._unacknowledged.append, no_ack=False)

@@ -1,11 +1,11 @@
-"""A connection to RabbitMQ for one purpose: made when it is needed, kept alive, dropped after an error.
+"""A connection to RabbitMQ for one purpose: opened when it is needed, kept alive, dropped after an error.
 
-py-amqp is for one thread at a time, so every use is under ``lock``. No call waits longer than ``TIMEOUT_S`` for a
+py-amqp serves one thread at a time, so every use is under ``lock``. No call waits longer than ``TIMEOUT_S`` for a
 server that does not answer: sockets time out, loops have a deadline, and each of several servers in the broker URL gets
 its share of the time.
 
-The next use after a drop makes a new connection. Deliveries and confirms of the former connection are void then;
-``generation``, which counts connections, tells.
+The next use after a drop opens a new connection. Deliveries and confirms of the former connection are void then;
+``generation`` counts connections and identifies them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from kombu.utils.url import maybe_sanitize_url
 from celery_wheel.errors import BrokerError
 
 TIMEOUT_S = 5
-#: Seconds; a server that hears nothing for so long gives a consumer's messages to others.
+#: Seconds; a server that receives nothing for so long delivers a consumer's messages to other consumers.
 HEARTBEAT_S = 4
 
-LOST = (amqp.exceptions.ConnectionError, OSError, OperationalError, AttributeError)
-#: How long one call waits for the rest of a frame of which a part has arrived.
+CONNECTION_ERRORS = (amqp.exceptions.ConnectionError, OSError, OperationalError, AttributeError)
+#: Longest wait of one call for the rest of a frame.
 FRAME_S = 0.2
 
 _HEADER_FRAME = 2
-#: In it: class, weight and the body's size, before the properties.
+#: Bytes of a header frame before the properties: class, weight and the body's size.
 _BEFORE_PROPERTIES = 12
-#: What py-amqp raises over properties that it cannot read.
+#: Errors that py-amqp raises for properties that it cannot read.
 _UNREADABLE = (ValueError, OverflowError, OSError, struct.error, amqp.exceptions.FrameSyntaxError)
-#: The header under which their bytes are found then.
+#: The header that has the bytes of such properties.
 UNREADABLE = "unreadable"
 
 _REMEDY = "nothing is lost, and the call is tried again; check that the server runs, and the broker URL"
 
 
-class Link:
-    """``connect`` returns a new kombu connection, as the app would make it."""
+class AmqpLink:
+    """A connection and its lock.
+
+    Args:
+        connect: returns a new kombu connection, as the app's producers use it.
+    """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -56,20 +60,19 @@ class Link:
 
     @property
     def connection(self) -> Any:
-        """The amqp connection, which is made if there is none. The caller holds the lock."""
+        """The amqp connection, opened if there is none. The caller holds the lock."""
         if self._connection is None:
             kombu = self._connect()
             kombu.heartbeat = HEARTBEAT_S
             servers = max(1, len(kombu.alt or ()))
             kombu.connect_timeout = TIMEOUT_S / servers
-            options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": _lenient}
+            options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": _tolerant_frame_handler}
             kombu.transport_options = {**(kombu.transport_options or {}), **options}
-            kombu.transport_options.pop("confirm_publish", None)  # for one message a time; see ``publisher``
+            kombu.transport_options.pop("confirm_publish", None)  # it waits for each message; see ``publisher``
             kombu.ensure_connection(max_retries=servers, interval_start=0, timeout=TIMEOUT_S)
-            made = kombu.connection
-            made.drain_events = _bounded(made)
-            made.on_blocked, made.on_unblocked = self._set_blocked, self._set_unblocked
-            self._connection = made
+            self._connection = connection = kombu.connection
+            connection.drain_events = _bounded_drain_events(connection)
+            connection.on_blocked, connection.on_unblocked = self._set_blocked, self._set_unblocked
             self.generation += 1
             self.blocked = False
         return self._connection
@@ -90,7 +93,7 @@ class Link:
         with self.lock:
             try:
                 yield
-            except LOST as error:
+            except CONNECTION_ERRORS as error:
                 self.drop()
                 raise BrokerError(
                     f"{self.describe()} was lost or cannot be reached while {doing} ({error}); {_REMEDY}"
@@ -114,7 +117,7 @@ class Link:
             if not poll.poll(seconds * 1_000):
                 return False
         try:
-            # Never 0: py-amqp would spin until the rest of a frame has come, however long the server is silent.
+            # Never 0: py-amqp would spin until the rest of a frame arrives, however long the server is silent.
             connection.drain_events(timeout=FRAME_S)
         except TimeoutError:
             return False
@@ -124,7 +127,7 @@ class Link:
         """Send a heartbeat if the connection is up and not in use; a use keeps it alive by itself.
 
         Args:
-            reads: also handle arrived events; False where that would fill the memory with deliveries.
+            reads: also handle events that have arrived; False where that would fill the memory with deliveries.
         """
         if not self.lock.acquire(blocking=False):
             return
@@ -137,7 +140,7 @@ class Link:
             while self.drain(0):
                 pass
             self._connection.heartbeat_tick()
-        except (*LOST, amqp.exceptions.ChannelError):
+        except (*CONNECTION_ERRORS, amqp.exceptions.ChannelError):
             self.drop()  # the next use raises the error
         finally:
             self.lock.release()
@@ -146,12 +149,12 @@ class Link:
         """End the connection without a call to the server, which returns unacknowledged messages to their queue."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(*LOST):
+            with suppress(*CONNECTION_ERRORS):
                 connection.collect()
 
 
-def _bounded(connection: Any) -> Callable[..., None]:
-    """Return a drain_events for py-amqp, on which all its calls wait, that does not count heartbeats as an answer.
+def _bounded_drain_events(connection: Any) -> Callable[..., None]:
+    """Return a drain_events for py-amqp, whose calls all wait by it, that does not count heartbeats as an answer.
 
     A server under an alarm reads nothing more from a connection that has published, but still sends heartbeats.
     """
@@ -165,7 +168,7 @@ def _bounded(connection: Any) -> Callable[..., None]:
     return drain_events
 
 
-def _lenient(connection: Any, callback: Any) -> Callable[[Any], Any]:
+def _tolerant_frame_handler(connection: Any, callback: Any) -> Callable[[Any], Any]:
     """Return a frame handler for py-amqp that delivers a message also when it cannot read the message's properties.
 
     Otherwise one such message would end every connection to which it is delivered.
@@ -179,8 +182,8 @@ def _lenient(connection: Any, callback: Any) -> Callable[[Any], Any]:
         try:
             return handle(frame)
         except _UNREADABLE:
-            rest = bytes(content[_BEFORE_PROPERTIES:])
-            found = amqp.Message(b"", application_headers={UNREADABLE: rest})._serialize_properties()
-            return handle((kind, channel, bytes(content[:_BEFORE_PROPERTIES]) + found))
+            headers = {UNREADABLE: bytes(content[_BEFORE_PROPERTIES:])}
+            properties = amqp.Message(b"", application_headers=headers)._serialize_properties()
+            return handle((kind, channel, bytes(content[:_BEFORE_PROPERTIES]) + properties))
 
     return on_frame

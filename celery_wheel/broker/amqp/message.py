@@ -3,8 +3,8 @@
 ::
 
     headers, properties ──kombu's JSON──► bytes ──► the same values: datetimes, Decimals, UUIDs and bytes as well
-    priority, expiration                            taken from the row: messages in the wheel queue have neither
-    redelivered                                     one header more: wheel_redelivered = true
+    priority, expiration                            fields of the row: messages in the wheel queue have neither
+    redelivered                                     an additional header: wheel_redelivered = true
 
 A message with a value that kombu's JSON cannot represent (AMQP tables have no such type either) is rejected.
 """
@@ -20,49 +20,43 @@ from kombu.utils import json
 
 from celery_wheel.broker.amqp.link import UNREADABLE
 from celery_wheel.broker.envelope import REDELIVERED
-from celery_wheel.broker.reader import Reader, readable
+from celery_wheel.broker.errors import UnencodableMessage
+from celery_wheel.broker.reader import NOT_STORED, QueuedMessageReader, read_or_reject, stored_properties
 from celery_wheel.store.model import Message, Row, Unreadable
 
-dumps: Any = json.dumps
-loads: Any = json.loads
-
-#: Properties that are not kept: the row has them in fields of its own, or they belong to one delivery.
-_NOT_KEPT = ("application_headers", "priority", "expiration", "content_type", "content_encoding")
+_dumps: Any = json.dumps
+_loads: Any = json.loads
 
 _PERSISTENT = 2
 
-#: Bytes of an exchange's name or a routing key at most.
-_MAX_SHORT = 255
+#: Longest name of an exchange or routing key, in bytes.
+_MAX_NAME_BYTES = 255
 
 #: Numbers in kombu's JSON that AMQP does not allow.
 _NOT_FINITE = (b"NaN", b"Infinity")
 
 
-class Unwritable(ValueError):
-    """No message can be made of this row; the text says why."""
-
-
-def decode(raw: amqp.Message, reader: Reader) -> Message | Unreadable:
+def decode(raw: amqp.Message, reader: QueuedMessageReader) -> Message | Unreadable:
+    """Read a delivery of the wheel queue."""
     body = bytes(raw.body)
-    given: dict[str, Any] = raw.properties
+    properties: dict[str, Any] = raw.properties
 
     def read() -> Message:
         reader.check_size(body)
-        headers = given.get("application_headers")
-        if type(headers) is dict and headers.keys() == {UNREADABLE}:
-            raise ValueError("its properties cannot be read: they are no AMQP")
+        headers = properties.get("application_headers")
         if type(headers) is not dict:
             raise ValueError(f"headers must be an object, got {type(headers).__name__}")
-        kept = {"content_type": given.get("content_type"), "content_encoding": given.get("content_encoding")}
-        kept |= {name: value for name, value in given.items() if name not in _NOT_KEPT}
-        return reader.message(dict(headers), dumps(kept).encode(), body, dumps)
+        if headers.keys() == {UNREADABLE}:
+            raise ValueError("its properties cannot be read: they are no AMQP")
+        stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
+        return reader.message(dict(headers), _dumps(stored).encode(), body, _dumps)
 
-    return readable(read, lambda: _as_virtual(given, body))
+    return read_or_reject(read, lambda: _as_virtual(properties, body))
 
 
 def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:
-    """All there is of a message, in the form of kombu's virtual transports: readable, and it can be sent again."""
-    rest = {name: value for name, value in properties.items() if name not in _NOT_KEPT}
+    """Return the whole message in the form of kombu's virtual transports, which can be read and sent again."""
+    rest = {name: value for name, value in properties.items() if name not in NOT_STORED}
     message = {
         "body": b64encode(body).decode(),
         "content-encoding": properties.get("content_encoding"),
@@ -70,18 +64,21 @@ def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:
         "headers": properties.get("application_headers"),
         "properties": {**rest, "body_encoding": "base64"},
     }
-    encoded: bytes = dumps(_named(message), default=repr).encode()
+    encoded: bytes = _dumps(_with_text_names(message), default=repr).encode()
     return encoded
 
 
-def _named(value: Any) -> Any:
-    """The same, its names as text: in AMQP they may be any bytes."""
+def _with_text_names(value: Any) -> Any:
+    """Return a copy whose names are text: in AMQP they may be any bytes."""
     if isinstance(value, dict):
-        return {name.decode("latin-1") if isinstance(name, bytes) else name: _named(one) for name, one in value.items()}
-    return [_named(one) for one in value] if isinstance(value, list) else value
+        return {
+            name.decode("latin-1") if isinstance(name, bytes) else name: _with_text_names(item)
+            for name, item in value.items()
+        }
+    return [_with_text_names(item) for item in value] if isinstance(value, list) else value
 
 
-class Ready(amqp.Message):  # type: ignore[misc]
+class EncodedMessage(amqp.Message):  # type: ignore[misc]
     """A message whose properties are encoded at once: a value that AMQP cannot carry fails here, not within a frame."""
 
     def __init__(self, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
@@ -92,13 +89,13 @@ class Ready(amqp.Message):  # type: ignore[misc]
         return self.encoded
 
 
-def write(row: Row, now_ms: int, redelivered: bool) -> Ready:
-    """Raises Unwritable."""
+def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
+    """Return the message of a row. Raises UnencodableMessage."""
     for name, value in (("exchange", row.exchange), ("routing key", row.routing_key)):
-        if len(value.encode()) > _MAX_SHORT:
-            raise Unwritable(f"AMQP takes {_MAX_SHORT} bytes of {name}, and this has {len(value.encode())}: {value!r}")
+        if (size := len(value.encode())) > _MAX_NAME_BYTES:
+            raise UnencodableMessage(f"{name} must be at most {_MAX_NAME_BYTES} bytes in AMQP, got {size}: {value!r}")
     try:
-        headers, properties = loads(row.headers), loads(row.properties)
+        headers, properties = _loads(row.headers), _loads(row.properties)
         if type(headers) is not dict or type(properties) is not dict:
             raise ValueError("they must be objects")
         if any(word in row.headers for word in _NOT_FINITE):
@@ -108,14 +105,14 @@ def write(row: Row, now_ms: int, redelivered: bool) -> Ready:
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
-        return Ready(row.body, headers, priority=row.priority or 0, **properties)
+        return EncodedMessage(row.body, headers, priority=row.priority or 0, **properties)
     except Exception as error:
-        raise Unwritable(f"its headers or properties cannot be sent by AMQP: {error}") from error
+        raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
 
 
 def _check_finite(value: Any) -> None:
     """Raise ValueError for NaN and infinity, over which RabbitMQ ends the connection."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"numbers must be finite, got {value}")
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_finite(one)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_finite(item)

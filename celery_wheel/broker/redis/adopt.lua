@@ -4,12 +4,12 @@
 --   ARGV  1 uuid  2 epoch  3 the store's place
 --         4 a claim: milliseconds for which another store's holder must have been silent; '' for no claim
 --
--- Positions mean nothing in another store, so a store never adopts another's hash, however long that is silent: the
--- tasks pending in the other store would be left there unseen. A claim, which a person makes, empties the hash.
+-- Positions mean nothing in another store, so a store never adopts the hash of another one, however long its holder is
+-- silent: the tasks pending in the other store would stay there unseen. A claim, which a person makes, empties the hash.
 
 local ZERO = string.rep('0', 19)
-local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'place', 'seen')
-local uuid, epoch, place, seen = held[1], held[2], held[3], held[4]
+local fields = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'place', 'seen')
+local uuid, epoch, place, seen = fields[1], fields[2], fields[3], fields[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = string.format('%.0f', now)
@@ -31,6 +31,6 @@ if epoch > ARGV[2] then return {'fenced', epoch} end
 
 -- The number of the last chunk and the serial count within an epoch only: the next holder has counters of its own.
 if epoch < ARGV[2] then redis.call('HSET', KEYS[1], 'epoch', ARGV[2], 'last', ZERO, 'serial', ZERO) end
--- A full server may refuse this write: the holder gets its answer all the same.
+-- A full server may refuse this write; the holder still gets its answer.
 redis.pcall('HSET', KEYS[1], 'place', ARGV[3], 'seen', now_text)
 return {'adopted', redis.call('HGETALL', KEYS[1])}

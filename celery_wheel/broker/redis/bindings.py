@@ -1,4 +1,4 @@
-"""Which queues are bound to an exchange: kombu's binding sets, read at most once a second.
+"""The queues that are bound to an exchange: kombu's binding sets, read at most once a second.
 
 ::
 
@@ -7,9 +7,9 @@
       direct: equal to the routing key ─┘            │                └─ queue
       topic:  kombu's own pattern, matched from the start
 
-Promise: "no queue is bound" is never said from memory, only after reading the set anew; a binding that went away
-is noticed within the second. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``; two things differ:
-a member that is not of three parts is passed over (kombu raises), and so is an empty queue name.
+Promise: the answer "no queue is bound" never comes from memory, only from reading the set anew; a removed binding is
+noticed within the second. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``. Unlike kombu, which
+raises, this module skips a member that has not three parts; it also skips an empty queue name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-#: How long a binding set may be used after it was read.
+#: A binding set may be used for this time after it was read.
 KEPT_S = 1.0
 
 
 @dataclass(slots=True)
-class Table:
-    """The bindings of one exchange as read at one instant; ``fault``: why they could not be read."""
+class BindingTable:
+    """The bindings of one exchange at one instant; ``fault`` is the reason where they could not be read."""
 
     read_at: float
     bindings: list[tuple[str, str, str]] = field(default_factory=list)  #: routing key, pattern, queue
@@ -33,17 +33,23 @@ class Table:
     found: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
     def queues(self, kind: str, routing_key: str) -> tuple[str, ...]:
-        """The queues that get a message, each once, in an order that stays the same."""
-        known = self.found.get((kind, routing_key))
-        if known is None:
+        """Return the queues that get a message, each once, in a stable order."""
+        found = self.found.get((kind, routing_key))
+        if found is None:
             matches = _MATCHES[kind]
             bound = {queue for key, pattern, queue in self.bindings if queue and matches(key, pattern, routing_key)}
-            known = self.found[kind, routing_key] = tuple(sorted(bound))
-        return known
+            found = self.found[kind, routing_key] = tuple(sorted(bound))
+        return found
 
 
 class Bindings:
-    """``read`` gets exchange names and answers, for each, the members of its set or an error."""
+    """The binding tables of exchanges, kept for ``KEPT_S``.
+
+    Args:
+        read: returns, for each of some exchange names, the members of its set or an error.
+        sep: separates the parts of a member.
+        monotonic: seconds, for the age of tables.
+    """
 
     def __init__(
         self,
@@ -54,10 +60,10 @@ class Bindings:
         self._read = read
         self._sep = sep
         self._monotonic = monotonic
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, BindingTable] = {}
 
-    def tables(self, exchanges: Iterable[str], *, fresh: bool = False) -> dict[str, Table]:
-        """The tables of these exchanges; those that are missing or old, or all if ``fresh``, are read in one go."""
+    def tables(self, exchanges: Iterable[str], *, fresh: bool = False) -> dict[str, BindingTable]:
+        """Return the tables of these exchanges; one read gets the missing and the old ones, or all if ``fresh``."""
         wanted = sorted(set(exchanges))
         if not wanted:
             return {}
@@ -66,14 +72,14 @@ class Bindings:
         missing = [name for name in wanted if fresh or name not in kept]
         if missing:
             kept.update(zip(missing, map(self._table, [now] * len(missing), self._read(missing)), strict=True))
-        # Replaced as a whole: another thread sees the old tables or the new ones, and old exchanges are forgotten.
+        # Replaced as a whole: another thread sees the old tables or the new ones, and unused exchanges are dropped.
         self._tables = kept
         return {name: kept[name] for name in wanted}
 
-    def _table(self, now: float, members: Iterable[bytes] | Exception) -> Table:
+    def _table(self, now: float, members: Iterable[bytes] | Exception) -> BindingTable:
         if isinstance(members, Exception):
-            return Table(now, fault=str(members))
-        table = Table(now)
+            return BindingTable(now, fault=str(members))
+        table = BindingTable(now)
         for member in members:
             match member.decode("utf-8", "replace").split(self._sep):
                 case [routing_key, pattern, queue]:

@@ -5,12 +5,12 @@
 --
 -- Unlike `publish` this script compares no position. A request whose answer was lost, and which the network delivers
 -- after its repetition and later publishes, would move an offset back or delete it, and tasks would be published twice.
--- So every request has a serial that only grows within an epoch, and a late request is refused.
+-- So each request has a serial that only grows within an epoch, and the script refuses a late request.
 
 local SLICE = 500
 
-local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'serial')
-local uuid, epoch, serial = held[1], held[2], held[3]
+local fields = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', 'serial')
+local uuid, epoch, serial = fields[1], fields[2], fields[3]
 
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end

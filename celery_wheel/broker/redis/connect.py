@@ -1,4 +1,4 @@
-"""The wheel's own Redis client, from the broker URL and options as kombu reads them.
+"""The wheel's own Redis client, made of the broker URL and options as kombu reads them.
 
 ::
 
@@ -6,10 +6,10 @@
     sentinel://a:26379;sentinel://b:26379/0      with transport option master_name
 
 Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
-always has a timeout. It speaks RESP2, in which servers push nothing unasked.
+always has a timeout. It speaks RESP2, in which servers send only answers.
 
-Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; the parsing of URLs is
-kombu's own. Several servers in one ``redis://`` URL are refused: the offsets of one server mean nothing on another.
+Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; kombu itself parses URLs.
+Several servers in one ``redis://`` URL are refused: the offsets of one server mean nothing on another.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ _sentinel: Any = Sentinel
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
 
-#: Seconds: waiting longer for an answer gains nothing over trying again.
+#: Seconds; a longer wait gains nothing over another try.
 SOCKET_TIMEOUT_S = 5.0
 
 #: kombu's default: a connection that was idle for this many seconds is checked before it is used.
 HEALTH_CHECK_INTERVAL_S = 25
 
-# Not max_connections: each of the few threads that call has its own, and a limit would fail one of them.
+# Without max_connections: each of the few calling threads has a connection, and a limit would fail one of them.
 _PASSED_ON = ("socket_keepalive", "socket_keepalive_options", "client_name")
 _TCP_ONLY = ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options")
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class RedisLink:
+    """A client with the name of its server."""
+
     client: redis.Redis
     db: int
-    server: str  #: for messages; without the password
+    server: str  #: for messages: without the password
 
 
-def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None) -> Link:
-    """Make the client; the connection itself is opened by the first call.
+def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None) -> RedisLink:
+    """Return a client; its first call opens the connection.
 
     Args:
         ssl: Celery's ``broker_use_ssl``.
@@ -65,11 +67,11 @@ def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, An
     db = parameters["db"]
     if info.transport_cls == "sentinel":
         pool = _sentinel_pool(info, transport_options, parameters)
-        return Link(redis.Redis(connection_pool=pool), db, f"Redis {transport_options['master_name']} by Sentinel")
+        return RedisLink(redis.Redis(connection_pool=pool), db, f"Redis {transport_options['master_name']} by Sentinel")
     if len(info.alt or ()) > 1:
         raise SettingError(f"broker_url must be one Redis server, got {len(info.alt)}; use a proxy or Sentinel")
     place = parameters.get("path") or f"{parameters['host']}:{parameters['port']}"
-    return Link(redis.Redis(connection_pool=redis.ConnectionPool(**parameters)), db, f"Redis {place}/{db}")
+    return RedisLink(redis.Redis(connection_pool=redis.ConnectionPool(**parameters)), db, f"Redis {place}/{db}")
 
 
 def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,14 +94,14 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(info.ssl, Mapping):  # kombu leaves a bare True without effect
         parameters.update(info.ssl, connection_class=redis.SSLConnection)
     if "://" in parameters["host"]:
-        _be_unix_socket(parameters)
+        _use_unix_socket(parameters)
     parameters["db"] = _database(parameters.pop("virtual_host"))
     if provider := getattr(info, "credential_provider", None):  # kombu 5.4 has none
         _use_provider(parameters, provider)
     return parameters
 
 
-def _be_unix_socket(parameters: dict[str, Any]) -> None:
+def _use_unix_socket(parameters: dict[str, Any]) -> None:
     parts = url_to_parts(parameters["host"])
     for name in _TCP_ONLY:
         parameters.pop(name, None)
@@ -129,20 +131,20 @@ def _use_provider(parameters: dict[str, Any], provider: Any) -> None:
 def _sentinel_pool(info: Any, options: Mapping[str, Any], parameters: dict[str, Any]) -> Any:
     if not options.get("master_name"):
         raise SettingError("broker_transport_options must name the Sentinel group as 'master_name', got none")
-    here = parameters.pop("host"), parameters.pop("port")
+    first = parameters.pop("host"), parameters.pop("port")
     found = [url_to_parts(url) for url in info.alt or ()]
     sentinels = [(parts.hostname, parts.port or SENTINEL_PORT) for parts in found if parts.scheme == "sentinel"]
     tls = parameters.pop("connection_class") is redis.SSLConnection
-    asking = {
+    sentinel_options = {
         "socket_timeout": parameters["socket_timeout"],
         "socket_connect_timeout": parameters["socket_connect_timeout"],
         "retry": Retry(NoBackoff(), 0),
         **(options.get("sentinel_kwargs") or {}),
     }
     sentinel = _sentinel(
-        sentinels or [here],
+        sentinels or [first],
         min_other_sentinels=options.get("min_other_sentinels", 0),
-        sentinel_kwargs=asking,
+        sentinel_kwargs=sentinel_options,
         ssl=tls,
         **parameters,
     )

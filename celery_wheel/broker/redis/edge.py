@@ -1,4 +1,4 @@
-"""The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip a call.
+"""The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip for a call.
 
 ::
 
@@ -10,15 +10,15 @@
 
 Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; a loss is noticed
 (ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing, and another store adopts nothing. A row that its
-queue does not take is reported, never dropped. A row with several queues of which one is no list goes to none of them.
-No key that is not a list is pushed to or made to expire.
+queue does not take is reported, never dropped. A row with several queues, one of which is no list, goes to none of
+them. A key that is not a list is neither pushed to nor made to expire.
 
 Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
 ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
 
 All methods are thread-safe. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` the scripts, ``routing`` and
-``bindings`` the lists of a row, ``wire`` its bytes, ``publish_call`` a chunk as arguments, ``head`` the old end of a
-wheel queue, ``faults`` the errors, ``layout`` kombu's key names.
+``bindings`` the lists of a row, ``wire`` its bytes, ``publish_call`` a chunk as arguments, ``trim`` the old end of a
+wheel queue, ``errors`` Redis's errors, ``layout`` kombu's key names.
 """
 
 from __future__ import annotations
@@ -31,35 +31,37 @@ from typing import Any, Literal, cast
 
 from redis.exceptions import ResponseError
 
+from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.broker.reader import Reader
-from celery_wheel.broker.redis import head, offsets, scripts
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.redis import offsets, scripts
 from celery_wheel.broker.redis.bindings import Bindings
 from celery_wheel.broker.redis.connect import connect
-from celery_wheel.broker.redis.faults import answering
+from celery_wheel.broker.redis.errors import redis_errors
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.offsets import Owner
 from celery_wheel.broker.redis.publish_call import publish_call
-from celery_wheel.broker.redis.routing import Router
-from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published, Verdict
-from celery_wheel.errors import BrokerError, Fenced, OffsetLost, StoreConflict
+from celery_wheel.broker.redis.routing import RedisRouter
+from celery_wheel.broker.redis.trim import Proof, proof_of, read_oldest
+from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published, PublishResult
+from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 
 logger = logging.getLogger(__name__)
 
-#: A holder notes itself twice a second; after this time without a note of another store's holder, a claim is allowed.
+#: A holder notes the time twice a second; a claim is allowed when another store's holder has not done so for this long.
 OCCUPIED_MS = 5_000
 
 CLAIM = "celery -A proj wheel claim-broker"
 
-_VERDICTS = {
-    "published": Verdict.PUBLISHED,
-    "already": Verdict.ALREADY,
-    "rolled back": Verdict.ROLLED_BACK,
-    # No holder leaves an offset inside a chunk. Whatever did, the remedy is that of a rollback: adopt and compare.
-    "inside": Verdict.ROLLED_BACK,
-    "fenced": Verdict.FENCED,
-    "missing": Verdict.MISSING,
+_RESULTS = {
+    "published": PublishResult.PUBLISHED,
+    "already": PublishResult.ALREADY,
+    "rolled back": PublishResult.ROLLED_BACK,
+    # No holder leaves an offset inside a chunk. The remedy is that of a rollback, whatever the cause: adopt, compare.
+    "inside": PublishResult.ROLLED_BACK,
+    "fenced": PublishResult.FENCED,
+    "missing": PublishResult.MISSING,
 }
 
 
@@ -67,11 +69,10 @@ class RedisBroker:
     """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
     Args:
-        url: the broker URL, as kombu takes it.
-        store_uuid: the store whose positions the offsets are.
-        store_place: where that store is, without user and password; noted in Redis for people.
-        reader: reads the wheel queue; its namespace is that of the keys.
-        global_keyprefix: prefix of every key; empty: the transport option of that name.
+        url: the broker URL, as kombu reads it.
+        store_uuid: the store to which the offsets' positions belong.
+        store_place: the place of that store, without user and password; stored in Redis for people.
+        reader: reads the wheel queue; its namespace begins the keys.
         transport_options: Celery's ``broker_transport_options``.
         ssl: Celery's ``broker_use_ssl``.
         monotonic: seconds, for the age of binding sets.
@@ -83,8 +84,7 @@ class RedisBroker:
         *,
         store_uuid: str,
         store_place: str,
-        reader: Reader,
-        global_keyprefix: str = "",
+        reader: QueuedMessageReader,
         transport_options: Mapping[str, Any] | None = None,
         ssl: Mapping[str, Any] | bool | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -96,9 +96,9 @@ class RedisBroker:
         self._uuid = store_uuid
         self._place = store_place
         self._reader = reader
-        self._layout = Layout.from_options(options, link.db, global_keyprefix)
+        self._layout = Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
-        self._router = Router(self._layout, bindings, reader.namespace)
+        self._router = RedisRouter(self._layout, bindings, reader.namespace)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
         self._serial = 0
         self._serial_lock = threading.Lock()
@@ -117,12 +117,12 @@ class RedisBroker:
     def claim(self, shard: int) -> None:
         """Make this store the owner of the shard's offsets. Raises StoreConflict while another store's holder lives.
 
-        Then any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
+        Afterwards any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
         """
         self._adopt(shard, 0, "claiming", str(OCCUPIED_MS))
 
     def _adopt(self, shard: int, epoch: int, doing: str, claim: str = "") -> Sequence[bytes]:
-        with answering(self._server, f"{doing} shard {shard}"):
+        with redis_errors(self._server, f"{doing} shard {shard}"):
             word, rest = scripts.ADOPT(
                 self._client, [self._offset_key(shard)], [*self._holder(epoch), self._place, claim]
             )
@@ -137,7 +137,7 @@ class RedisBroker:
 
     def owner(self, shard: int) -> Owner | None:
         """Return the store to which the shard's offsets belong; None where nothing was ever adopted."""
-        with answering(self._server, f"asking for the owner of shard {shard}"):
+        with redis_errors(self._server, f"reading the owner of shard {shard}"):
             uuid, place, seen = cast(
                 list[bytes | None], self._client.hmget(self._offset_key(shard), ["uuid", "place", "seen"])
             )
@@ -148,7 +148,7 @@ class RedisBroker:
 
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
         values = offsets.encode_position(offset), "{}", ""
-        fields = [one for pair in zip(offsets.lane_fields(lane), values, strict=True) for one in pair]
+        fields = [text for pair in zip(offsets.lane_fields(lane), values, strict=True) for text in pair]
         self._change(shard, epoch, f"setting the offset of lane {lane} of shard {shard}", [], fields)
 
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
@@ -156,9 +156,9 @@ class RedisBroker:
         self._change(shard, epoch, f"forgetting {len(lanes)} lanes of shard {shard}", dropped, [])
 
     def _change(self, shard: int, epoch: int, doing: str, dropped: Sequence[str], fields: Sequence[str]) -> None:
-        # The lock is held until the answer: of two threads, the one with the lower serial must not be second.
-        with self._serial_lock, answering(self._server, doing):
-            self._serial = max(self._serial + 1, time.monotonic_ns())  # also above those of an earlier RedisBroker
+        # The lock is held until the answer: Redis must see the serials of two threads in their order.
+        with self._serial_lock, redis_errors(self._server, doing):
+            self._serial = max(self._serial + 1, time.monotonic_ns())  # also above an earlier RedisBroker's serials
             serial = offsets.encode_number("serial", self._serial)
             arguments = [*self._holder(epoch), serial, str(len(dropped)), *dropped, *fields]
             word, rest = scripts.CHANGE(self._client, [self._offset_key(shard)], arguments)
@@ -167,7 +167,7 @@ class RedisBroker:
 
     def verify(self, shard: int, epoch: int, confirmed: int) -> None:
         number = offsets.encode_number("confirmed", confirmed)
-        with answering(self._server, f"verifying the last chunk of shard {shard}"):
+        with redis_errors(self._server, f"verifying the last chunk of shard {shard}"):
             word, rest = scripts.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
         if word != "verified":
             raise self._refused(shard, epoch, word, rest)
@@ -180,9 +180,9 @@ class RedisBroker:
             *offsets.lane_fields(chunk.lane),
             offsets.encode_position(chunk.after),
             offsets.encode_position(chunk.upto),
-            offsets.encode_since(chunk.since),
+            offsets.encode_since(chunk.checksum),
         ]
-        with answering(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
+        with redis_errors(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
             word, rest = scripts.PUBLISH(
                 self._client,
@@ -200,27 +200,25 @@ class RedisBroker:
                 extra={"action": "publish", "shard": chunk.shard, "lane": chunk.lane, "epoch": chunk.epoch},
             )
         failed = offsets.decode_failed(rest) if word in ("published", "already") else {}
-        return Published(_VERDICTS[word], failed)
+        return Published(_RESULTS[word], failed)
 
     # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if shard not in self._adopted:
-            raise BrokerError(
-                f"the wheel queue of shard {shard} is not read: the shard was given up; no message was taken"
-            )
-        with answering(self._server, f"reading the wheel queue of shard {shard}"):
-            found, more = head.oldest(self._client, self._queue_key(shard), max_count, max_bytes)
-        return Peeked([self.decode(raw) for raw in found], head.proof_of(found), more)
+            raise not_adopted(shard)
+        with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
+            found, more = read_oldest(self._client, self._queue_key(shard), max_count, max_bytes)
+        return Peeked([self.decode(raw) for raw in found], proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
-        proof = cast(head.Proof, token)
+        proof = cast(Proof, token)
         if not proof.length:
             return True
         if shard not in self._adopted:
             return False
         keys = [self._queue_key(shard), self._offset_key(shard)]
-        with answering(self._server, f"trimming the wheel queue of shard {shard}"):
+        with redis_errors(self._server, f"trimming the wheel queue of shard {shard}"):
             word, rest = scripts.TRIM(self._client, keys, [*self._holder(epoch), *proof])
         if word not in ("trimmed", "changed"):
             raise self._refused(shard, epoch, word, rest)
@@ -231,11 +229,11 @@ class RedisBroker:
             self._adopted.pop(shard, None)
 
     def depth(self, shard: int) -> int:
-        with answering(self._server, f"counting the wheel queue of shard {shard}"):
+        with redis_errors(self._server, f"counting the wheel queue of shard {shard}"):
             return self._client.llen(self._queue_key(shard))
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
-        with answering(self._server, f"looking into the wheel queue of shard {shard}"):
+        with redis_errors(self._server, f"reading the oldest message of shard {shard}"):
             raw = cast(bytes | None, self._client.lindex(self._queue_key(shard), -1))
         return None if raw is None else self.decode(raw)
 
@@ -245,22 +243,22 @@ class RedisBroker:
     # -- the server ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        with answering(self._server, "asking for its time"):
+        with redis_errors(self._server, "reading its clock"):
             seconds, microseconds = self._client.time()
         return seconds * 1000 + microseconds // 1000
 
     def info(self) -> dict[str, str | None]:
         """Return the settings that decide whether the server keeps its data; None for a setting that it hides."""
         return {
-            "maxmemory_policy": self._told(self._client.info, "memory", "maxmemory_policy"),
-            "aof_enabled": self._told(self._client.info, "persistence", "aof_enabled"),
-            "appendfsync": self._told(self._client.config_get, "appendfsync", "appendfsync"),
+            "maxmemory_policy": self._server_setting(self._client.info, "memory", "maxmemory_policy"),
+            "aof_enabled": self._server_setting(self._client.info, "persistence", "aof_enabled"),
+            "appendfsync": self._server_setting(self._client.config_get, "appendfsync", "appendfsync"),
         }
 
-    def _told(self, ask: Callable[[str], Any], about: str, field: str) -> str | None:
-        with answering(self._server, f"asking for its {about}"):
+    def _server_setting(self, read: Callable[[str], Any], section: str, field: str) -> str | None:
+        with redis_errors(self._server, f"reading its {section}"):
             try:
-                found = ask(about).get(field)
+                found = read(section).get(field)
             except ResponseError:  # hosted servers mostly allow neither INFO nor CONFIG
                 return None
         return None if found is None else str(found)
@@ -276,7 +274,7 @@ class RedisBroker:
             pipeline.smembers(self._layout.binding_key(exchange))
         answers = pipeline.execute(raise_on_error=False)
         for answer in answers:
-            # A key that is no set is a fault of that exchange; any other error is the server's, and ends the call.
+            # A key that is no set is that exchange's fault; any other error is the server's, and ends the call.
             if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
                 raise answer
         return cast(list[Iterable[bytes] | Exception], answers)
@@ -294,8 +292,8 @@ class RedisBroker:
         if word == "missing":
             return OffsetLost(
                 f"{self._server} has no offset of epoch {epoch} for shard {shard} (none, an older one, or another "
-                f"store's); nothing was changed; the shard must be adopted anew, and if that was no new or emptied "
-                f"server, check its persistence and eviction policy"
+                f"store's); nothing was changed; the shard must be adopted anew; unless the server is new or was "
+                f"emptied, check its persistence and eviction policy"
             )
         why = "a later request came before this one" if word == "late" else f"epoch {int(rest or 0)} holds it"
         return self._fenced(shard, epoch, why)
@@ -309,7 +307,7 @@ class RedisBroker:
     def _conflict(self, shard: int, owner: Owner) -> StoreConflict:
         return StoreConflict(
             f"shard {shard} in {self._server} belongs to another store, {owner}, and not to {self._uuid} "
-            f"({self._place}); nothing was changed, and nothing is dispatched from here; schedulers on one broker must "
-            "share one wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace "
-            f"of their own; if the other store is given up, stop its schedulers and run: {CLAIM}"
+            f"({self._place}); nothing was changed, and this scheduler dispatches nothing; schedulers on one broker "
+            "must share one wheel_store (is it a relative path, and this another folder?), or each have a "
+            f"wheel_namespace of its own; if the other store is out of use, stop its schedulers and run: {CLAIM}"
         )

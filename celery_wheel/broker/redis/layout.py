@@ -8,8 +8,8 @@
     exchange "all" (fanout), routing key "", database 0       ──►  topic  app:/0.all
 
 Source: kombu 5.7 ``transport/redis.py`` (``_q_for_pri``, ``_get_publish_topic``, ``keyprefix_queue``) and
-``transport/virtual/base.py`` (``_get_message_priority``). The options are those of ``broker_transport_options``;
-they must be the same here as in the workers, as they must be the same in producers and workers.
+``transport/virtual/base.py`` (``_get_message_priority``). The options come from ``broker_transport_options``, which
+must be the same in producers, workers and schedulers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Layout:
     unacked: frozenset[str] = frozenset(UNACKED)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], db: int, prefix: str) -> Layout:
-        """Read transport options as a kombu channel does; ``prefix`` takes precedence over ``global_keyprefix``."""
+    def from_options(cls, options: Mapping[str, Any], db: int) -> Layout:
+        """Read transport options as a kombu channel does."""
         fanout_prefix = options.get("fanout_prefix", True)
         template = fanout_prefix if isinstance(fanout_prefix, str) else FANOUT_PREFIX
         return cls(
-            prefix=prefix or options.get("global_keyprefix") or "",
+            prefix=options.get("global_keyprefix") or "",
             sep=options.get("sep", SEP),
             priority_steps=tuple(options.get("priority_steps", PRIORITY_STEPS)),
             fanout_prefix=template.format(db=db) if fanout_prefix else "",
@@ -54,20 +54,20 @@ class Layout:
         )
 
     def list_key(self, queue: str, priority: int | None) -> str:
-        """Return the list for a message of this priority; kombu clamps to 0 … 9 and rounds down to a step."""
+        """Return the list for a message of this priority; as in kombu, 0 to 9, rounded down to a step."""
         steps = self.priority_steps
         step = steps[bisect(steps, max(0, min(priority or 0, 9))) - 1]
         return self._step_key(queue, step)
 
     def list_keys(self, queue: str) -> list[str]:
-        """Return the lists of all priorities: a queue that expires does so in all of them together."""
+        """Return the lists of all priorities: when a queue expires, they expire together."""
         return [self._step_key(queue, step) for step in self.priority_steps]
 
     def binding_key(self, exchange: str) -> str:
         return f"{self.prefix}{BINDINGS}{exchange}"
 
     def is_kombus_own(self, queue: str) -> bool:
-        """Whether kombu keeps something else under this name, so that a list there would stop its workers."""
+        """Whether kombu keeps another value under this name, so that a list there would stop its workers."""
         return queue in self.unacked or queue.startswith(BINDINGS)
 
     def topic(self, exchange: str, routing_key: str) -> str:

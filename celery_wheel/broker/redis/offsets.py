@@ -3,21 +3,21 @@
 ::
 
     wheel.offset.3                          one hash a namespace and shard, behind the global key prefix
-      uuid      0192f…                    the store these positions belong to
-      epoch     0000000000000000012       the holder's epoch: only it publishes, trims and sets
+      uuid      0192f…                    the store to which these positions belong
+      epoch     0000000000000000012       the holder's epoch: only this epoch publishes, trims and sets
       place     /srv/wheel.sqlite3 on a   the place of that store, for people
-      seen      1700000000000             when the holder last noted itself, by Redis's clock: twice a second
+      seen      1700000000000             the holder's last sign of life, by Redis's clock: twice a second
       last      0000000000000000031       the number of this epoch's last chunk
       serial    0000000004213374422       the number of the last change without a chunk, see ``change.lua``
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
 
-Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers:
-Lua would make doubles of them, and a seq has 63 bits.
+Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers: Lua would convert them
+to doubles, and a seq has 63 bits.
 
 ``failed`` moves with the offset: after a crash between the script and the settlement the next holder still learns from
-``adopt`` which rows their queues did not take.
+``adopt`` which rows reached no queue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from celery_wheel.engine.port import BrokerOffset, Since
+from celery_wheel.engine.port import BrokerOffset, RangeChecksum
 from celery_wheel.store.model import Position
 
 #: Digits of 2**63 - 1.
@@ -40,10 +40,10 @@ class Owner(NamedTuple):
 
     uuid: str
     place: str  #: where the store is, for people
-    silent_ms: int  #: time since its holder last noted itself
+    silent_ms: int  #: time since its holder's last sign of life
 
     def __str__(self) -> str:
-        return f"{self.uuid} ({self.place or 'at a place it did not note'})"
+        return f"{self.uuid} ({self.place or 'its place is unknown'})"
 
 
 def offset_key(prefix: str, namespace: str, shard: int) -> str:
@@ -51,7 +51,7 @@ def offset_key(prefix: str, namespace: str, shard: int) -> str:
 
 
 def lane_fields(lane: int) -> tuple[str, str, str]:
-    """Return the fields of a lane: its offset, the failed rows of its last chunk, its ``Since``."""
+    """Return the fields of a lane: its offset, the failed rows of its last chunk, its ``RangeChecksum``."""
     return f"{_LANE}{lane}", f"failed:{lane}", f"since:{lane}"
 
 
@@ -71,24 +71,24 @@ def decode_position(raw: bytes) -> Position:
     return Position(int(due_ms), int(seq))
 
 
-def encode_since(since: Since | None) -> str:
-    return f"{encode_position(since.position)} {since.rows} {since.ids}" if since else ""
+def encode_since(since: RangeChecksum | None) -> str:
+    return f"{encode_position(since.after)} {since.rows} {since.ids}" if since else ""
 
 
-def decode_since(raw: bytes) -> Since | None:
+def decode_since(raw: bytes) -> RangeChecksum | None:
     if not raw:
         return None
     position, rows, ids = raw.split(b" ")
-    return Since(decode_position(position), int(rows), int(ids))
+    return RangeChecksum(decode_position(position), int(rows), int(ids))
 
 
 def decode_failed(raw: bytes) -> dict[int, str]:
-    # "replace": a reason may quote a key that is no UTF-8, and must not hide the row it is about.
+    # "replace": a reason may quote a key that is no UTF-8, and must not hide its row.
     return {int(row_id): reason for row_id, reason in json.loads(raw.decode("utf-8", "replace")).items()}
 
 
 def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerOffset]:
-    """Return lane → offset of the hash, given as HGETALL answers a script: name, value, name, value …"""
+    """Return lane → offset; ``fields`` are the hash as HGETALL returns it in a script: name, value, name, value …"""
     values = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
     found: dict[int, BrokerOffset] = {}
     for name, value in values.items():

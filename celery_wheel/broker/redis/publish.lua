@@ -1,4 +1,4 @@
--- Puts a chunk into its lists and moves the lane's offset from `after` to `upto`: both, or neither.
+-- Pushes a chunk into its lists and moves the lane's offset from `after` to `upto`: both, or neither.
 --
 --   KEYS  1 the offset hash    then `lists` lists    then for each list that expires those of all `priorities`
 --   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
@@ -9,23 +9,23 @@
 --   1 compare   2 check every list's type   3 move the offset   4 push, expire, broadcast   5 note the failed rows
 --
 -- Step 3 is the first write, and the only one that Redis may refuse for reasons of its own (out of memory,
--- read-only, cannot persist): then it raises, and nothing was changed. A later failure is the destination's fault: it
--- is caught, and the row has failed. Nothing after step 3 may raise, since Redis does not roll a script back.
+-- read-only, cannot persist): then it raises, and nothing has changed. A later failure is the destination's fault: the
+-- script catches it, and the row has failed. Nothing after step 3 may raise, since Redis does not roll a script back.
 
 -- Lua passes at most about 8,000 values in one call; 500 keeps its stack small.
 local SLICE = 500
 
 local lane, failed_field, after, upto = ARGV[4], ARGV[5], ARGV[7], ARGV[8]
-local held = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', lane, failed_field, 'last')
-local uuid, epoch, stands, last = held[1], held[2], held[3], held[5]
+local fields = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', lane, failed_field, 'last')
+local uuid, epoch, offset, last = fields[1], fields[2], fields[3], fields[5]
 
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end
-if epoch < ARGV[2] or not stands then return {'missing'} end
-if stands == upto then return {'already', held[4] or '{}'} end
-if stands > upto then return {'already', '{}'} end
-if stands < after then return {'rolled back', stands} end
-if stands > after then return {'inside', stands} end
+if epoch < ARGV[2] or not offset then return {'missing'} end
+if offset == upto then return {'already', fields[4] or '{}'} end
+if offset > upto then return {'already', '{}'} end
+if offset < after then return {'rolled back', offset} end
+if offset > after then return {'inside', offset} end
 
 local failed = cjson.decode(ARGV[10])
 local lists, priorities, broadcasts = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -43,7 +43,7 @@ local function split(ids)
   return numbers
 end
 
--- A row of which one queue is no list goes to none of its queues: it can be requeued as a whole once that is fixed.
+-- A row with a queue that is no list goes to none of its queues: once that is fixed, it can be requeued as a whole.
 local sound = true
 for i = 1, lists do
   local found, kind = is_list(KEYS[1 + i])
@@ -105,9 +105,9 @@ for i = 0, broadcasts - 1 do
   if type(answer) == 'table' then failed[ARGV[b]] = tostring(answer['err']) end
 end
 
-local told = '{}'
+local report = '{}'
 if next(failed) then
-  told = cjson.encode(failed)
-  redis.call('HSET', KEYS[1], failed_field, told)
+  report = cjson.encode(failed)
+  redis.call('HSET', KEYS[1], failed_field, report)
 end
-return {'published', told}
+return {'published', report}

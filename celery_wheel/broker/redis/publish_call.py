@@ -16,14 +16,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.broker.redis.routing import Route, Router, Target, target_of
-from celery_wheel.broker.redis.wire import Unwritable, WireWriter, delivery_tags
+from celery_wheel.broker.errors import UnencodableMessage
+from celery_wheel.broker.redis.routing import RedisRouter, RedisTarget, Route, target_of
+from celery_wheel.broker.redis.wire import WireWriter, delivery_tags
 from celery_wheel.store.model import Row
 
 
 @dataclass(slots=True)
 class _List:
-    expires_ms: int = 0  #: 0: never; the last row's x-expires of a queue counts, as in kombu
+    expires_ms: int = 0  #: 0: never; as in kombu, the x-expires of the last row for a queue counts
     priorities: tuple[bytes, ...] = ()  #: all lists of a queue that expires
     ids: list[str] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -38,52 +39,53 @@ class PublishCall:
     failed: dict[str, str] = field(default_factory=dict)
 
     def keys(self) -> list[bytes]:
-        return [*self.lists, *(key for to in self.lists.values() for key in to.priorities)]
+        return [*self.lists, *(key for part in self.lists.values() for key in part.priorities)]
 
     def arguments(self) -> list[bytes | str | int]:
         lists = self.lists.values()
-        priorities = max((len(to.priorities) for to in lists), default=0)
+        priorities = max((len(part.priorities) for part in lists), default=0)
         arguments: list[bytes | str | int] = [
             json.dumps(self.failed),
             len(lists),
             priorities,
             len(self.broadcasts) // 3,
         ]
-        for to in lists:
-            arguments += (",".join(to.ids), len(to.ids), to.expires_ms)
+        for part in lists:
+            arguments += (",".join(part.ids), len(part.ids), part.expires_ms)
         arguments += self.broadcasts
-        for to in lists:
-            arguments += to.messages
+        for part in lists:
+            arguments += part.messages
         return arguments
 
 
-def publish_call(rows: Sequence[Row], router: Router, now_ms: int) -> PublishCall:
+def publish_call(rows: Sequence[Row], router: RedisRouter, now_ms: int) -> PublishCall:
+    """Route and encode the rows of a chunk."""
     call = PublishCall()
     targets = list(map(target_of, rows))
     routes = router.routes(targets)
-    lists = {target: _open(call, target, route) for target, route in routes.items()}
+    lists = {target: _lists(call, target, route) for target, route in routes.items()}
     write = WireWriter(now_ms).write
     tags = delivery_tags()
     for row, target in zip(rows, targets, strict=True):
         row_id = str(row.id)
         try:
-            for to in lists[target]:
-                to.messages.append(write(row, next(tags)))
-                to.ids.append(row_id)
+            for part in lists[target]:
+                part.messages.append(write(row, next(tags)))
+                part.ids.append(row_id)
             topic = routes[target].topic
             if topic is not None:
                 call.broadcasts += (row_id, topic, write(row, next(tags)))
             elif not lists[target]:
                 call.failed[row_id] = routes[target].refusal
-        except Unwritable as error:
+        except UnencodableMessage as error:
             call.failed[row_id] = str(error)
-    call.lists = {key: to for key, to in call.lists.items() if to.messages}
+    call.lists = {key: part for key, part in call.lists.items() if part.messages}
     return call
 
 
-def _open(call: PublishCall, target: Target, route: Route) -> list[_List]:
+def _lists(call: PublishCall, target: RedisTarget, route: Route) -> list[_List]:
     lists = [call.lists.setdefault(key, _List()) for key in route.lists]
-    for key, to in zip(route.lists, lists, strict=True):
+    for key, part in zip(route.lists, lists, strict=True):
         if key in route.expiring:
-            to.expires_ms, to.priorities = target.queue_expires_ms or 0, route.expiring
+            part.expires_ms, part.priorities = target.queue_expires_ms or 0, route.expiring
     return lists

@@ -4,8 +4,8 @@
 
     exchange ""                  the queue named by the routing key                        ──► 1 list
     direct, topic                the queues bound, from the binding set (``bindings``)     ──► n lists
-    fanout                       PUBLISH: every subscriber gets it                         ──► 1 topic
-    any other type, no queue bound, a name of the wheel's or of kombu's own keys           ──► refused, with the reason
+    fanout                       PUBLISH to every subscriber                               ──► 1 topic
+    any other type, no queue bound, a name of the wheel's or kombu's own keys              ──► refused, with the reason
 
 A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one, as in kombu;
 a topic exchange never does.
@@ -19,12 +19,12 @@ from operator import attrgetter
 from typing import NamedTuple, cast
 
 from celery_wheel.broker.names import is_own_name
-from celery_wheel.broker.redis.bindings import Bindings, Table
+from celery_wheel.broker.redis.bindings import Bindings, BindingTable
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.store.model import Row
 
 
-class Target(NamedTuple):
+class RedisTarget(NamedTuple):
     """A destination: rows that agree in these fields have the same route."""
 
     exchange: str
@@ -45,44 +45,45 @@ class Route:
     refusal: str = ""
 
 
-#: A row's target as a plain tuple, which equals and hashes as the Target does: a chunk has few different ones.
-target_of = cast(Callable[[Row], Target], attrgetter(*Target._fields))
+#: A row's target as a plain tuple, which equals and hashes like the RedisTarget: a chunk has few different targets.
+target_of = cast(Callable[[Row], RedisTarget], attrgetter(*RedisTarget._fields))
 
 
-class Router:
-    """Args: ``namespace``, that of the wheel's own keys, which are no task's queues."""
+class RedisRouter:
+    """The routes of rows, by kombu's key names and binding sets; ``namespace`` begins the wheel's own keys."""
 
     def __init__(self, layout: Layout, bindings: Bindings, namespace: str) -> None:
         self._layout = layout
         self._namespace = namespace
         self._bindings = bindings
 
-    def routes(self, targets: Iterable[Target]) -> dict[Target, Route]:
+    def routes(self, targets: Iterable[RedisTarget]) -> dict[RedisTarget, Route]:
         """Return the routes of a chunk, with at most two reads of binding sets, however many targets it has."""
-        wanted = [Target(*target) for target in dict.fromkeys(targets)]  # in the order of the rows
-        tables = self._bindings.tables(target.exchange for target in wanted if _asks_bindings(target))
+        wanted = [RedisTarget(*target) for target in dict.fromkeys(targets)]  # in the order of the rows
+        tables = self._bindings.tables(target.exchange for target in wanted if _needs_bindings(target))
         routes = {target: self._route(target, tables) for target in wanted}
-        doubtful = [target for target in wanted if _asks_bindings(target) and routes[target].refusal]
+        doubtful = [target for target in wanted if _needs_bindings(target) and routes[target].refusal]
         if doubtful:  # a queue may have been bound in the last second, and a refusal is final: read anew
             tables = self._bindings.tables((target.exchange for target in doubtful), fresh=True)
             routes.update({target: self._route(target, tables) for target in doubtful})
         return routes
 
-    def _route(self, target: Target, tables: dict[str, Table]) -> Route:
+    def _route(self, target: RedisTarget, tables: dict[str, BindingTable]) -> Route:
         try:
-            if target.exchange and target.exchange_type == "fanout":
-                return Route(topic=self._layout.topic(target.exchange, target.routing_key).encode())
             if not target.exchange:
                 if not target.routing_key:
                     return Route(refusal="it names neither an exchange nor a queue")
                 return self._to_queues(target, (target.routing_key,))
-            if not _asks_bindings(target):
-                return Route(refusal=f"exchange {target.exchange!r} is of type {target.exchange_type!r}, not on Redis")
+            if target.exchange_type == "fanout":
+                return Route(topic=self._layout.topic(target.exchange, target.routing_key).encode())
+            if not _needs_bindings(target):
+                kind = target.exchange_type
+                return Route(refusal=f"exchange {target.exchange!r} has type {kind!r}, which Redis does not support")
             return self._bound(target, tables[target.exchange])
         except UnicodeEncodeError as error:
             return Route(refusal=f"its destination cannot be a name in Redis: {error}")
 
-    def _bound(self, target: Target, table: Table) -> Route:
+    def _bound(self, target: RedisTarget, table: BindingTable) -> Route:
         if table.fault:
             return Route(refusal=f"the bindings of exchange {target.exchange!r} cannot be read: {table.fault}")
         kind = target.exchange_type or "direct"
@@ -97,14 +98,14 @@ class Router:
             )
         return self._to_queues(target, queues)
 
-    def _to_queues(self, target: Target, queues: tuple[str, ...]) -> Route:
+    def _to_queues(self, target: RedisTarget, queues: tuple[str, ...]) -> Route:
         for queue in queues:
             if is_own_name(self._namespace, queue) or self._layout.is_kombus_own(queue):
-                return Route(refusal=f"queue {queue!r} has the name of a key that the wheel or kombu uses itself")
+                return Route(refusal=f"queue {queue!r} has the name of a key of the wheel or of kombu")
         expiring: list[bytes] = []
         # 0 or less would delete the queue with its messages; kombu's queues never have it.
         if target.queue_expires_ms is not None and target.queue_expires_ms > 0:
-            # x-expires is of the row's own queue; neither this code nor kombu knows that of other bound queues.
+            # x-expires belongs to the row's own queue; for other bound queues it is unknown, here and in kombu.
             own = target.queue or (queues[0] if len(queues) == 1 else None)
             if own in queues:
                 expiring = [key.encode() for key in self._layout.list_keys(own)]
@@ -112,5 +113,5 @@ class Router:
         return Route(lists=lists, expiring=tuple(expiring))
 
 
-def _asks_bindings(target: Target) -> bool:
+def _needs_bindings(target: RedisTarget) -> bool:
     return bool(target.exchange) and target.exchange_type in ("", "direct", "topic")

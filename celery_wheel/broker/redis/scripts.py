@@ -1,7 +1,7 @@
 """The Lua scripts of this folder, run by their digest.
 
-A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. Only then is the call repeated,
-with the whole text: the script has certainly not run. Every other error goes to the caller.
+A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. The script has certainly not run
+then, and the call is repeated with the whole text. Every other error goes to the caller.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from redis.exceptions import NoScriptError
 
 
 class Script:
+    """A file of this folder and its digest."""
+
     def __init__(self, name: str) -> None:
         self.text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -23,7 +25,7 @@ class Script:
     def __call__(
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
     ) -> tuple[str, Any]:
-        """Run the script; returns its word and, where it has one, its value."""
+        """Run the script; returns the first word of its answer and, where the answer has one, its value."""
         try:
             answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:

@@ -6,12 +6,12 @@
 --   mark of a message    its length, a colon, and its tail
 --
 -- Where every message ends with kombu's delivery tag, a UUID made for each message, tails are long enough for the tag;
--- otherwise they are longer than any message. Messages that are pushed on the left meanwhile do not matter.
+-- otherwise they are as long as the longest message. Messages pushed on the left meanwhile do not matter.
 
 local SLICE = 256
 
-local held = redis.call('HMGET', KEYS[2], 'uuid', 'epoch')
-local uuid, epoch = held[1], held[2]
+local fields = redis.call('HMGET', KEYS[2], 'uuid', 'epoch')
+local uuid, epoch = fields[1], fields[2]
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end
 if epoch < ARGV[2] then return {'missing'} end

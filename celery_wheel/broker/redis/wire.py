@@ -1,4 +1,4 @@
-"""A stored row as the bytes that kombu's Redis transport would have pushed for it.
+"""A stored row as the bytes that kombu's Redis transport would push for it.
 
 ::
 
@@ -7,13 +7,13 @@
                     "delivery_info": {"exchange": …, "routing_key": …}, "priority": 0,
                     "body_encoding": "base64", "delivery_tag": "<a new UUID4>"}}
 
-Promises: byte for byte what Celery 5.7 with kombu 5.7 writes, but for the delivery tag, as long as the stored
-headers and property values are as kombu's JSON encoder makes them. The body is never looked into and the headers
-are copied, not parsed. ``expiration`` is what is left until the row's ``expires_ms``: an expired message is
-published all the same, as "0", so that the worker does its REVOKED bookkeeping.
+Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7, if kombu's JSON encoder made
+the stored headers and property values. The body is not parsed, and the headers are copied, not parsed. ``expiration``
+is the time until the row's ``expires_ms``: an expired message is published too, with "0", so that the worker records it
+as REVOKED.
 
-The body is always base64, kombu's default, whatever ``body_encoding`` says in the transport options: consumers
-go by the message's own property.
+The body is always base64, kombu's default, whatever the transport option ``body_encoding`` is: consumers read the
+message's own property.
 
 Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7 ``transport/virtual/base.py``,
 ``Producer.publish`` in ``messaging.py``.
@@ -27,42 +27,30 @@ from binascii import b2a_base64
 from collections.abc import Iterator
 from itertools import count
 
+from celery_wheel.broker.errors import UnencodableMessage
+from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.store.model import Row
 
-#: What is written here from the row itself, or at a place of its own.
-_OWN = frozenset(
-    {
-        "content_type",
-        "content_encoding",
-        "delivery_mode",
-        "expiration",
-        "delivery_info",
-        "priority",
-        "body_encoding",
-        "delivery_tag",
-    }
-)
+#: Properties that the row's fields replace, or that have a place of their own.
+_REPLACED = NOT_STORED | {"delivery_mode"}
 
 #: kombu's default: the message survives a restart of the broker.
 _PERSISTENT = 2
 
-# The bare scanner and encoder: json.loads and json.dumps spend three times as long on looking at their arguments.
+# The bare scanner and encoder: json.loads and json.dumps take three times as long, to check their arguments.
 _scan = json.JSONDecoder().raw_decode
 _encode = json.JSONEncoder().encode
 
-#: What the stored properties of a Celery message have after content type and encoding, and how they end.
+#: The text after content type and encoding in the stored properties of a Celery message, and their end.
 _CORRELATED = b', "correlation_id": '
 _PERSISTED = b', "delivery_mode": 2}'
 
 
-class Unwritable(ValueError):
-    """No message can be made of this row; the text says why."""
-
-
 def delivery_tags() -> Iterator[bytes]:
-    """UUID4s in form: a random beginning, then a count. One generator a chunk: after a fork, two processes share none.
+    """Generate tags in the form of UUID4s: a random beginning, then a count.
 
-    They must be unique among all messages that workers hold: kombu keeps those in one hash by delivery tag.
+    Tags must be unique among all messages that workers hold: kombu keeps these messages in one hash by delivery tag. A
+    generator serves one chunk, so that two processes share none after a fork.
     """
     digits = os.urandom(9).hex()
     beginning = f"{digits[:8]}-{digits[8:12]}-4{digits[12:15]}-a{digits[15:]}-".encode()
@@ -71,7 +59,7 @@ def delivery_tags() -> Iterator[bytes]:
 
 
 class WireWriter:
-    """Writes the messages of one chunk; what its rows have in common is encoded once."""
+    """Writes the messages of one chunk; parts that its rows share are encoded once."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -80,7 +68,7 @@ class WireWriter:
         self._tails: dict[tuple[str, str, int | None], bytes] = {}
 
     def write(self, row: Row, delivery_tag: bytes) -> bytes:
-        """Raises Unwritable."""
+        """Return the bytes of a row's message. Raises UnencodableMessage."""
         content, stored = self._copied(row.properties) or self._parsed(row)
         expires_ms, target = row.expires_ms, (row.exchange, row.routing_key, row.priority)
         return b"".join(
@@ -99,9 +87,9 @@ class WireWriter:
         )
 
     def _copied(self, properties: bytes) -> tuple[bytes, bytes] | None:
-        """Without parsing what lies between, if the properties are those of a Celery message: nearly all are.
+        """Return content and properties without parsing the properties; None unless they are a Celery message's.
 
-        A quote within a JSON text has a backslash before it, so what is found outside the head is the property's name.
+        Nearly all are. A quote in a JSON text has a backslash before it, so the text found is the property's name.
         """
         head, found, rest = properties.partition(_CORRELATED)
         if not found or not rest.endswith(_PERSISTED):
@@ -112,7 +100,7 @@ class WireWriter:
         return (content, b"%b%b, " % (_CORRELATED[2:], rest[:-1])) if content else None
 
     def _head(self, head: bytes) -> bytes:
-        """Empty if the properties do not begin with the content type and encoding, and nothing else."""
+        """Return the content's text; empty unless content type and encoding, in this order, are the whole head."""
         try:
             found = json.loads(head + b"}")
         except ValueError:
@@ -124,7 +112,7 @@ class WireWriter:
     def _parsed(self, row: Row) -> tuple[bytes, bytes]:
         properties = _properties(row)
         content = _encode(properties.get("content_encoding")), _encode(properties.get("content_type"))
-        parts = [f"{_encode(name)}: {_encode(value)}, " for name, value in properties.items() if name not in _OWN]
+        parts = [f"{_encode(name)}: {_encode(value)}, " for name, value in properties.items() if name not in _REPLACED]
         parts.append(f'"delivery_mode": {_encode(properties.get("delivery_mode", _PERSISTENT))}, ')
         return self._contents.get(content) or self._content(content), "".join(parts).encode()
 
@@ -149,7 +137,7 @@ def _properties(row: Row) -> dict[str, object]:
         text = row.properties.decode().strip()
         found, end = _scan(text)
     except ValueError as error:
-        raise Unwritable(f"its stored properties are no JSON: {error}") from error
+        raise UnencodableMessage(f"its stored properties are no JSON: {error}") from error
     if not isinstance(found, dict) or end != len(text):
-        raise Unwritable("its stored properties are no JSON object")
+        raise UnencodableMessage("its stored properties are no JSON object")
     return found

@@ -1,1 +1,1 @@
-"""The edge for every kombu transport that has none of its own, through kombu's public API."""
+"""The edge for kombu transports that have no edge of their own, through kombu's public API."""

@@ -1,4 +1,4 @@
-"""Accept the wall clock: the operator says that it is right, and due time follows it in the shard's holder.
+"""Accept the wall clock: due time of the shard's holder follows it, because the operator confirms that it is right.
 
 ::
 
@@ -15,11 +15,10 @@ import logging
 from collections.abc import Generator
 
 from celery_wheel.engine.commands.cancel_move import commit_command
-from celery_wheel.engine.context import Context
 from celery_wheel.engine.intake.inbox import Command
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.work import UnitOfWork
-from celery_wheel.store.model import Answer
+from celery_wheel.engine.unit_of_work import UnitOfWork
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +28,12 @@ ACCEPTED, AGREED, REFUSED = "accepted", "agreed", "refused"
 def accept_clock(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
     """Carry out the command; returns True, since it never stays in the inbox."""
     disputed_ms = ctx.clock.disputed_ms
-    said = AGREED if not disputed_ms else ACCEPTED if ctx.clock.is_acceptable() else REFUSED
+    result = AGREED if not disputed_ms else ACCEPTED if ctx.clock.is_acceptable() else REFUSED
     with state.active():
         work = UnitOfWork(state, ctx.clock.now_ms())
-        work.change.inbox = [command.item_id]
-        if command.answer_to is not None:
-            work.change.answers = [Answer(command.answer_to, dict.fromkeys(command.task_ids, said), work.now_ms)]
+        work.answer(command.item_id, command.answer_to, dict.fromkeys(command.task_ids, result))
         work.reserve()
-    if (yield from commit_command(ctx, work, command.item_id)) and said == ACCEPTED:
+    if (yield from commit_command(ctx, work, command.item_id)) and result == ACCEPTED:
         ctx.clock.accept()
         logger.warning(
             "shard %d: due time follows the wall clock by %+d ms, as %s accepted",

@@ -1,32 +1,32 @@
-"""Complete: a key ends the waiting of the tasks that watch it; they are cancelled or run at once.
+"""Complete: cancel, or run at once, the pending tasks that watch a key.
 
 ::
 
-    look        the command stays in the inbox until every message that was in the wheel queue is accepted
-    find        the rows that watch the keys
-    revise      under the lock: pending rows are taken out of their lanes
-    commit      rows cancelled or due now, the end of their watches, the answer and the deletion of the inbox item: all
+    1 wait      the command stays in the inbox until every message that was sent before it is accepted
+    2 find      the rows that watch the keys
+    3 revise    under the lock: pending rows are taken out of their lanes
+    4 commit    rows cancelled or due now, the end of their watches, the answer and the deletion of the inbox item: all
                 or none
-    apply       rows that are to run wait at their new due time
+    5 apply     rows to run wait at their new due time
 
-    done        this command cancelled the task or makes it due now; nothing completes it again
+    done        this command cancelled the task or made it due now; no later command completes it again
     too_late    the task was published at its time, or may have been
 
-The answer for a key without watchers has zeros. A key may be used again: the store remembers nothing of it. A published
-row is counted as too late once and then watches no more, so that a key that is used for years stays cheap.
+The answer for a key without watchers has zeros. A key may be used again: the store keeps no record of completed keys. A
+published row counts as too late once and then no longer watches, so that a key that is used for years stays cheap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from celery_wheel.engine.commands.cancel_move import DONE, TOO_LATE, all_has_come, commit_command, relocate
-from celery_wheel.engine.context import Context
+from celery_wheel.engine.commands.cancel_move import DONE, TOO_LATE, commit_command, earlier_are_accepted, relocate
+from celery_wheel.engine.intake.admission import Claimants, claimants
 from celery_wheel.engine.intake.inbox import Completion
-from celery_wheel.engine.intake.uniqueness import Claimants, claimants
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.work import Resting, UnitOfWork
-from celery_wheel.store.model import WATCH, Answer, Row
+from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
+from celery_wheel.store.model import WATCH, Row
 
 
 def complete(
@@ -35,19 +35,19 @@ def complete(
     """Complete keys; returns False where the command has to stay in the inbox.
 
     Args:
-        empty_at_ms: as ``cancel_move.carry_out`` takes it.
+        empty_at_ms: as ``cancel_move.cancel_or_move`` takes it.
     """
-    if not all_has_come(ctx, state, command.item_id, empty_at_ms):
+    if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False
     watching = claimants(ctx, state, WATCH, command.keys)
     yield "watchers found"
     with state.active():
+        if watching.are_stale(state):
+            return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         _revise(work, command, watching)
-        work.change.unwatched += watching.left()
-        work.change.inbox = [command.item_id]
-        if command.answer_to is not None:
-            work.change.answers = [Answer(command.answer_to, _counts(command, watching, work), work.now_ms)]
+        work.change.unwatched += watching.published()
+        work.answer(command.item_id, command.answer_to, _counts(command, watching, work))
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
@@ -67,7 +67,7 @@ def _revise(work: UnitOfWork, command: Completion, watching: Claimants) -> None:
             relocate(work, row, None, reason, command.actor)
             work.change.completed.append(row.id)
         else:
-            work.cancel(row, Resting("cancelled", reason, command.actor))
+            work.cancel(row, Retirement("cancelled", reason, command.actor))
 
 
 def _counts(command: Completion, watching: Claimants, work: UnitOfWork) -> dict[str, dict[str, int]]:

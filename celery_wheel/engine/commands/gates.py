@@ -1,11 +1,11 @@
-"""Pause and resume: commands that close and open gates; each is durable before it is answered.
+"""Pause and resume: close and open gates; the change is durable before the answer.
 
 ::
 
     pause    the gate closes in memory: no later chunk takes a row behind it ─► the gate is in the store
-    resume   the gate is gone from the store, or slow for a time ─► its backlog is published in order
+    resume   the gate is deleted from the store, or slow for a time ─► its backlog is published in order
 
-    done        the gate is as asked; after a pause, a chunk that was being published may still arrive
+    done        the gate is as requested; after a pause, a chunk that is being published may still arrive
     unknown     resume: the gate was not set
 """
 
@@ -13,35 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from celery_wheel.engine.context import Context
 from celery_wheel.engine.intake.inbox import Command
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import ALL, Place
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.work import UnitOfWork
-from celery_wheel.store.model import MAX_SEQ, PAUSE, PAUSED, SLOW, Answer, Gate, Position
+from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.store.model import MAX_SEQ, PAUSE, PAUSED, SLOW, Gate, Position
 
 
-def carry_out_gates(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
+def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
     """Carry out a pause or a resume; returns True, since it never stays in the inbox."""
     now_ms = ctx.clock.now_ms()
-    there = {(gate.scope, gate.name): gate for gate in ctx.store.gates(ctx.shard)}
+    existing = {(gate.scope, gate.name): gate for gate in ctx.store.gates(ctx.shard)}
     yield "gates read"
     work, results = UnitOfWork(state, now_ms), dict[str, str]()
-    work.change.inbox = [command.item_id]
     for name in command.task_ids:
         place = place_of(name)
         results[name] = "done"
         if command.kind == PAUSE:
             work.change.gates.append(Gate(*place, PAUSED, 0, command.reason, command.actor, now_ms))
-        elif place not in there:
+        elif place not in existing:
             results[name] = "unknown"
         elif command.per_ms:
             work.change.gates.append(Gate(*place, SLOW, command.per_ms, command.reason, command.actor, now_ms))
         else:
             work.change.opened.append(place)
-    if command.answer_to is not None:
-        work.change.answers = [Answer(command.answer_to, results, now_ms)]
-    before = [there[place] for gate in work.change.gates if (place := (gate.scope, gate.name)) in there]
+    work.answer(command.item_id, command.answer_to, results)
+    before = [existing[place] for gate in work.change.gates if (place := (gate.scope, gate.name)) in existing]
     backlogs = {id(gate): _backlog(ctx, state, gate, now_ms) for gate in (*work.change.gates, *before)}
     yield "backlog counted"
     with state.active():
@@ -54,29 +52,29 @@ def carry_out_gates(ctx: Context, state: ShardState, command: Command) -> Genera
 
 
 def _build(ctx: Context, work: UnitOfWork, before: list[Gate], backlogs: dict[int, int]) -> None:
-    """Close gates at once, before anybody can read that they are closed; all else takes effect with the commit."""
+    """Close gates at once, before any process can read that they are closed; the rest takes effect with the commit."""
     state, change = work.state, work.change
 
-    def put(gates: list[Gate]) -> None:
+    def set_gates(gates: list[Gate]) -> None:
         for gate in gates:
             state.gates.set(gate, backlogs[id(gate)], work.now_ms, ctx.clock.monotonic_ms())
 
-    def opened() -> None:
+    def apply() -> None:
         for place in change.opened:
             state.gates.open(place)
-        put(change.gates)
+        set_gates(change.gates)
         for lane in state.lanes:
             if not lane.refusing:
                 lane.retry_at_ms = 0  # the lane may have waited for a gate
 
-    def undone() -> None:
+    def roll_back() -> None:
         for gate in change.gates:
             state.gates.open((gate.scope, gate.name))
-        put(before)
+        set_gates(before)
 
-    put([gate for gate in change.gates if gate.state == PAUSED])
-    work.on_apply(opened)
-    work.on_roll_back(undone)
+    set_gates([gate for gate in change.gates if gate.state == PAUSED])
+    work.on_apply(apply)
+    work.on_roll_back(roll_back)
 
 
 def place_of(name: str) -> tuple[str, str]:

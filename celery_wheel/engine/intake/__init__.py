@@ -1,1 +1,1 @@
-"""Intake: messages of the wheel queue, the inbox and bulk loads are accepted, each once."""
+"""Intake, the parts of ``ingest``: read the inbox, unpack bulk loads, admit or refuse each message."""

@@ -1,12 +1,11 @@
-"""The items of a shard's inbox, and the reader of them.
+"""The inbox of a shard: requests and messages that other processes wrote into the store, and their parser.
 
 ::
 
     kind          payload
     message       a message, in the form in which producers put it into the wheel queue
     cancel        {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; without an id there is no answer;
-                  {"for_good": true}: published tasks get a tombstone too, so that their retries within a day are
-                  cancelled
+                  {"for_good": true}: published tasks get a tombstone too, which cancels their retries within a day
     move          as cancel, without for_good and with {"eta_ms": int}; null: now
     requeue       as cancel, without for_good
     replay        as requeue, with {"rows": [str, …]} in place of the task ids: numbers of rows in decimal digits
@@ -15,7 +14,7 @@
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
 
-A command names at most MAX_NAMES tasks or keys. Text that a store cannot take (NUL, lone surrogates) makes an item
+A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
 unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
 """
 
@@ -41,7 +40,7 @@ from celery_wheel.store.model import (
     Message,
     Unreadable,
 )
-from celery_wheel.store.text import END_OF_TIME_MS, check_text
+from celery_wheel.values.text import END_OF_TIME_MS, check_text
 
 Decode = Callable[[bytes], Message | Unreadable]
 
@@ -71,7 +70,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class Completion:
-    """A command ``complete``: it ends the waiting of every pending task that watches one of the keys."""
+    """A command ``complete``: cancel, or run at once, every pending task that watches one of the keys."""
 
     item_id: int
     keys: list[str]
@@ -97,26 +96,28 @@ def _command(item: InboxItem) -> Command:
         return _gate_command(item)
     if item.kind not in (CANCEL, MOVE, REQUEUE, REPLAY, ACCEPT_CLOCK):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
-    given = json.loads(item.payload)
-    task_ids, eta_ms = _names(given, LISTS.get(item.kind, "task_ids")), given.get("eta_ms")
+    fields = json.loads(item.payload)
+    task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
     if item.kind == REPLAY and not all(map(_ROW, task_ids)):
         raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None and (type(eta_ms) is not int or not 0 <= eta_ms < END_OF_TIME_MS):
         raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
-    for_good = given.get("for_good", False) is True
-    return Command(item.id, item.kind, task_ids, *_words(given), _answer_to(given), eta_ms, for_good=for_good)
+    for_good = fields.get("for_good", False) is True
+    return Command(
+        item.id, item.kind, task_ids, *_actor_and_reason(fields), _answer_to(fields), eta_ms, for_good=for_good
+    )
 
 
 def _completion(item: InboxItem) -> Completion:
-    given = json.loads(item.payload)
-    keys, how = _names(given, "keys"), given.get("how", "cancel")
+    fields = json.loads(item.payload)
+    keys, how = _names(fields, "keys"), fields.get("how", "cancel")
     if how not in ("cancel", "run"):
         raise ValueError(f'how must be "cancel" or "run", got {how!r:.60}')
-    return Completion(item.id, keys, how == "run", *_words(given), _answer_to(given))
+    return Completion(item.id, keys, how == "run", *_actor_and_reason(fields), _answer_to(fields))
 
 
-def _names(given: dict[str, Any], list_name: str) -> list[str]:
-    names = given[list_name]
+def _names(fields: dict[str, Any], list_name: str) -> list[str]:
+    names = fields[list_name]
     if type(names) is not list or not 0 < len(names) <= MAX_NAMES:
         raise TypeError(f"{list_name} must be a list of 1 to {MAX_NAMES:,}, got {names!r:.60}")
     for name in names:
@@ -124,25 +125,25 @@ def _names(given: dict[str, Any], list_name: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _words(given: dict[str, Any]) -> tuple[str, str]:
+def _actor_and_reason(fields: dict[str, Any]) -> tuple[str, str]:
     """Return the actor and the reason."""
-    words = {"actor": given.get("actor", ""), "reason": given.get("reason", "")}
-    for name, word in words.items():
-        check_text(name, word, any_length=True)
-    return words["actor"], words["reason"]
+    texts = {"actor": fields.get("actor", ""), "reason": fields.get("reason", "")}
+    for name, text in texts.items():
+        check_text(name, text, any_length=True)
+    return texts["actor"], texts["reason"]
 
 
-def _answer_to(given: dict[str, Any]) -> str | None:
-    answer_to = given.get("id")
+def _answer_to(fields: dict[str, Any]) -> str | None:
+    answer_to = fields.get("id")
     return None if answer_to is None else str(uuid.UUID(answer_to))
 
 
 def _gate_command(item: InboxItem) -> Command:
-    given = json.loads(item.payload)
-    gates, per_ms = _names(given, "gates"), given.get("per_ms")
+    fields = json.loads(item.payload)
+    gates, per_ms = _names(fields, "gates"), fields.get("per_ms")
     for gate in gates:
         if gate != "all:" and not gate.startswith(("queue:", "task:")):
             raise ValueError(f"gates must be all:, queue:… or task:…, got {gate!r:.60}")
     if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
         raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
-    return Command(item.id, item.kind, gates, *_words(given), _answer_to(given), per_ms=per_ms)
+    return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)

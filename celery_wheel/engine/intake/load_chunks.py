@@ -1,4 +1,4 @@
-"""Chunks of bulk loads: unpacked into messages as producers put them into the wheel queue.
+"""Chunks of bulk loads: unpack them into messages, in the form in which producers put them into the wheel queue.
 
 A chunk that cannot be read becomes one unreadable arrival, with its bytes: it must not stop the chunks behind it.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import uuid
 
 from celery_wheel.engine.intake.inbox import Decode
-from celery_wheel.store.model import LoadChunk, Message, Unreadable
-from celery_wheel.store.packed import unpack
+from celery_wheel.store.message_pack import unpack
+from celery_wheel.store.model import BulkLoadChunk, Message, Unreadable
 
 
-def unpacked(chunk: LoadChunk, decode: Decode) -> list[Message | Unreadable]:
+def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Message | Unreadable]:
     try:
         messages = unpack(chunk.payload)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

@@ -3,7 +3,7 @@
 ::
 
     closed     paused: no row is published until the gate is resumed
-    metered    limited by wheel_rate_limits, or resumed "over" a time: the backlog is published evenly
+    metered    limited by wheel_rate_limits, e.g. {"mail": "100/s"}; or resumed over a time, e.g. 6,000 rows in 60 s
 
     main lane ─┬─ no gate ──────────────► broker
                ├─ metered, and room ────► broker             while no row waits in the gate's lane
@@ -14,9 +14,9 @@ or metered, else the lane of its queue. So rows of a task that go to a limited q
 to other queues. A row moves to a gate's lane only when it is due: setting a gate costs the same, however much is
 pending.
 
-A meter lets one row through every ``per_ms / count``, and at once the rows that the last ``BURST_MS`` would have let
-through, so that fast meters publish chunks. In any time a meter lets through at most its rate and that burst. With
-several shards each shard gets its part of a rate.
+A meter lets one row through every ``per_ms / count``, and after a pause at once the rows of ``BURST_MS``, so that fast
+meters publish chunks: 100/s is one row every 10 ms, or 10 rows after 100 ms. In any time a meter lets through at most
+its rate and that burst. With several shards each shard gets its part of a rate.
 
 Monotonic milliseconds. Nothing here locks, reads a clock or does I/O.
 """
@@ -109,15 +109,15 @@ class Gates:
         return bool(self.meters(place, now_ms))
 
     def room(self, place: Place, now_ms: int) -> tuple[int | None, int]:
-        """Return how many rows may pass a place now, None for any number; and when to ask again, if none may."""
+        """Return how many rows may pass a place now (None: any number), and when to try again where none may."""
         room: int | None = None
-        again_ms = 0
+        retry_at_ms = 0
         for meter in self.meters(place, now_ms):
             free = meter.room(now_ms)
             if free == 0:
-                again_ms = max(again_ms, meter.next_ms())
+                retry_at_ms = max(retry_at_ms, meter.next_ms())
             room = free if room is None else min(room, free)
-        return room, again_ms
+        return room, retry_at_ms
 
     def spend(self, place: Place, count: int, now_ms: int) -> None:
         for meter in self.meters(place, now_ms):
@@ -125,23 +125,23 @@ class Gates:
 
 
 def places_of(row: Row) -> tuple[Place, Place]:
-    """Return the gates of a row, in the order in which they are asked."""
+    """Return the gates of a row, in the order in which it passes them."""
     return (TASK, row.task), (QUEUE, row.target)
 
 
-#: The answer for a row that waits in its lane, with every row behind it.
+#: Route of a row that stays in its lane, with every row behind it.
 STAY: Place = ("stay", "")
 
 
 @dataclass(slots=True)
-class Router:
-    """Decides for one chunk of one lane where each row goes; None is the broker."""
+class GateRouter:
+    """Routes each row of one chunk of one lane: to the lane of a place, or STAY; None is the broker."""
 
     gates: Gates
     own: Place | None  #: the lane's own place; None for a lane for any row
     busy: set[Place]  #: places whose lanes have rows waiting: later rows of the place go behind them
     now_ms: int
-    again_ms: int = 0  #: monotonic: when to ask again for the row that stays
+    retry_at_ms: int = 0  #: monotonic: when to try again the row that stays
 
     def __call__(self, row: Row) -> Place | None:
         task, queue = places_of(row)
@@ -175,7 +175,7 @@ class Router:
 
     def _all_have_room(self, places: list[Place]) -> bool:
         for place in places:
-            room, self.again_ms = self.gates.room(place, self.now_ms)
+            room, self.retry_at_ms = self.gates.room(place, self.now_ms)
             if room == 0:
                 return False
         return True

@@ -1,11 +1,13 @@
-"""A lane in a holder's memory: a state machine that owns the lane's offset, ready rows, chunk and settlement.
+"""A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and settlement.
 
 ::
 
           settled     taken, published    in memory, complete         only in the store
-      ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position
+      ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position (due_ms, seq)
                 offset             watermark    ▲       ▲         horizon
-                                              ready   open reservation (nothing at or after it is taken)
+                (9 000, 3)         (9 010, 7)   │       │         (309 000, MAX_SEQ)
+                                              ready   open reservation: take stops before it
+                                              (9 020, 5)  (9 025, 8)
 
     idle ──reserve, push──► ready ──take──► in flight ──confirm──► unsettled ──settle──► settling ──settled──► idle
                                               │    ▲                                       └ offset = its end
@@ -22,11 +24,11 @@ Invariants, each checked where it could break (InvariantBroken)
 
 A lane with a place is for rows that cannot be published at once: rows of a gate (see ``gates``), or of a destination
 that refused rows. Refused rows move there in order, rows of that destination that become due meanwhile follow, and the
-lane tries again, later each time. Its chunk stays in flight until the destination has taken all of it, so nothing
-overtakes. Rows of other destinations are published from their own lanes meanwhile.
+lane tries again, later each time. Its chunk stays in flight until the destination has accepted all of it, so no row
+overtakes another. Rows of other destinations are published from their own lanes meanwhile.
 
-Where the broker keeps no offset, the stored (offset, watermark] is in doubt at adoption: ``in_doubt`` is its end, and
-``sent`` is the end of the part that has been published again.
+Where the broker keeps no offset, the stored (offset, watermark] is in doubt at adoption; (in_doubt_after,
+in_doubt_upto] is the part that has not been published again yet.
 
 Lanes are made by the shard's state under its lock; nothing here locks, reads a clock or does I/O.
 """
@@ -37,7 +39,7 @@ import heapq
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.port import Since
+from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
 from celery_wheel.errors import InvariantBroken
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Row
@@ -48,8 +50,8 @@ END = Position(2**63 - 1, 2**63 - 1)
 #: A destination that refuses rows is tried again after this time, which doubles with each refusal.
 RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
 
-#: A refusing destination gets one row at a time until it has taken this many: of several rows at once, it may take a
-#: later row after it has refused an earlier row.
+#: A refusing destination gets one row at a time until it has accepted this many: of several rows at once, it may accept
+#: a later row after it has refused an earlier row.
 PROVEN_AFTER = 100
 
 #: Returns where a row goes; None is the broker.
@@ -63,26 +65,26 @@ class InFlight:
     lane: int
     after: Position
     upto: Position
-    rows: list[Row]
-    bytes: int
-    ids: int  #: the sum of the rows' ids
+    rows: list[Row] = field(default_factory=list)
+    bytes: int = 0
+    ids: int = 0  #: the sum of the rows' ids
     diverted: list[tuple[Row, Place]] = field(default_factory=list)  #: rows of the range that move to another lane
-    missed: list[Row] = field(default_factory=list)  #: rows of the range that are later than their misfire option
+    misfired: list[Row] = field(default_factory=list)  #: rows of the range that are later than their misfire option
     taken_ms: int = 0  #: due time; 0 for rows in doubt
-    announced: bool = False  #: the store knows the end of the chunk
+    prepared: bool = False  #: the store has the end of the chunk
     redelivered: bool = False  #: rows of the chunk may be in their queues already
     first_number: int = 0  #: number of the first try to publish the chunk; 0 before that
     done: set[int] = field(default_factory=set)  #: ids of the rows that need no further try
-    failed: dict[int, str] = field(default_factory=dict)  #: id → reason, of rows that cannot get to a queue
+    failed: dict[int, str] = field(default_factory=dict)  #: id → reason, of rows that cannot reach a queue
 
-    def left(self) -> list[Row]:
-        """Return the rows still to be published."""
+    def unconfirmed(self) -> list[Row]:
+        """Return the rows that are still to be published."""
         return [row for row in self.rows if row.id not in self.done] if self.done else self.rows
 
     @property
     def changes_store(self) -> bool:
         """Whether rows of the range have to move or expire in the store before the chunk is published."""
-        return bool(self.diverted or self.missed)
+        return bool(self.diverted or self.misfired)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +100,7 @@ class Unsettled:
     tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: rows that move to the lane of their destination
-    redelivered: bool = False  #: the refused rows may be in their queue already
+    redelivered: bool = False  #: refused rows may be in their queue already
 
 
 @dataclass(slots=True, eq=False)
@@ -115,14 +117,14 @@ class Lane:
     in_flight: InFlight | None = None  #: the chunk that was taken and that the broker has not confirmed yet
     unsettled: Unsettled | None = None
     settling: Unsettled | None = None  #: the part that is being committed to the store
-    told: Position = ORIGIN  #: start of the range whose rows the broker remembers (see ``port.Since``)
-    sent: Position = ORIGIN  #: end of the rows in doubt that were published again
-    in_doubt: Position = ORIGIN  #: end of the rows in doubt; none is in doubt unless this is after ``sent``
-    last_due_ms: int = 0  #: latest due time of the rows put into a lane with a place, as far as this holder knows
+    checksum_after: Position = ORIGIN  #: start of the range of the last checksum that went to the broker
+    in_doubt_after: Position = ORIGIN  #: rows in (in_doubt_after, in_doubt_upto] are in doubt
+    in_doubt_upto: Position = ORIGIN
+    last_due_ms: int = 0  #: of a lane with a place: latest due time of its rows, as far as this holder knows
     retry_at_ms: int = 0  #: monotonic: no chunk is taken before
     idle_since_ms: int | None = None  #: monotonic; None while the lane is awake
     _retry_ms: int = RETRY_FIRST_MS
-    _proven: int = 0  #: how many rows its destination has taken since it last refused a row
+    _proven: int = 0  #: number of rows that its destination has accepted since it last refused a row
     _reservations: dict[int, Position] = field(default_factory=dict)
     _tokens: int = 0
 
@@ -158,7 +160,7 @@ class Lane:
         """Return the due time of a row with this eta: with a new seq, its position is after the watermark."""
         return max(eta_ms, self.watermark.due_ms)
 
-    def may_have_left(self, position: Position) -> bool:
+    def may_be_published(self, position: Position) -> bool:
         """Whether a row at this position was published, or may have been."""
         return position <= self.watermark or self.redelivered
 
@@ -188,13 +190,33 @@ class Lane:
             raise InvariantBroken(f"lane {self.number} has another chunk in flight")
         if self._waits_for_settlement():
             return None
-        ready, taken, diverted, missed = self.ready, list[Row](), list[tuple[Row, Place]](), list[Row]()
-        weight, ids, last = 0, 0, None
+        after = self.watermark
+        flight = InFlight(self.number, after, after, taken_ms=now_ms, redelivered=self.redelivered)
         # Due time may have gone back since a row was reaped, so its due time is compared once more. No reserved
         # position is passed.
         end = min((now_ms + ahead_ms + 1, 0), self.floor())
-        left = max_count
-        while ready and left > 0 and weight < max_bytes and ready[0] < end:
+        if not self._fill(flight, rows, end, max_count, max_bytes, route):
+            return None
+        if not after < flight.upto <= self.horizon:
+            raise InvariantBroken(
+                f"a chunk of lane {self.number} ends at {flight.upto}, which is not in memory as a whole"
+            )
+        self.in_flight, self.watermark = flight, flight.upto
+        return flight
+
+    def _fill(
+        self,
+        flight: InFlight,
+        rows: dict[int, Row],
+        end: tuple[int, int],
+        max_count: int,
+        max_bytes: int,
+        route: Route | None,
+    ) -> bool:
+        """Move ready rows before ``end`` from the window into a chunk that ends with the last; False if none may go."""
+        ready, now_ms, last = self.ready, flight.taken_ms, None
+        weight, ids = 0, 0
+        while ready and max_count > 0 and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
@@ -205,53 +227,37 @@ class Lane:
                 self.push(row)
                 break
             last = rows.pop(row_id)
-            left -= 1
+            max_count -= 1
             weight += row.size
             if late:
-                missed.append(row)
+                flight.misfired.append(row)
             elif place is not None:
-                diverted.append((row, place))
+                flight.diverted.append((row, place))
             else:
-                taken.append(row)
+                flight.rows.append(row)
                 ids += row_id
         if last is None:
-            return None
-        if diverted or missed:
-            weight = sum([row.size for row in taken])
-        upto = last.position
-        if not self.watermark < upto <= self.horizon:
-            raise InvariantBroken(f"a chunk of lane {self.number} ends at {upto}, which is not in memory as a whole")
-        self.in_flight = InFlight(
-            self.number,
-            self.watermark,
-            upto,
-            taken,
-            weight,
-            ids,
-            diverted,
-            missed,
-            now_ms,
-            redelivered=self.redelivered,
-        )
-        self.watermark = upto
-        return self.in_flight
+            return False
+        flight.upto, flight.ids = last.position, ids
+        flight.bytes = sum([row.size for row in flight.rows]) if flight.changes_store else weight
+        return True
 
     def take_doubtful(self, rows: list[Row], upto: Position) -> None:
         """Take the rows in doubt up to ``upto``: the former holder may have published them."""
-        weight, ids = sum(row.size for row in rows), sum(row.id for row in rows)
-        self.in_flight = InFlight(self.number, self.sent, upto, rows, weight, ids, announced=True, redelivered=True)
+        weight, ids, after = sum(row.size for row in rows), sum(row.id for row in rows), self.in_doubt_after
+        self.in_flight = InFlight(self.number, after, upto, rows, weight, ids, prepared=True, redelivered=True)
 
-    def since(self, flight: InFlight) -> Since:
-        """Return what the broker keeps with its offset: the rows after the stored offset, this chunk included."""
+    def checksum(self, flight: InFlight) -> RangeChecksum:
+        """Return the checksum that the broker keeps with its offset: of the unsettled rows, this chunk included."""
         rows, ids = len(flight.rows), flight.ids
         for done in (self.settling, self.unsettled):
             if done is not None:
                 rows += done.count + len(done.failed)
                 ids += done.ids
-        self.told = self.offset
-        return Since(self.offset, rows, ids)
+        self.checksum_after = self.offset
+        return RangeChecksum(self.offset, rows, ids)
 
-    def at_once(self, max_count: int) -> int:
+    def chunk_limit(self, max_count: int) -> int:
         """Return how many rows one chunk may have."""
         return max_count if not self.refusing or self._proven >= PROVEN_AFTER else 1
 
@@ -262,7 +268,7 @@ class Lane:
         self.in_flight = None
         self._retry_ms = RETRY_FIRST_MS
         self._proven += len(flight.rows)
-        self.sent = max(self.sent, flight.upto)
+        self.in_doubt_after = max(self.in_doubt_after, flight.upto)
         if self.unsettled is None:
             self.unsettled = Unsettled(flight.after, flight.upto)
         done = self.unsettled
@@ -285,7 +291,7 @@ class Lane:
 
     def refuse(self, flight: InFlight, refused: Collection[int], now_ms: int) -> None:
         """Keep the refused rows of a chunk in flight: they are published again before any other row of the lane."""
-        flight.done.update(row.id for row in flight.left() if row.id not in refused)
+        flight.done.update(row.id for row in flight.unconfirmed() if row.id not in refused)
         self._proven = 0
         self.retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(RETRY_MAX_MS, 2 * self._retry_ms)
@@ -325,7 +331,7 @@ class Lane:
     def replayable(self) -> Position:
         """The position up to which rows may be replayed: settled, and in no range that the broker remembers."""
         open_ = self.in_flight or self.unsettled or self.settling
-        return min(self.offset, self.told) if open_ else self.offset
+        return min(self.offset, self.checksum_after) if open_ else self.offset
 
     def _waits_for_settlement(self) -> bool:
         """Whether failed or refused rows are unsettled: the broker remembers those of its last chunk only."""
@@ -345,9 +351,14 @@ class Lane:
             heapq.heappop(self.ready)
         return None
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether rows may have been published by a former holder and have not been published again."""
+        return self.in_doubt_after < self.in_doubt_upto
+
     def has_open(self) -> bool:
         """Whether anything is under way: a chunk, a reservation, rows in doubt, or failed or refused rows."""
-        return bool(self.in_flight or self._reservations or self.sent < self.in_doubt or self._waits_for_settlement())
+        return bool(self.in_flight or self._reservations or self.is_in_doubt or self._waits_for_settlement())
 
     def is_idle(self) -> bool:
         """Whether nothing is under way and no row is only in the store."""

@@ -1,9 +1,15 @@
-"""The lanes of a shard: they find the lane of a row, put idle lanes to sleep and close them.
+"""Lanes of a shard: find the lane of a row, put idle lanes to sleep, close them.
 
 ::
 
-    all        every open lane, by number; 0 is the main lane, another lane's number is the seq at which it was opened
-    awake      lanes in which rows wait or anything is under way: only these are looked at in a round
+    number       place                 rows
+    0            None                  the main lane: every row that need not wait in another lane
+    1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
+    2 048        (None, "reports")     rows that queue reports has refused, and later rows for it
+    2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
+
+    all        every open lane, by number
+    awake      lanes in which rows wait or anything is under way: a round visits only these
     asleep     idle lanes: a round costs the same with 2,000 of them as with none; a reservation wakes a lane
     busy       places that have rows waiting: a row of such a place goes behind them
 
@@ -27,7 +33,7 @@ class Lanes:
     """The lanes of one shard's state.
 
     Args:
-        next_number: gives the number of a lane that is opened.
+        next_number: returns the number for a lane that is opened.
     """
 
     def __init__(self, lanes: Iterable[Lane], next_number: Callable[[], int]) -> None:
@@ -108,7 +114,7 @@ class Lanes:
     # -- close ---------------------------------------------------------------------------------------
 
     def asleep_since(self, before_ms: int) -> list[tuple[Lane, int]]:
-        """Return the lanes that fell asleep at a monotonic instant or before, each with the instant when it did."""
+        """Return the lanes that fell asleep at or before a monotonic instant, each with the instant at which it did."""
         return [
             (lane, lane.idle_since_ms)
             for lane in self.all.values()
@@ -126,7 +132,7 @@ class Lanes:
 
 
 def has_more(window: Window, lane: Lane, now_ms: int) -> bool:
-    """Return whether a row waits in a lane, in memory or, as far as memory tells, in the store."""
+    """Whether a row waits in a lane, in memory or, as far as memory shows, in the store."""
     if window.has(lane) or lane.has_open() or lane.horizon.due_ms <= now_ms:
         return True
     return lane.next_due_ms(window.rows) is not None

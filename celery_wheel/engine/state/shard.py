@@ -2,16 +2,16 @@
 
 ::
 
-    acquire epoch ─► adopt ─► ShardState ── ingest ────┐
-                               ▲  lanes, window,       ├── all touch it under its lock, in short sections
-                               │  gates, tombstones    ├── without I/O; between the sections each makes
-                               │          dispatch ────┤   one call to the store or the broker
-                               │          prefetch ────┘
-                               └── any doubt: the state ends, its memory is dropped, the shard is adopted anew
-                                   under a new epoch, and calls still under way are fenced
+    acquire epoch 5 ─► adopt ─► ShardState ── ingest ────┐
+                                 ▲  lanes, window,       ├── all activities use it under its lock, in short
+                                 │  gates, tombstones    ├── sections without I/O; between two sections each
+                                 │          dispatch ────┤   makes one call to the store or the broker
+                                 │          prefetch ────┘
+                                 └── memory in doubt: the state ends, its memory is dropped, the shard is adopted
+                                     anew under epoch 6, and calls of epoch 5 are fenced
 
-Sequence numbers are given here and nowhere else; each position is used inside a reservation of its lane (see ``lane``
-and ``work``).
+Only this class assigns sequence numbers: ``counter << SHARD_BITS | shard``. A position is used only inside a
+reservation of its lane (see ``lane`` and ``unit_of_work``).
 
 When due time goes back (see ``due_clock``), the main lane's watermark may be ahead of it. A late row is placed after
 the watermark, so new rows would wait until due time has caught up. They go to another lane instead, whose watermark is
@@ -22,17 +22,17 @@ that remain in the lane ahead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from celery_wheel.engine.state.gates import EVERYTHING, Gates, Place, Router
+from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.lanes import Lanes
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
-from celery_wheel.errors import EpochOver
-from celery_wheel.store.model import SHARD_BITS, Position
+from celery_wheel.errors import EpochEnded
+from celery_wheel.store.model import SHARD_BITS, Position, Row
 
 #: A lease counts as over this part of it before it is: the store's clock may run faster than this one.
 LEASE_MARGIN = 0.1
@@ -63,8 +63,10 @@ class ShardState:
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: from this instant on another holder may have the shard
         self.lease_margin_ms = 0
-        self.history = threading.Lock()  #: held while settled or resting rows are forgotten or brought back
-        self.asked_ms: dict[int, int] = {}  #: inbox item of a command that waits → monotonic: when it was first read
+        self.history = threading.Lock()  #: held while settled or retired rows are forgotten, requeued or replayed
+        #: Inbox item of a command that waits → monotonic instant at which it was first read.
+        self.first_read_at_ms: dict[int, int] = {}
+        self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
 
@@ -72,10 +74,10 @@ class ShardState:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Hold the lock; raises EpochOver when the state has ended."""
+        """Hold the lock; raises EpochEnded when the state has ended."""
         with self.lock:
             if self.ended is not None:
-                raise EpochOver(self.ended)
+                raise EpochEnded(self.ended)
             yield
 
     def end(self, reason: str) -> None:
@@ -99,17 +101,31 @@ class ShardState:
 
     @property
     def seq(self) -> int:
-        """The highest seq given."""
+        """The highest seq that was assigned."""
         return self._count << SHARD_BITS | self.shard
 
-    def may_have_left(self, lane: int, position: Position) -> bool:
-        """Whether a row was published or may have been.
+    def may_be_published(self, lane: int, position: Position) -> bool:
+        """Whether the row at a position was or may have been published.
 
         A lane that is not in memory is closed, and all its rows were published. (Or another holder has opened the lane;
-        then no change of this epoch is committed any more.)
+        then no change of this epoch is committed.)
         """
         found = self.lanes.get(lane)
-        return found is None or found.may_have_left(position)
+        return found is None or found.may_be_published(position)
+
+    def may_be_diverted(self, rows: Iterable[Row], diversions: int) -> bool:
+        """Whether any of some rows has moved to another lane since it was read, or is moving.
+
+        Such a row looks published at the position at which it was read, and is pending: the caller reads again later.
+
+        Args:
+            diversions: ``self.diversions`` before the rows were read.
+        """
+        passed = {row.id for row in rows if self.may_be_published(row.lane, row.position)}
+        if not passed or self.diversions != diversions:
+            return bool(passed)
+        flights = [lane.in_flight for lane in self.lanes if lane.in_flight is not None]
+        return any(row.id in passed for flight in flights for row, _ in flight.diverted)
 
     # -- dispatch --------------------------------------------------------------------------------
 
@@ -129,21 +145,21 @@ class ShardState:
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None
-        room = lane.at_once(max_count)
+        room = lane.chunk_limit(max_count)
         if gates or not self.lanes.are_alone:
             busy = self.lanes.busy
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy:
-                route = Router(gates, lane.place, busy, monotonic_ms)
+                route = GateRouter(gates, lane.place, busy, monotonic_ms)
         flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if flight is not None:
-            elsewhere = [*flight.missed, *(row for row, _ in flight.diverted)]
-            weight = flight.bytes + sum(row.size for row in elsewhere)
-            self.window.left(lane.number, len(flight.rows) + len(elsewhere), weight)
+            unpublished = [*flight.misfired, *(row for row, _ in flight.diverted)]
+            weight = flight.bytes + sum(row.size for row in unpublished)
+            self.window.subtract(lane.number, len(flight.rows) + len(unpublished), weight)
             for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
-        elif route is not None and route.again_ms > monotonic_ms:
-            lane.retry_at_ms = route.again_ms
+        elif route is not None and route.retry_at_ms > monotonic_ms:
+            lane.retry_at_ms = route.retry_at_ms
         return flight
 
     def _room(self, lane: Lane, monotonic_ms: int, max_count: int) -> int:
@@ -152,14 +168,14 @@ class ShardState:
         for place in _passed(lane):
             if place in self.gates.closed:
                 return 0
-            free, again_ms = self.gates.room(place, monotonic_ms)
+            free, retry_at_ms = self.gates.room(place, monotonic_ms)
             if free == 0:
-                lane.retry_at_ms = again_ms
+                lane.retry_at_ms = retry_at_ms
             room = room if free is None else min(room, free)
         return room
 
     def next_due_ms(self, monotonic_ms: int | None = None) -> int | None:
-        """Return when the next row is due; None where no row is in memory or none may be tried at ``monotonic_ms``."""
+        """Return when the next row in memory is due; lanes that may not be tried at ``monotonic_ms`` are left out."""
         closed = self.gates.closed
         open_ = [lane for lane in self.lanes if closed.isdisjoint(_passed(lane))]
         lanes = [lane for lane in open_ if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]

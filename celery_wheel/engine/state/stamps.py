@@ -56,10 +56,10 @@ class RevokedStamps:
         if not isinstance(stamps, dict):
             return False
         revoked = self._revoked
-        return any(place in revoked for header, given in stamps.items() for place in _places(header, given))
+        return any(place in revoked for header, values in stamps.items() for place in _places(header, values))
 
 
 def _places(header: str, stamps: Any) -> Iterable[tuple[str, str]]:
-    """Return (header, stamp as JSON) for each stamp: a stamp is any JSON value, and null is none."""
+    """Return (header, stamp as JSON) for each stamp; a stamp is any JSON value but null."""
     several = stamps if isinstance(stamps, list | tuple | set | frozenset) else [stamps]
     return [(header, json.dumps(stamp, default=str)) for stamp in several if stamp is not None]

@@ -1,15 +1,15 @@
-"""The tombstone filter: it knows in memory which task ids may have a tombstone; the tombstones are in the store.
+"""The tombstone filter: a Bloom filter of the task ids that have a tombstone; the tombstones are in the store.
 
 ::
 
-    cancel of an unknown id ─► a tombstone row in every shard that is asked, for a day
-                               └ its bits here: 40 bits an id at most, whatever the id's length
-    a message arrives ─► may its id have a tombstone?   no: the message waits  ·  perhaps: the store is asked
+    cancel of an unknown id ─► a tombstone row in every shard that gets the command, for a day
+                               └ its bits in the filter: 40 bits an id at most, whatever the id's length
+    a message arrives ─► may its id have a tombstone?   no: accept the message  ·  perhaps: read the store
 
 100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone, which
-costs a read of the store and nothing else. Bits are never cleared one by one: the filter is filled anew from the store
-when it holds more ids than its capacity, which is twice the ids at the last filling and at least FEWEST, and when the
-scheduler adopts the shard.
+costs one read of the store. Bits are never cleared one by one: the filter is filled anew from the store when it holds
+more ids than its capacity, which is twice the ids at the last filling and at least FEWEST, and when a scheduler adopts
+the shard.
 """
 
 from __future__ import annotations

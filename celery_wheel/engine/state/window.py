@@ -2,29 +2,32 @@
 
 ::
 
-    rows     {row id → Row}                the rows of all lanes that are due soon
-    wheel    row id → bucket               rows not yet due; rows that are due stand in their lane's ``ready``
-    budget   max_count rows, max_bytes     a share for each lane; over it, the lane's furthest rows are evicted and its
+    rows     {row id → Row}                rows of all lanes that are due within ``span_ms``, 300 s
+    wheel    row id → bucket               rows that are not due yet; rows that are due are in their lane's ``ready``
+    budget   100,000 rows, 64 MiB          a share for each lane; over it, the lane's furthest rows are evicted and its
                                            horizon moves back
-    shares   main lane alone               all of it
-             main lane, others awake       three quarters of it
-             each lane beside it           its part of a quarter
+    shares   main lane alone               100,000 rows
+             main lane, others awake       75,000 rows
+             each of 5 lanes beside it     5,000 rows: its part of a quarter
 
-No lane has rows loaded or evicted because of another's: a queue that is paused keeps nothing out that becomes due, and
-rows that are due in a lane beside the main one do not wait until the main one has room.
+No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another queue out of
+memory, and rows that are due in a lane beside the main one do not wait until the main one has room.
 
-The window is a cache: every row in it is committed in the store and can be read again.
-The window is complete for (watermark, horizon] of each lane, so a chunk taken from it is a range of the store.
+The window is a cache: every row in it is committed in the store and can be read again. The window is complete for
+(watermark, horizon] of each lane, so a chunk taken from it is a range of the store.
 
 Moving the horizon forward (``prefetch`` in the engine)::
 
-    1. reach           store.reach: the end of the next slice
-    2. horizon moves   and a reservation opens at the old horizon          from now on, commits place rows up to the
-                                                                           new horizon themselves
-    3. slice is read   (old horizon, new horizon] in a new transaction     it sees every row committed before 2
-    4. rows placed     unless they are placed already; the reservation is released
+    1 reach           store.slice_end: the end of the next slice
+    2 horizon moves   and a reservation opens at the old horizon          from now on, commits place rows up to the
+                                                                          new horizon themselves
+    3 slice is read   (old horizon, new horizon] in a new transaction     it has every row committed before 2
+    4 rows placed     unless they are placed already; the reservation ends
 
 If 3 came before 2, a row committed in between would be in neither the slice nor the window.
+
+A slice may also be older than a removal: a row that a cancel or a move removes from the window after 3 is left out at 4
+(see ``track_removed``).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.store.model import MAX_SEQ, Position, Row
 from celery_wheel.timing import TimingWheel
 
-#: The number of the main lane: every row is published from it that need not wait in another lane.
+#: The number of the main lane, from which every row is published that need not wait in another lane.
 MAIN = 0
 
 #: The part of the budget that the lanes beside the main one share, while any of them is awake.
@@ -58,7 +61,7 @@ class Prefetch:
     after: Position
     upto: Position
     token: int
-    withdrawn: set[int]  #: rows that are cancelled or moved while the slice is read
+    removed: set[int]  #: rows that are removed from the window while the slice is read
 
 
 @dataclass(slots=True)
@@ -92,8 +95,8 @@ class Window:
         self.rows: dict[int, Row] = {}
         self.bytes = 0
         self._weights: dict[int, Weight] = {}  #: by the number of the lane; of lanes that have rows here
-        self._watches: list[set[int]] = []  #: see ``watch``
-        self._withdrawn: set[int] = set()  #: rows out of the window whose change may not be committed yet
+        self._trackers: list[set[int]] = []  #: see ``track_removed``
+        self._removed: set[int] = set()  #: removed rows whose change may not be committed yet
 
     def place(self, lane: Lane, row: Row) -> None:
         """Place a committed row, unless it is beyond the horizon or in the window already."""
@@ -107,38 +110,38 @@ class Window:
         if not self.wheel.schedule(row.id, row.due_ms, row):
             lane.push(row)
 
-    def withdraw(self, row_id: int) -> None:
-        """Forget a row that is being cancelled or moved; no slice begun before ``withdrawn`` brings it back."""
+    def remove(self, row_id: int) -> None:
+        """Remove a row that is being cancelled or moved; no slice begun before ``end_removal`` brings it back."""
         row = self.rows.pop(row_id, None)
         if row is not None:
-            self.left(row.lane, 1, row.size)
+            self.subtract(row.lane, 1, row.size)
             self.wheel.cancel(row_id)
-        self._withdrawn.add(row_id)
-        for watch in self._watches:
-            watch.add(row_id)
+        self._removed.add(row_id)
+        for tracker in self._trackers:
+            tracker.add(row_id)
 
-    def withdrawn(self, row_ids: Iterable[int]) -> None:
-        """Note that the change of the rows is decided: a slice begun from now on reads their new state."""
-        self._withdrawn.difference_update(row_ids)
+    def end_removal(self, row_ids: Iterable[int]) -> None:
+        """Note that the change of the rows is committed or rolled back: a later slice reads their new state."""
+        self._removed.difference_update(row_ids)
 
-    def watch(self) -> set[int]:
-        """Return a set of the rows that are being withdrawn now, and of those that will be until ``unwatch``.
+    def track_removed(self) -> set[int]:
+        """Return a set of the rows that are being removed now; it grows by each removal until ``untrack_removed``.
 
         A slice or a unit of work that places rows later leaves these out: its copies of them may be stale by then.
         """
-        watch = set(self._withdrawn)
-        self._watches.append(watch)
-        return watch
+        tracker = set(self._removed)
+        self._trackers.append(tracker)
+        return tracker
 
-    def unwatch(self, watch: set[int]) -> None:
-        self._watches = [one for one in self._watches if one is not watch]
+    def untrack_removed(self, tracker: set[int]) -> None:
+        self._trackers = [one for one in self._trackers if one is not tracker]
 
     def has(self, lane: Lane) -> bool:
         """Whether a row of the lane is in memory."""
         return lane.number in self._weights
 
-    def left(self, lane: int, count: int, weight: int) -> None:
-        """Account for rows of a lane that are out of the window."""
+    def subtract(self, lane: int, count: int, weight: int) -> None:
+        """Subtract rows that are no longer in the window from its bytes and from the weight of their lane."""
         if not count:
             return
         self.bytes -= weight
@@ -146,7 +149,7 @@ class Window:
         load.count -= count
         load.bytes -= weight
         if not load.count:
-            del self._weights[lane]  # a lane that is closed never comes back under its number
+            del self._weights[lane]  # a closed lane is never opened again under its number
 
     def reap(self, lanes: WindowLanes, now_ms: int) -> None:
         """Take the rows that expired off the wheel and make them ready in their lanes."""
@@ -157,7 +160,7 @@ class Window:
     def evict(self, lanes: WindowLanes) -> int:
         """Evict the furthest rows of each lane that is over its share; returns how many."""
         main, beside = self._share_of_main(lanes), self._share_beside(lanes)
-        # At least one row stays, however large it is: it has to be able to leave.
+        # At least one row stays, however large it is: it must remain publishable.
         over: dict[int, list[Row]] = {
             number: []
             for number, load in self._weights.items()
@@ -165,7 +168,7 @@ class Window:
         }
         before = len(self.rows)
         if over:
-            # Once, however many lanes there are: a share shrinks for all of them at the same time.
+            # One pass, however many lanes there are: their shares shrink at the same time.
             for row in self.rows.values():
                 if row.lane in over:
                     over[row.lane].append(row)
@@ -174,7 +177,7 @@ class Window:
             for row in sorted(rows, key=_furthest_first):
                 if load.count == 1 or not load.exceeds(share, KEEP):
                     break
-                self._put_back(lanes[number], row)
+                self._evict_row(lanes[number], row)
         return before - len(self.rows)
 
     def _share_of_main(self, lanes: WindowLanes) -> Weight:
@@ -185,10 +188,10 @@ class Window:
         part = BESIDE / max(1, len(lanes.awake) - 1)
         return Weight(max(1.0, self.max_count * part), self.max_bytes * part)
 
-    def _put_back(self, lane: Lane, row: Row) -> None:
+    def _evict_row(self, lane: Lane, row: Row) -> None:
         lane.horizon = min(lane.horizon, row.position.previous())
         del self.rows[row.id]
-        self.left(lane.number, 1, row.size)
+        self.subtract(lane.number, 1, row.size)
         self.wheel.cancel(row.id)
 
     def wanted(self, lane: Lane, lanes: WindowLanes, now_ms: int) -> Position | None:
@@ -210,13 +213,13 @@ class Window:
         if lane.horizon != after:
             return None
         lane.horizon = upto
-        return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.watch())
+        return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
 
     def finish_prefetch(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
         """Place the rows of the slice and release its reservation."""
-        self.unwatch(prefetch.withdrawn)
+        self.untrack_removed(prefetch.removed)
         for row in rows:
-            if row.id not in prefetch.withdrawn:
+            if row.id not in prefetch.removed:
                 self.place(lane, row)
         lane.release(prefetch.token)
 

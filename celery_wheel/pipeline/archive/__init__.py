@@ -1,9 +1,11 @@
-"""An archive: history as Parquet, a folder a day, and what the job ``archive`` keeps there to go on with.
+"""An archive: the history as Parquet, a folder a day, and the state that the job ``archive`` keeps there.
 
 ::
 
-    standing   what the store has: which numbers, which days, what of it is gone
-    state      how far the archive is, and what a run that was broken off had in hand
+    survey     the events that a store has for an archive: numbers, days, and losses to retention
+    events     events as rows of the archive: each once, in order
     folder     days read, staged, replaced and counted: by Spark's own readers and writers alone, so that an archive may
-               be wherever Spark can write
+               be on any storage that Spark can write
+    state      the progress of the archive, with an interrupted run
+    run        the steps of a run
 """

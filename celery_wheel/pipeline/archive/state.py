@@ -1,16 +1,15 @@
-"""How far an archive is: one line of JSON in its folder ``_state``, written by Spark as all else there.
+"""The state of an archive: one line of JSON in its folder ``_state``, written by Spark as all its files are.
 
 ::
 
     done, marks      all events up to the marks are in their days
-    staged, marks    all of the days that a run changes is in its staging folder; from here on it is only finished,
-                     however often that is begun
+    staged, marks    the staging folder has all changed days; from here on a run is only finished, any number of times
 
-    _state/a   _state/b    written in turn: whatever is killed while one is written, the other stays
+    _state/a   _state/b    written in turn: if a run is killed while it writes one, the other is intact
 
-A run that finds that another has written since it began stops, and leaves the archive to the other. It looks before it
-writes and after, and before the store's mark is moved; and whoever finishes what another had in hand says so first. No
-storage that Spark can write to has a lock for this: two may still change a day at once, and then it is counted wrong.
+A run stops when another run has written the state since it began. It checks before and after each write, and before it
+moves the store's mark; a run that finishes an interrupted one writes that into the state first. No storage that Spark
+can write to has a lock for this: two runs may still change a day at once, and the count of its events then differs.
 """
 
 from __future__ import annotations
@@ -33,57 +32,59 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """``serial`` rises with each that is written."""
+class ArchiveState:
+    """One state; ``serial`` rises with each write."""
 
     serial: int
     step: str
     store: str
     marks: dict[int, int]
-    gaps: list[dict[str, Any]] = field(default_factory=list)  #: all that was ever lost to this archive
+    gaps: list[dict[str, Any]] = field(default_factory=list)  #: every loss of this archive so far
     staging: str = ""
-    days: dict[str, int] = field(default_factory=dict)  #: of each staged day, how many events are to be in it
-    added: dict[str, int] = field(default_factory=dict)  #: by outcome, how many of them are new
+    days: dict[str, int] = field(default_factory=dict)  #: events of each staged day, after it is replaced
+    added: dict[str, int] = field(default_factory=dict)  #: new events by outcome
     lost: list[dict[str, Any]] = field(default_factory=list)
-    noted: dict[int, int] = field(default_factory=dict)  #: the marks that are in the store for certain
-    run: str = ""  #: whose it is
+    noted: dict[int, int] = field(default_factory=dict)  #: marks that were written to the store
+    run: str = ""  #: name of the run that wrote it
 
 
-class States:
+class ArchiveStateFile:
+    """Reads and writes the state, and detects other runs."""
+
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._path = path
-        self._known: State | None = None  #: what was there when this run looked last
+        self._known: ArchiveState | None = None  #: the state that this run read or wrote last
 
-    def begin(self) -> State | None:
-        self._known = self.last()
+    def begin(self) -> ArchiveState | None:
+        """Read the last state, against which later checks compare; None of a new archive."""
+        self._known = self._read_last()
         return self._known
 
-    def last(self) -> State | None:
-        """None of a new archive."""
+    def _read_last(self) -> ArchiveState | None:
         path = f"{self._path}/_state/*"
-        rows = where_it_is(lambda: self._spark.read.text(path).collect()) or []
-        return max((_read(path, row.value) for row in rows), key=lambda state: state.serial, default=None)
+        rows = none_if_absent(lambda: self._spark.read.text(path).collect()) or []
+        return max((_parse(path, row.value) for row in rows), key=lambda state: state.serial, default=None)
 
-    def write(self, state: State) -> None:
+    def write(self, state: ArchiveState) -> None:
         self.check()
         line = json.dumps({"format": FORMAT, **asdict(state)}, sort_keys=True)
         rows = self._spark.createDataFrame([(line,)], "value string").coalesce(1)
         rows.write.mode("overwrite").text(f"{self._path}/_state/{SLOTS[state.serial % len(SLOTS)]}")
         self._known = state
-        self.check()  # two that looked at the same time both wrote, and one of them is no more
+        self.check()  # of two runs that wrote at the same time, one finds the other's state
 
     def check(self) -> None:
-        """Raises FileUnusable where another run has written since this one did."""
-        if self.last() != self._known:
+        """Raise FileUnusable where another run has written since this run did."""
+        if self._read_last() != self._known:
             raise FileUnusable(
-                f"another run writes to the archive {self._path} at the same time; this one stopped and left it as it "
-                "is; let one end before the next begins"
+                f"another run writes to the archive {self._path} at the same time; this one stopped; "
+                "start a run only after the last one has ended"
             )
 
 
-def where_it_is(read: Callable[[], T]) -> T | None:
-    """None where the path that is read is not there."""
+def none_if_absent(read: Callable[[], T]) -> T | None:
+    """The result of ``read``, or None where its path does not exist."""
     try:
         return read()
     except AnalysisException as error:
@@ -92,9 +93,9 @@ def where_it_is(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _read(path: str, line: str) -> State:
-    found = json.loads(line)
-    if found.pop("format", None) != FORMAT:
+def _parse(path: str, line: str) -> ArchiveState:
+    fields = json.loads(line)
+    if fields.pop("format", None) != FORMAT:
         raise FileUnusable(f"{path} was written by another version of celery-wheel; run: pip install -U celery-wheel")
-    marks = {name: {int(shard): mark for shard, mark in found.get(name, {}).items()} for name in ("marks", "noted")}
-    return State(**{**found, **marks})
+    marks = {name: {int(shard): mark for shard, mark in fields.get(name, {}).items()} for name in ("marks", "noted")}
+    return ArchiveState(**{**fields, **marks})

@@ -1,25 +1,25 @@
-"""The jobs: what each is called, and in one line what it is for. A module each.
+"""The jobs: the name of each, and its help in one line. Each job is a module of this package.
 
 ::
 
-    NAME, HELP          as in JOBS
-    OPTIONS             click's options of the job, as decorators; what all have is in ``outer``
-    run(spark, given, tell) -> Summary
-                        the outer part: reads, writes, draws; ``tell`` is the progress line
-    everything else     functions from DataFrame to DataFrame, without I/O: yours to use in programs
+    NAME                as in JOBS
+    OPTIONS             click's options of the job, as decorators; ``options`` has those that jobs share
+    run(spark, options, progress) -> JobSummary
+                        reads, writes and draws; ``progress`` shows the current step
+    everything else     functions from DataFrame to DataFrame, without I/O: public, for other programs
 
-Only names here: a job's module, and Spark with it, is imported when it is asked for.
+This module imports no job: a job's module, and Spark with it, is imported when the job is called.
 """
 
 from __future__ import annotations
 
-#: The order is that of the help.
+#: In the order of the help.
 JOBS: dict[str, str] = {
     "schedule": "Schedule the rows of a file, a table or a query in bulk: all of them, or none.",
-    "archive": "History as Parquet, a folder a day; each event once, before retention forgets it.",
-    "tail": "History into Parquet as it comes: each event once, whatever is killed.",
-    "lateness": "How late tasks left: by task, queue and hour, against objectives.",
-    "forecast": "What is going to be due: by second and minute, herds, and how long queues take to drain.",
-    "tune": "Which tick and wheel size suit the tasks that there are.",
-    "reconcile": "The auditor: scheduled against dispatched against executed.",
+    "archive": "Archive the history as Parquet, a folder a day, before retention removes it.",
+    "tail": "Stream the history into Parquet, each event once.",
+    "lateness": "Report the lateness of dispatched tasks by task, queue and hour, against objectives.",
+    "forecast": "Forecast due tasks by second and minute, herds, and the time that queues take to drain.",
+    "tune": "Recommend a tick and a wheel size for the tasks of a store or an archive.",
+    "reconcile": "Audit scheduled against dispatched against executed tasks.",
 }

@@ -1,35 +1,36 @@
-"""``archive``: history as Parquet, a folder a day, before retention takes it out of the store.
+"""``archive``: the history as Parquet, a folder a day, written before retention removes it from the store.
 
 ::
 
     store ─► events in (mark, number] of each shard ─┐
-    archive ─► what the same days have ──────────────┴─► each event once ─► _staging, counted ─► state "staged" ─┐
+    archive ─► present events of the same days ──────┴─► each event once ─► _staging, counted ─► state "staged" ─┐
                                                                                                                  │
-    state "done" ◄─ the mark in the store ◄─ counted ◄─ its days are replaced, in order ◄────────────────────────┘
+    state "done" ◄─ mark set in the store ◄─ counted ◄─ days replaced, in order ◄────────────────────────────────┘
 
-    DIR/day=2026-11-20/part-….parquet     of UTC; the messages of one key are in their order
-    DIR/_staging  DIR/_state              of the run under way; readers pass over names with an underscore
+    DIR/day=2026-11-20/part-….parquet     day in UTC; the messages of one key are in their order
+    DIR/_staging  DIR/_state              of the current run; readers skip names with an underscore
 
-An event's number is that of its settlement, or of its outcome: one sequence a shard, in the order of commits. So what
-is in (mark, number] is the same however often it is asked for, and nothing comes into it later.
+An event's number is that of its settlement or outcome: one sequence a shard, in the order of commits. So the events in
+(mark, number] are the same at every read, and none is added later. A shard's mark is the number up to which the archive
+has every event.
 
 Promises
-    1. Each event is in the archive once, however often the job runs, is killed and runs again: IDENTITY says which is
-       which. A message that left twice, as after a rollback of the broker, is two events.
-    2. A run that was killed before "staged" has changed no day; after it, the next run finishes it before all else.
+    1. Each event is in the archive once, however often the job runs, is killed and runs again; ``IDENTITY`` identifies
+       it. A message that was dispatched twice, as after a rollback of the broker, is two events.
+    2. A run that is killed before "staged" has changed no day; after it, the next run finishes it first.
     3. The order per key is kept: a key's messages are in one shard, and a shard's events are in the order of their
-       numbers, also where a clock was put back.
+       numbers, also after a clock was set back.
     4. The mark moves only after the rows were read back and counted, and no day has fewer than before. With
-       ``wheel_history_archive`` the store forgets nothing beyond it.
-    5. What the store forgot before it was archived is told, and is exit code 1: the shard's row says how far it forgot
-       (``celery_wheel.store.archived``).
+       ``wheel_history_archive`` retention removes nothing beyond the mark.
+    5. The job reports events that retention removed before they were archived, with exit code 1: the shard's row says
+       up to which number retention has removed events (``celery_wheel.store.sql.archive_floor``).
 
 Non-promises
-    Two runs at a time into one archive: one stops where it sees the other. Between replacing days and "done" a reader
-    may see a day without its rows. Of a row that is sent again by ``celery wheel replay`` before its first departure
-    was archived, that departure is not in the store, and so not here; no more is it of one that a rollback of the
-    broker had wait again, and that was then cancelled or moved. Across a reshard a key has two shards: sort by ``at``.
-    Without ``wheel_history_archive``, nothing tells what a reshard took away.
+    Two concurrent runs into one archive: one stops when it detects the other. Between replacing days and "done" a
+    reader may see a day without its rows. The archive lacks the first dispatch of a row that ``celery wheel replay``
+    repeated before that dispatch was archived, and of a row that became pending again by a rollback of the broker and
+    was then cancelled or moved. Across a reshard a key has two shards: sort by ``at``. Without
+    ``wheel_history_archive``, events that a reshard removes are not reported.
 """
 
 from __future__ import annotations
@@ -41,60 +42,62 @@ from typing import Any
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.pipeline.archive.run import Run
-from celery_wheel.pipeline.archive.state import State
-from celery_wheel.pipeline.jobs.outer import store, store_of
-from celery_wheel.pipeline.summary import Summary
-from celery_wheel.present import many
+from celery_wheel.pipeline.archive.run import ArchiveRun
+from celery_wheel.pipeline.archive.state import ArchiveState
+from celery_wheel.pipeline.jobs.options import resolve_store, store_option
+from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.values.format import format_count
 
 NAME = "archive"
-HELP = "History as Parquet, a folder a day; each event once, before retention forgets it."
 OPTIONS = (
-    store,
-    click.option("--output", metavar="DIR", required=True, help="The archive: a folder, or what else Spark can write."),
+    store_option,
     click.option(
-        "--no-mark", is_flag=True, help="Leave the store as it is: for a second archive, or a role that reads."
+        "--output", metavar="DIR", required=True, help="Folder of the archive, or a path that Spark can write."
     ),
-    click.option("--allow-loss", is_flag=True, help="Exit code 0 also where the store forgot what was not archived."),
+    click.option("--no-mark", is_flag=True, help="Set no mark in the store: for a second archive, a read-only role."),
+    click.option("--allow-loss", is_flag=True, help="Exit with 0 also where retention removed events unarchived."),
 )
 
 
-def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
-    job = Run(spark, store_of(given["store"]), given["output"].rstrip("/"), mark=not given["no_mark"], tell=tell)
-    facts = {**_facts(job, job.run()), "marked": not given["no_mark"]}
-    return Summary(NAME, facts, _words(facts), 0 if given["allow_loss"] else len(facts["lost"]))
+def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+    url, path = resolve_store(options["store"]), options["output"].rstrip("/")
+    job = ArchiveRun(spark, url, path, mark=not options["no_mark"], progress=progress)
+    facts = {**_facts(job, job.run()), "marked": not options["no_mark"]}
+    return JobSummary(NAME, facts, _words(facts), 0 if options["allow_loss"] else len(facts["lost"]))
 
 
-def _facts(job: Run, state: State) -> dict[str, Any]:
+def _facts(job: ArchiveRun, last: ArchiveState) -> dict[str, Any]:
     outcomes, days = Counter[str](), dict[str, int]()
-    for done in job.done:
-        outcomes.update(done.added)
-        days |= done.days
+    for state in job.done:
+        outcomes.update(state.added)
+        days |= state.days
     return {
         "events": outcomes.total(),
         "outcomes": dict(sorted(outcomes.items())),
         "days": dict(sorted(days.items())),
-        "marks": {str(shard): mark for shard, mark in sorted(state.marks.items())},
+        "marks": {str(shard): mark for shard, mark in sorted(last.marks.items())},
         "finished": job.finished,
-        "lost": [one for done in job.done for one in done.lost],
-        "gaps": state.gaps,
+        "lost": [lost for state in job.done for lost in state.lost],
+        "gaps": last.gaps,
     }
 
 
 def _words(facts: Mapping[str, Any]) -> list[str]:
-    words = ["a run that was broken off was finished"] if facts["finished"] else []
+    words = ["an interrupted run was finished"] if facts["finished"] else []
     if facts["events"]:
-        of = ", ".join(f"{count:,} {outcome}" for outcome, count in facts["outcomes"].items())
-        words.append(f"{many(facts['events'], 'event')} archived: {of}; days: {', '.join(facts['days'])}")
-    else:
-        words.append("nothing new")
-    for one in facts["lost"]:
-        before = f", from before {one['before']}" if one["before"] else ""
+        by_outcome = ", ".join(f"{count:,} {outcome}" for outcome, count in facts["outcomes"].items())
         words.append(
-            f"lost: of shard {one['shard']}, events with numbers above {one['after']} and up to {one['upto']}{before} "
-            "were forgotten before they were archived; set wheel_history_archive = True, or archive more often than "
-            "wheel_history_retention"
+            f"{format_count(facts['events'], 'event')} archived: {by_outcome}; days: {', '.join(facts['days'])}"
+        )
+    else:
+        words.append("no new events")
+    for lost in facts["lost"]:
+        before = f", from before {lost['before']}," if lost["before"] else ""
+        words.append(
+            f"lost: of shard {lost['shard']}, events with numbers above {lost['after']} and up to {lost['upto']}"
+            f"{before} were removed by retention before they were archived; set wheel_history_archive = True, or "
+            "archive more often than wheel_history_retention"
         )
     if not facts["marked"]:
-        words.append("the store's mark is as it was (--no-mark)")
+        words.append("the store's mark was not moved (--no-mark)")
     return words

@@ -1,21 +1,22 @@
-"""``lateness``: how much later than asked tasks left, by task, queue and hour; which of them missed an objective.
+"""``lateness``: dispatch minus eta, by task, queue and hour, with missed objectives.
 
 ::
 
-    history ──► dispatched rows ──► hours ──► sketches are merged: a day, a week, a queue     ``merged``
+    history ──► dispatched rows ──► hours ──► merge_hours: sketches merged to a day, a week, a queue
                      └─ rejected: no task, no lateness, …
 
     hours-….parquet   task, queue, hour (UTC, of the dispatch), n, p50_ms, p90_ms, p99_ms, max_ms,
                       objective_ms (null: none), over (tasks later than it), missed (more than 1 % of n), sketch
-    rejects-….parquet only where there are some: the rows with a reason
-    lateness.png      heat map: p99 of task by hour, and the hours that missed
+    rejects-….parquet the rejected rows with a reason, if there are any
+    lateness.png      heat map: p99 by task and hour, and the hours that missed their objective
     summary.json      tasks, hours, latest_ms, missed, worst, rejects
 
-An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others. A queue goes before a task of that
-name. It is met in an hour where at least 99 of 100 tasks left within it: counted, not estimated.
+An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others. A queue takes precedence over a task
+of the same name. An hour meets its objective where at least 99 of 100 tasks were dispatched within it: counted, not
+estimated.
 
-n, max, over and missed are exact. The percentiles come from a KLL sketch (k = 1000) that lies beside them: a p99 is the
-value of a task whose rank is within about 0.3 % of n, at worst. ``sketch`` is Spark's own, so merging needs Spark.
+n, max, over and missed are exact. The percentiles come from the KLL sketch (k = 1000) of the row: a p99 is the value of
+a task whose rank is off by at most about 0.3 % of n. ``sketch`` has Spark's own format, so merging needs Spark.
 """
 
 from __future__ import annotations
@@ -28,49 +29,47 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.outer import history_options, objectives
-from celery_wheel.pipeline.output import Output
-from celery_wheel.pipeline.summary import Summary
-from celery_wheel.present import duration
+from celery_wheel.pipeline.jobs.options import history_options, parse_objectives
+from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.summary import JobSummary, describe_rejects
+from celery_wheel.values.format import format_duration
 
 NAME = "lateness"
-HELP = "How late tasks left: by task, queue and hour, against objectives."
 OPTIONS = (
     *history_options,
     click.option(
         "--objective",
         "objectives",
         multiple=True,
-        callback=objectives,
+        callback=parse_objectives,
         metavar="NAME=LENGTH",
-        help="99 of 100 leave within it: of a queue, a task, or * for all others. emails=500ms",
+        help="Lateness that 99 of 100 tasks of a queue, a task, or * (all others) keep: emails=500ms.",
     ),
 )
 
 COLUMNS = "task string, queue string, dispatched timestamp, lateness_ms long, outcome string"
 SKETCH_K = 1_000
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
-#: Of the tasks of an hour so many hundredths may be over the objective.
-ALLOWED = 1
+#: The percentage of an hour's tasks that may exceed the objective.
+ALLOWED_PERCENT = 1
 
 
 def usable(history: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(what left, what of it cannot be used: with a reason). What became something else is no matter of lateness."""
-    left = history.where("outcome = 'dispatched'")
-    wrong = {
+    """(dispatched rows, rejected ones with a reason). Other outcomes have no lateness and are left out."""
+    dispatched = history.where("outcome = 'dispatched'")
+    reasons = {
         "no task": f.col("task").isNull(),
-        "no instant at which it left": f.col("dispatched").isNull(),
+        "no dispatch time": f.col("dispatched").isNull(),
         "no lateness": f.col("lateness_ms").isNull(),
     }
-    return inputs.sound(left, wrong)
+    return inputs.split_usable(dispatched, reasons)
 
 
-def hours(left: DataFrame, limits: Mapping[str, int] | None = None) -> DataFrame:
+def hours(dispatched: DataFrame, limits: Mapping[str, int] | None = None) -> DataFrame:
     """A row a task, queue and hour; ``limits`` are the objectives in milliseconds, by name."""
-    objective = limit_of(limits or {})
-    found = (
-        left.withColumn("hour", f.date_trunc("hour", "dispatched"))
-        .withColumn("objective_ms", objective)
+    groups = (
+        dispatched.withColumn("hour", f.date_trunc("hour", "dispatched"))
+        .withColumn("objective_ms", objective_column(limits or {}))
         .groupBy("task", "queue", "hour")
         .agg(
             f.count("*").alias("n"),
@@ -80,55 +79,48 @@ def hours(left: DataFrame, limits: Mapping[str, int] | None = None) -> DataFrame
             f.kll_sketch_agg_bigint("lateness_ms", SKETCH_K).alias("sketch"),
         )
     )
-    return _shown(found, "task", "queue", "hour")
+    return _with_percentiles(groups, "task", "queue", "hour")
 
 
-def merged(hours: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Rows of ``hours`` taken together: ``by`` is ["queue"], or ["task", "day"] of a column that you added."""
-    found = hours.groupBy(*by).agg(
+def merge_hours(hours: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Rows of ``hours`` merged by columns: ["queue"], or ["task", "day"] with a column that you added."""
+    groups = hours.groupBy(*by).agg(
         f.sum("n").alias("n"),
         f.max("max_ms").alias("max_ms"),
         f.first("objective_ms").alias("objective_ms"),
         f.sum("over").alias("over"),
         f.kll_merge_agg_bigint("sketch", SKETCH_K).alias("sketch"),
     )
-    return _shown(found, *by)
+    return _with_percentiles(groups, *by)
 
 
-def limit_of(limits: Mapping[str, int]) -> Column:
+def objective_column(limits: Mapping[str, int]) -> Column:
     """The objective of a row: that of its queue, else of its task, else of all others, else none."""
-    found = [f.when(f.col(column) == name, ms) for column in ("queue", "task") for name, ms in limits.items()]
-    return f.coalesce(*found, f.lit(limits.get("*"))).cast("long")
+    named = [f.when(f.col(column) == name, ms) for column in ("queue", "task") for name, ms in limits.items()]
+    return f.coalesce(*named, f.lit(limits.get("*"))).cast("long")
 
 
-def _shown(found: DataFrame, *by: str) -> DataFrame:
+def _with_percentiles(groups: DataFrame, *by: str) -> DataFrame:
     ranks = f.array(*map(f.lit, PERCENTILES.values()))
-    values = found.withColumn("values", f.kll_sketch_get_quantile_bigint("sketch", ranks))
+    values = groups.withColumn("values", f.kll_sketch_get_quantile_bigint("sketch", ranks))
     percentiles = [f.col("values")[at].alias(name) for at, name in enumerate(PERCENTILES)]
-    missed = f.coalesce(f.col("over") * 100 > f.col("n") * ALLOWED, f.lit(False)).alias("missed")
+    missed = f.coalesce(f.col("over") * 100 > f.col("n") * ALLOWED_PERCENT, f.lit(False)).alias("missed")
     return values.select(*by, "n", *percentiles, "max_ms", "objective_ms", "over", missed, "sketch")
 
 
-def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
-    output = Output(given["output"], NAME)
-    history = inputs.table(spark, given, "history", COLUMNS)
-    left, rejected = usable(inputs.span(history, "dispatched", given))
-    tell("percentiles of every task, queue and hour")
-    table = output.table("hours", hours(left, given["objectives"]).orderBy("hour", "queue", "task"))
-    tell("rows that cannot be used")
+def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+    output = OutputFolder(options["output"], NAME)
+    history = inputs.read_table(spark, options, "history", COLUMNS)
+    dispatched, rejected = usable(inputs.within_span(history, "dispatched", options))
+    progress("computing percentiles of every task, queue and hour")
+    table = output.table("hours", hours(dispatched, options["objectives"]).orderBy("hour", "queue", "task"))
+    progress("counting rejected rows")
     rejects = output.rejects(rejected)
     rows = table.drop_columns(["sketch"]).to_pylist()
-    tell("the picture")
-
-    def draw() -> Any:
-        from celery_wheel.pipeline.plot import lateness
-
-        return lateness(rows)
-
-    facts = {**_facts(rows), "rejects": rejects, "picture": output.picture(draw)}
-    summary = Summary(NAME, facts, _words(rows, facts))
-    output.finish(summary)
-    return summary
+    progress("drawing")
+    picture = output.picture(lambda plot: plot.lateness(rows))
+    facts = {**_facts(rows), "rejects": rejects, "picture": picture}
+    return output.finish(JobSummary(NAME, facts, _words(rows, facts)))
 
 
 def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -146,16 +138,16 @@ def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _words(rows: list[dict[str, Any]], facts: Mapping[str, Any]) -> list[str]:
     if not rows:
-        return ["nothing left in this time"]
-    words = [f"{facts['tasks']:,} tasks left, the latest {duration(facts['latest_ms'])} after its time"]
+        return ["no task was dispatched in this time"]
+    words = [
+        f"{facts['tasks']:,} tasks were dispatched, the latest {format_duration(facts['latest_ms'])} after its eta"
+    ]
     if facts["judged"]:
         words.append(f"{facts['missed']:,} of {facts['judged']:,} task/queue/hours missed their objective")
         words += [
             f"  {row['hour'][:13]}h {row['task']} on {row['queue']}: {row['over']:,} of {row['n']:,} later than "
-            f"{duration(row['objective_ms'])}, p99 {duration(row['p99_ms'])}"
+            f"{format_duration(row['objective_ms'])}, p99 {format_duration(row['p99_ms'])}"
             for row in facts["worst"]
             if row["missed"]
         ]
-    if facts["rejects"]:
-        words.append(f"rejected: {', '.join(f'{count:,} {why}' for why, count in facts['rejects'].items())}")
-    return words
+    return words + describe_rejects(facts["rejects"])

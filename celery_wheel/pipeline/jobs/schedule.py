@@ -1,280 +1,255 @@
-"""``schedule``: the rows of a file, a table or a query as tasks that wait in the wheel, all of them or none.
+"""``schedule``: the rows of a file, a table or a query as pending tasks, all of them or none.
 
 ::
 
-    rows ─► judged ─┬► good ────► load before and after, herds ──(unless --dry-run)──► format("wheel"), one batch
-                    └► rejected ► kept with their reason
+    rows ─► check ─┬► valid ────► load before and after, herds ──(unless --dry-run)──► format("wheel"), one batch
+                   └► rejected ► kept with their reason
 
-What the columns may be is in ``celery_wheel.pipeline.rows``. ``--sql`` makes them of whatever the rows have:
+``celery_wheel.pipeline.task_rows`` describes the columns. ``--sql`` derives them from other columns:
 ``SELECT 'shop.remind' AS task, to_json(array(id)) AS args, due AS eta FROM rows``.
 
-A batch has a name, and is loaded once: the same job under the same name writes nothing the second time, and goes on
-with a load that was broken off. With ``--id`` a row is also scheduled once in whatever batch it comes.
+A batch has a name and is loaded once: a repeated job with the same name writes nothing, or resumes a load that was
+interrupted. With ``--id`` a row is scheduled once whatever its batch.
 
-The load is looked at before anything is written: what is due by minute (by hour where it is more than three days),
-now and with these rows, and the herds: seconds in which far more is due than around them, with the jitter that spreads
-them.
+The job computes the load before it writes anything: due tasks by minute (by hour for more than three days), before and
+with these rows, and the herds: seconds with far more due tasks than around them, with the jitter that spreads them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.cli.options import Length
+from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
-from celery_wheel.pipeline import inputs, rows
+from celery_wheel.pipeline import inputs, task_rows
 from celery_wheel.pipeline.jobs import forecast
-from celery_wheel.pipeline.jobs.outer import Option, output, store, store_of
+from celery_wheel.pipeline.jobs.options import (
+    choice_option,
+    duration_option,
+    herd_option,
+    output_option,
+    resolve_store,
+    store_option,
+)
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
-from celery_wheel.pipeline.output import Output
-from celery_wheel.pipeline.source.opened import opened
-from celery_wheel.pipeline.source.target import target
-from celery_wheel.pipeline.summary import Summary
-from celery_wheel.store.ports.loads import Load
+from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.source.snapshot import open_for_reading
+from celery_wheel.pipeline.source.target import read_target
+from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.store.ports.bulk_loads import BulkLoad
 
 NAME = "schedule"
-HELP = "Schedule the rows of a file, a table or a query in bulk: all of them, or none."
-
-
-def _choice(name: str, choices: Sequence[str], about: str) -> Option:
-    """The first is the default."""
-    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=about)
-
-
 OPTIONS = (
-    store,
-    click.option("--rows", "path", metavar="PATH", help="Parquet; or .csv (with a header) or .jsonl, also .gz."),
-    click.option("--jdbc", metavar="URL", help="A database to read --table of, by a driver that Spark has."),
-    click.option("--table", metavar="NAME", help="Of --jdbc: a table, or a query in parentheses with a name."),
-    click.option("--sql", metavar="SELECT", help="Makes the columns: SELECT … FROM rows."),
-    click.option("--batch", metavar="NAME", help="Name of this load; one that is loaded is not loaded again."),
-    click.option("--id", "id_column", metavar="COLUMN", help="Whose value makes a row idempotent in any batch."),
-    click.option("--app", metavar="PROJ:APP", help="An app whose routes and task options count; executors import it."),
-    click.option("--task", metavar="NAME", help="Of rows that name none."),
-    click.option("--queue", metavar="NAME", help="Of rows that name none."),
-    click.option("--zone", metavar="ZONE", help="Of a column local, where rows name none: Europe/Paris, +02:00."),
-    click.option(
-        "--gap", type=click.Choice(GAPS), default="later", show_default=True, help="Of times that are skipped."
-    ),
-    click.option(
-        "--fold", type=click.Choice(FOLDS), default="first", show_default=True, help="Of times that come twice."
-    ),
-    click.option(
-        "--past", type=click.Choice(["run", "reject"]), default="run", show_default=True, help="What is due already."
-    ),
-    click.option("--jitter", type=Length(), default="0", help="Spread over this time: 30s, 5m. The same in each run."),
-    click.option("--herd", "least", type=click.IntRange(2), default=100, show_default=True, help="Fewer are no herd."),
-    click.option("--dry-run", is_flag=True, help="Say what would be, and write nothing to the store."),
-    output,
+    store_option,
+    click.option("--rows", "path", metavar="PATH", help="Rows as Parquet, .csv (with a header) or .jsonl, also .gz."),
+    click.option("--jdbc", metavar="URL", help="Database of --table, with a driver that Spark has."),
+    click.option("--table", metavar="NAME", help="Table of --jdbc, or a query in parentheses with a name."),
+    click.option("--sql", metavar="SELECT", help="Query for the columns: SELECT … FROM rows."),
+    click.option("--batch", metavar="NAME", help="Name of this load; a batch is loaded once."),
+    click.option("--id", "id_column", metavar="COLUMN", help="Column whose value makes a row idempotent in any batch."),
+    click.option("--app", metavar="PROJ:APP", help="App whose routes and task options apply; executors import it."),
+    click.option("--task", metavar="NAME", help="Task of rows that name none."),
+    click.option("--queue", metavar="NAME", help="Queue of rows that name none."),
+    click.option("--zone", metavar="ZONE", help="Zone of local times without one: Europe/Paris, +02:00."),
+    choice_option("--gap", GAPS, "Rule for local times that do not exist."),
+    choice_option("--fold", FOLDS, "Rule for local times that occur twice."),
+    choice_option("--past", ("run", "reject"), "Rule for tasks that are already due."),
+    duration_option("--jitter", "0", "Largest delay of a row: 30s, 5m. Equal in each run."),
+    herd_option,
+    click.option("--dry-run", is_flag=True, help="Report the load, and write nothing to the store."),
+    output_option,
 )
 
-#: As RFC 4180 and whoever writes CSV have it: a quote within quotes is doubled, a backslash is a backslash (JSON needs
-#: both), and a text may go over several lines. By itself Spark takes none of this so.
+#: As in RFC 4180: a quote within quotes is doubled, a backslash is a plain character (JSON needs both), and a text may
+#: have several lines. Spark's defaults differ in all of this.
 CSV = {"header": "true", "escape": '"', "multiLine": "true"}
 
-#: A longer span is shown by hours.
-MINUTES_UP_TO_S = 3 * 86_400
+#: The longest span that is reported by minutes; a longer one is reported by hours.
+MAX_MINUTES_SPAN_S = 3 * 86_400
 
 
 def load(before: DataFrame, added: DataFrame, unit_s: int) -> DataFrame:
-    """(at, before, after) by ``unit_s`` seconds; both as ``forecast.due`` gives them, in whole seconds from 1970."""
+    """(at, before, after) by ``unit_s`` seconds; both arguments are in the form of ``forecast.due``."""
     at = f.timestamp_seconds(f.expr(f"second - pmod(second, {unit_s}L)")).alias("at")
     both = before.select("second", f.col("n").alias("before"), f.lit(0).alias("added"))
     both = both.unionByName(added.select("second", f.lit(0).alias("before"), f.col("n").alias("added")))
-    found = both.groupBy(at).agg(f.sum("before").alias("before"), f.sum("added").alias("added"))
-    return found.select("at", "before", (f.col("before") + f.col("added")).alias("after"))
+    units = both.groupBy(at).agg(f.sum("before").alias("before"), f.sum("added").alias("added"))
+    return units.select("at", "before", (f.col("before") + f.col("added")).alias("after"))
 
 
-def due(good: DataFrame) -> DataFrame:
-    """(queue, task, second, n) of rows that are to be loaded."""
-    queue = f.col("queue") if "queue" in good.columns else f.lit(None).cast("string")
-    placed = good.select(queue.alias("queue"), "task", f.unix_millis("eta").alias("due_ms"))
-    return forecast.due(placed)[0]
+def due(valid: DataFrame) -> DataFrame:
+    """(queue, task, second, n) of the tasks to load."""
+    queue = f.col("queue") if "queue" in valid.columns else f.lit(None).cast("string")
+    timed = valid.select(queue.alias("queue"), "task", f.unix_millis("eta").alias("due_ms"))
+    return forecast.due(timed)[0]
 
 
-def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
-    if not given["batch"] and not given["dry_run"]:
-        raise SettingError("--batch must name this load, so that the same job run again loads once; or use --dry-run")
-    output = Output(given["output"], NAME)
-    tell("reading")
-    found = rows.judged(_rows(spark, given), _rules(given)).persist()
+def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+    if not options["batch"] and not options["dry_run"]:
+        raise SettingError("--batch must name this load, so that a repeated job loads it once; or use --dry-run")
+    output = OutputFolder(options["output"], NAME)
+    progress("reading")
+    checked = task_rows.check_rows(_read_rows(spark, options), _rules(options)).persist()
     try:
-        counts = output.rejects(rows.rejected(found))
-        good = rows.good(found, given["id_column"])
-        was_loaded = bool(given["batch"]) and _loaded(good, given) is not None
-        facts = _looked_at(spark, given, good, was_loaded, output, tell)
-        facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": given["batch"]}
-        if not given["dry_run"]:
+        counts = output.rejects(task_rows.rejected_rows(checked))
+        valid = task_rows.valid_tasks(checked, options["id_column"])
+        was_loaded = bool(options["batch"]) and _loaded_batch(valid, options) is not None
+        facts = _load_facts(spark, options, valid, was_loaded, output, progress)
+        facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": options["batch"]}
+        if not options["dry_run"]:
             facts |= {"loaded": 0, "was_loaded": was_loaded}
-            # A name whose load has no rows would be taken, and the same rows, once they are right, be left out.
+            # An empty load would use up the name of the batch, and the corrected rows could not be loaded under it.
             if facts["good"]:
-                tell("scheduling")
-                facts |= _scheduled(good, given)
+                progress("scheduling")
+                facts |= _schedule(valid, options)
     finally:
-        found.unpersist()
-    findings = facts["rows"] if not facts["good"] and not given["dry_run"] else 0
-    summary = Summary(NAME, facts, _words(facts, given), findings)
-    output.finish(summary)
-    return summary
+        checked.unpersist()
+    findings = facts["rows"] if not facts["good"] and not options["dry_run"] else 0
+    return output.finish(JobSummary(NAME, facts, _words(facts, options), findings))
 
 
-def _rows(spark: SparkSession, given: Mapping[str, Any]) -> DataFrame:
-    path, jdbc = given["path"], given["jdbc"]
+def _read_rows(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
+    path, jdbc = options["path"], options["jdbc"]
     if bool(path) == bool(jdbc):
-        raise SettingError("one of --rows and --jdbc must say what to schedule")
-    if given["table"] and not jdbc:
-        raise SettingError("--table is of a database: --jdbc must say which")
+        raise SettingError("one of --rows and --jdbc must name the rows to schedule")
+    if options["table"] and not jdbc:
+        raise SettingError("--table must go with --jdbc, which names its database")
     if jdbc:
-        if not given["table"]:
-            raise SettingError("--table must say what of --jdbc to schedule")
-        found = spark.read.format("jdbc").option("url", jdbc).option("dbtable", given["table"]).load()
+        if not options["table"]:
+            raise SettingError("--table must name the table of --jdbc to schedule")
+        rows = spark.read.format("jdbc").option("url", jdbc).option("dbtable", options["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
-        found = spark.read.options(**CSV).csv(path)
+        rows = spark.read.options(**CSV).csv(path)
     elif path.endswith(inputs.JSON):
-        found = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
+        rows = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
     else:
-        found = inputs.parquet(spark, path)
-    if given["sql"]:
-        found.createOrReplaceTempView("rows")
-        found = spark.sql(given["sql"])
-    return found
+        rows = inputs.read_parquet(spark, path)
+    if options["sql"]:
+        rows.createOrReplaceTempView("rows")
+        rows = spark.sql(options["sql"])
+    return rows
 
 
-def _rules(given: Mapping[str, Any]) -> rows.Rules:
-    return rows.Rules(
-        now_ms=_now_ms(),
-        task=given["task"],
-        queue=given["queue"],
-        zone=given["zone"],
-        gap=given["gap"],
-        fold=given["fold"],
-        past=given["past"] == "run",
-        id=given["id_column"],
-        jitter_ms=round(given["jitter"] * 1_000),
+def _rules(options: Mapping[str, Any]) -> task_rows.RowRules:
+    return task_rows.RowRules(
+        now_ms=now_ms(),
+        task=options["task"],
+        queue=options["queue"],
+        zone=options["zone"],
+        gap=options["gap"],
+        fold=options["fold"],
+        past=options["past"] == "run",
+        id=options["id_column"],
+        jitter_ms=round(options["jitter"] * 1_000),
     )
 
 
-def _looked_at(
+def _load_facts(
     spark: SparkSession,
-    given: Mapping[str, Any],
-    good: DataFrame,
+    options: Mapping[str, Any],
+    valid: DataFrame,
     was_loaded: bool,
-    output: Output,
-    tell: Callable[[str], None],
+    output: OutputFolder,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The load before and after; the herds that there would be. Rows of a batch that was loaded add nothing."""
-    tell("what is pending, and what would be")
-    on_the_way = _on_the_way(given["store"])
-    now_s = _now_ms() // 1_000
-    before = forecast.due(inputs.table(spark, {"store": given["store"]}, "pending", forecast.COLUMNS))[0]
-    added = due(good).persist()
+    """The load before and after, and its herds. Rows of a batch that is already loaded add nothing."""
+    progress("computing the load")
+    with open_for_reading(resolve_store(options["store"])) as store:
+        not_accepted = store.loads.count_pending()
+    now_s = now_ms() // 1_000
+    before = forecast.due(inputs.read_table(spark, {"store": options["store"]}, "pending", forecast.COLUMNS))[0]
+    added = due(valid).persist()
     try:
-        ends = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
-        [span] = added.agg(*ends).collect()
-        unit_s = 60 if span.n and span.last - span.first <= MINUTES_UP_TO_S else 3_600
+        measures = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
+        [span] = added.agg(*measures).collect()
+        unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
         new = added.limit(0) if was_loaded else added
         table = output.table("load", load(before, new, unit_s).orderBy("at")).to_pylist()
-        herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, given["least"], {})
-        found = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
+        herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
+        herd_rows = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
     finally:
         added.unpersist()
-
-    def draw() -> Any:
-        from celery_wheel.pipeline.plot import load as plot
-
-        return plot(table, found, "minute" if unit_s == 60 else "hour")
-
+    unit = "minute" if unit_s == 60 else "hour"
     return {
         "good": int(span.n or 0),
-        "first": None if span.first is None else _instant(span.first),
-        "last": None if span.last is None else _instant(span.last),
+        "first": None if span.first is None else _utc(span.first),
+        "last": None if span.last is None else _utc(span.last),
         "busiest": max(table, key=lambda row: row["after"], default=None),
         "unit_s": unit_s,
-        "on_the_way": on_the_way,
-        "herds": len(found),
-        "worst_herds": sorted(found, key=lambda herd: -herd["n"])[:10],
-        "picture": output.picture(draw),
+        "not_accepted": not_accepted,
+        "herds": len(herd_rows),
+        "worst_herds": sorted(herd_rows, key=lambda herd: -herd["n"])[:10],
+        "picture": output.picture(lambda plot: plot.load(table, herd_rows, unit)),
     }
 
 
-def _on_the_way(url: str | None) -> int:
-    """Messages of loads that are committed and were not taken in: they are not in ``pending`` yet."""
-    with opened(store_of(url)) as store:
-        return store.loads.count_waiting()
+def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of the write. They name the environment's store, too: a remote Spark has another environment."""
+    key = task_rows.ID if options["id_column"] else None
+    url = resolve_store(options["store"])
+    values = {"batch": options["batch"], "url": url, "app": options["app"], "key": key}
+    return {name: value for name, value in values.items() if value}
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Of the write. The store is said, also where it is the environment's: a remote Spark has another."""
-    options = {"batch": given["batch"], "url": store_of(given["store"]), "app": given["app"]}
-    options["key"] = rows.ID if given["id_column"] else None
-    return {name: value for name, value in options.items() if value}
+def _loaded_batch(valid: DataFrame, options: Mapping[str, Any]) -> BulkLoad | None:
+    """The batch, if it is already loaded."""
+    target = read_target(_write_options(options), valid.schema)
+    with open_for_reading(target.url) as store:
+        load = store.loads.by_name(target.batch)
+    return load if load is not None and load.is_loaded else None
 
 
-def _loaded(good: DataFrame, given: Mapping[str, Any]) -> Load | None:
-    """The batch, where it is loaded already."""
-    where = target(_options(given), good.schema)
-    with opened(where.url) as store:
-        found = store.loads.of_name(where.batch)
-    return found if found is not None and found.is_loaded else None
-
-
-def _scheduled(good: DataFrame, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Looks once more: minutes may have passed since, in which another one has loaded it."""
-    was_loaded = _loaded(good, given) is not None
+def _schedule(valid: DataFrame, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the tasks, unless another job has loaded the batch since the first check, minutes ago."""
+    was_loaded = _loaded_batch(valid, options) is not None
     began = time.monotonic()
     if not was_loaded:
-        good.write.format("wheel").mode("append").options(**_options(given)).save()
-    done = _loaded(good, given)
+        valid.write.format("wheel").mode("append").options(**_write_options(options)).save()
+    done = _loaded_batch(valid, options)
     if done is None:
-        raise FileUnusable(f"the batch {given['batch']!r} was taken away while it was loaded")
+        raise FileUnusable(f"the batch {options['batch']!r} was removed while it was loaded; run the job again")
     return {"loaded": 0 if was_loaded else done.rows, "was_loaded": was_loaded, "seconds": time.monotonic() - began}
 
 
-def _words(facts: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+def _words(facts: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     due = f", due from {facts['first']} to {facts['last']}" if facts["good"] else ""
     words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled{due}"]
-    words += [f"rejected: {count:,} x {why}" for why, count in list(facts["rejects"].items())[:10]]
-    if facts["rejects"] and not given["output"]:
-        words.append("--output DIR keeps what is rejected, each row with its reason")
+    words += [f"rejected: {count:,} x {reason}" for reason, count in list(facts["rejects"].items())[:10]]
+    if facts["rejects"] and not options["output"]:
+        words.append("--output DIR keeps the rejected rows, each with its reason")
     if busiest := facts["busiest"]:
         unit = "minute" if facts["unit_s"] == 60 else "hour"
         words.append(
-            f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these"
+            f"busiest {unit}: {busiest['after']:,} due at {busiest['at']}, {busiest['before']:,} without these rows"
         )
-    if facts["on_the_way"]:
-        words.append(
-            f"not counted in this: {facts['on_the_way']:,} of earlier loads, which no scheduler has taken in yet"
-        )
+    if facts["not_accepted"]:
+        words.append(f"not counted: {facts['not_accepted']:,} tasks of earlier loads, not yet accepted by a scheduler")
     words += [
         f"herd: {herd['n']:,} on {herd['queue']} at {herd['second']}, mostly {herd['tasks'][0]['task']}; "
         f"--jitter {herd['jitter_s']}s spreads it"
         for herd in facts["worst_herds"]
     ]
-    if given["dry_run"]:
+    if options["dry_run"]:
         words.append("nothing was scheduled: this was a dry run")
     elif not facts["good"]:
-        words.append("nothing was scheduled: there is no row that can be")
+        words.append("nothing was scheduled: no row is valid")
     elif facts["was_loaded"]:
-        words.append(f"nothing was scheduled: the batch {given['batch']} was loaded before")
+        words.append(f"nothing was scheduled: the batch {options['batch']} was loaded before")
     else:
         if facts["rejects"]:
-            words.append("what was rejected needs a batch of another name, once it is right: this one is loaded")
-        but = f"; but for those whose {given['id_column']} the store knows already" if given["id_column"] else ""
+            words.append("load the rejected rows, once corrected, as a batch of another name: this one is loaded")
+        but = f"; except those whose {options['id_column']} the store has already" if options["id_column"] else ""
         words.append(
-            f"{facts['loaded']:,} tasks are scheduled as the batch {given['batch']}, in {facts['seconds']:.1f} s{but}"
+            f"{facts['loaded']:,} tasks are scheduled as the batch {options['batch']}, in {facts['seconds']:.1f} s{but}"
         )
     return words
 
 
-def _instant(second: int) -> str:
+def _utc(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,15 +1,14 @@
-"""``tail``: history into Parquet as it comes, each event once, whatever is killed.
+"""``tail``: the history as a stream into Parquet, each event once, also after a kill.
 
 ::
 
     store ─► events since the checkpoint ─► micro-batches ─► DIR/day=2026-11-20/part-….parquet ─► the checkpoint
 
-The events that it names in the end are those of the last micro-batches that Spark remembers, 100 of them.
+With ``--every`` the job runs until it is stopped. Without, it ends when the events that the store had at its start are
+written: for cron. The summary counts the events of the last 100 micro-batches, which is all that Spark remembers.
 
-With ``--every`` it goes on for good; without, it ends when all that was there is written: for cron.
-
-``archive`` has the same rows, sorted, for every reader, and lets the store forget them. This one is for who wants them
-soon: a dashboard, an alarm, a table in the lake. Its folder has to be read with Spark, which knows which files count.
+``archive`` writes the same rows sorted, for every reader, and permits retention to remove them. ``tail`` has them
+sooner: for a dashboard, an alarm, a table in the lake. Read its folder with Spark, which knows which files count.
 """
 
 from __future__ import annotations
@@ -20,47 +19,46 @@ from typing import Any
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.cli.options import Length
+from celery_wheel.console.parameters import DurationParameter
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.jobs.outer import store
+from celery_wheel.pipeline.jobs.options import store_option
 from celery_wheel.pipeline.source.options import STARTS
-from celery_wheel.pipeline.summary import Summary
+from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.pipeline.tables import tail
 
 NAME = "tail"
-HELP = "History into Parquet as it comes: each event once, whatever is killed."
 OPTIONS = (
-    store,
-    click.option("--output", metavar="DIR", required=True, help="Folder for the Parquet, which Spark is to read."),
-    click.option("--checkpoint", metavar="DIR", help="How far it is; default: --output and .checkpoint."),
-    click.option("--every", type=Length(), help="Go on for good, with a micro-batch in each such time: 10s, 1m."),
-    click.option("--starting-at", type=click.Choice(STARTS), help="Without a checkpoint; default: earliest."),
-    click.option("--max-rows", type=click.IntRange(1), help="About so many rows a micro-batch."),
-    click.option("--allow-loss", is_flag=True, help="Go on where the store forgot events before they were read."),
+    store_option,
+    click.option("--output", metavar="DIR", required=True, help="Folder for the Parquet files; read it with Spark."),
+    click.option("--checkpoint", metavar="DIR", help="Folder for the progress; default: --output with .checkpoint."),
+    click.option("--every", type=DurationParameter(), help="Run until stopped, with a micro-batch every 10s, 1m, …"),
+    click.option("--starting-at", type=click.Choice(STARTS), help="Start without a checkpoint; default: earliest."),
+    click.option("--max-rows", type=click.IntRange(1), help="Rows of a micro-batch, about."),
+    click.option("--allow-loss", is_flag=True, help="Continue where retention removed unread events."),
 )
 
 
-def run(spark: SparkSession, given: Mapping[str, Any], tell: Callable[[str], None]) -> Summary:
-    if given["every"] is not None and given["every"] < 0.1:
-        raise SettingError("--every must be 100ms or more; without it, tail writes all there is and ends")
-    output = given["output"].rstrip("/")
+def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+    if options["every"] is not None and options["every"] < 0.1:
+        raise SettingError("--every must be 100ms or more; without it, tail writes all present events and ends")
+    output = options["output"].rstrip("/")
     query = tail(
         spark,
-        given["store"],
+        options["store"],
         output,
-        given["checkpoint"] or f"{output}.checkpoint",
-        every=None if given["every"] is None else f"{round(given['every'] * 1_000)} milliseconds",
-        startingAt=given["starting_at"],
-        maxRows=given["max_rows"],
-        failOnLoss="false" if given["allow_loss"] else None,
+        options["checkpoint"] or f"{output}.checkpoint",
+        every=None if options["every"] is None else f"{round(options['every'] * 1_000)} milliseconds",
+        startingAt=options["starting_at"],
+        maxRows=options["max_rows"],
+        failOnLoss="false" if options["allow_loss"] else None,
     )
-    tell(f"writing to {output}")
+    progress(f"writing to {output}")
     try:
         query.awaitTermination()
     finally:
-        query.stop()  # Ctrl-C: no micro-batch is left running
-    # Of each source: the sum of them is missing over Spark Connect.
-    known = [sum(int(source["numInputRows"]) for source in one["sources"]) for one in query.recentProgress]
-    facts = {"rows": sum(known), "batches": len(known), "output": output}
-    words = f"{facts['rows']:,} events in the last {len(known):,} micro-batches are new in {output}"
-    return Summary(NAME, facts, [words])
+        query.stop()  # after Ctrl-C, too: no micro-batch keeps running
+    # Added up by source: Spark Connect lacks the total.
+    rows = [sum(int(source["numInputRows"]) for source in batch["sources"]) for batch in query.recentProgress]
+    facts = {"rows": sum(rows), "batches": len(rows), "output": output}
+    words = f"{facts['rows']:,} events in the last {len(rows):,} micro-batches are new in {output}"
+    return JobSummary(NAME, facts, [words])

@@ -2,16 +2,16 @@
 
 ::
 
-    spark.read.format("wheel")         options ─► read     pending or history, in parts          .load()
+    spark.read.format("wheel")         options ─► read     pending or history, in partitions     .load()
     spark.readStream.format("wheel")   options ─► stream   history, each row once                .load()
-    df.write.format("wheel")           options ─► write    a bulk load, all of it or nothing     .mode("append").save()
+    df.write.format("wheel")           target ──► write    a bulk load, all of it or nothing     .mode("append").save()
 
-    options   what can be said, and what it means
-    opened    the store, on the driver
-    pieces    what a task reads, as a statement      parts   how much of it      push   conditions of the query
-    fetch     a statement's rows as Arrow batches
+    options    options of a read            target    options and columns of a write
+    snapshot   the store, on the driver     ranges    the rows of each partition
+    statements the SQL of a partition       pushdown  conditions of the query in it
+    fetch      its rows as Arrow batches    arrow_rows  Arrow batches as rows of a bulk load
 
-Spark finds it by itself where the module ``pyspark_wheel`` is installed; where it is not (``--py-files``), register it:
+Spark discovers it where the module ``pyspark_wheel`` is installed; elsewhere (``--py-files``), register it:
 ``spark.dataSource.register(WheelDataSource)``.
 """
 
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, schema
-from celery_wheel.pipeline.source.options import Options, read_options
+from celery_wheel.pipeline.source.options import SourceOptions, read_options
 
 if TYPE_CHECKING:
     from celery_wheel.pipeline.source.read import WheelReader
@@ -32,19 +32,21 @@ if TYPE_CHECKING:
 
 
 class WheelDataSource(DataSource):
+    """The imports inside methods spare a read what only a write needs, Celery above all, and the other way round."""
+
     @classmethod
     def name(cls) -> str:
         return "wheel"
 
     def schema(self) -> StructType:
-        """All columns; ``.schema("task string, eta timestamp")`` asks for fewer, and only those are read."""
+        """All columns; with ``.schema("task string, eta timestamp")`` Spark reads only those."""
         return schema(self._options().table)
 
     def reader(self, schema: StructType) -> WheelReader:
-        from celery_wheel.pipeline.source.read import PushingReader, WheelReader
+        from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
 
         options = self._options()
-        return (PushingReader if options.pushdown else WheelReader)(options, schema)
+        return (PushdownReader if options.pushdown else WheelReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> WheelStreamReader:  # noqa: N802 - Spark's name
         from celery_wheel.pipeline.source.stream import WheelStreamReader
@@ -57,11 +59,11 @@ class WheelDataSource(DataSource):
         return WheelStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from celery_wheel.pipeline.source.write import refuse_overwrite, writer
+        from celery_wheel.pipeline.source.write import make_writer, refuse_overwrite
 
         if overwrite:
             refuse_overwrite()
-        return writer(self.options, schema)
+        return make_writer(self.options, schema)
 
-    def _options(self) -> Options:
+    def _options(self) -> SourceOptions:
         return read_options(self.options)

@@ -1,11 +1,11 @@
-"""Arrow batches as columns of a bulk load, with an id for each row that is the same whenever the row is written again.
+"""Arrow batches as columns of a bulk load, with an id for each row that a repeated write gives again.
 
 ::
 
-    with a key column      envelope = UUIDv5(namespace, value)                      the same in whatever load it comes
-    without                envelope = UUIDv7(when the load was begun; load, part, row)    the same within a load's run
+    with a key column      envelope = UUIDv5(namespace, value)                          the same in every load
+    without                envelope = UUIDv7(begin of the load; load, part, row)        the same within a load's run
 
-The latter sorts as the rows come, which is what the store's index of them wants.
+UUIDv7 sorts in the order of the rows, which keeps the store's index of ids append-friendly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_wheel.bulk.columns import BadRow, Columns
+from celery_wheel.bulk_load.columns import BadRow, Columns
 
-#: Of the ids that are made of a key column's values.
+#: Namespace of the ids that are made from a key column.
 NAMESPACE = UUID("0c3d2a52-7c0e-5f55-9d41-6f6b4f4f2c11")
 
-#: Bits of a row's number and of its part's.
+#: Bits of a row's number, and of its part's number.
 ROW_BITS, PART_BITS = 30, 18
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -32,28 +32,25 @@ _TEXTS = ("task", "args", "kwargs", "queue", "key", "task_id")
 
 
 def columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
-    given = {name: batch.column(name) for name in batch.schema.names}
-    eta_us = _instants(given["eta"]) if "eta" in given else _of_ms(given["eta_ms"])
-    texts = {name: given[name].to_pylist() for name in _TEXTS if name in given}
+    arrays = {name: batch.column(name) for name in batch.schema.names}
+    ms = arrays.get("eta_ms")
+    eta_us = _microseconds(arrays["eta"]) if ms is None else pc.multiply(ms.cast(pa.int64()), 1_000)
+    texts = {name: arrays[name].to_pylist() for name in _TEXTS if name in arrays}
     return Columns(
         envelope=envelopes,
         task=texts.pop("task"),
         eta_us=eta_us.to_pylist(),
         eta=_as_text(eta_us),
-        priority=given["priority"].to_pylist() if "priority" in given else None,
-        expires=_expires(given["expires"]) if "expires" in given else None,
+        priority=arrays["priority"].to_pylist() if "priority" in arrays else None,
+        expires=_expires(arrays["expires"]) if "expires" in arrays else None,
         **texts,
     )
 
 
-def _instants(column: pa.Array) -> pa.Array:
-    """Microseconds; what has no zone is UTC's."""
+def _microseconds(column: pa.Array) -> pa.Array:
+    """Unix microseconds of timestamps; one without a zone is in UTC."""
     zone = column.type.tz
     return column.cast(pa.timestamp("us", tz=zone)).cast(pa.int64())
-
-
-def _of_ms(column: pa.Array) -> pa.Array:
-    return pc.multiply(column.cast(pa.int64()), 1_000)
 
 
 def _as_text(eta_us: pa.Array) -> list[str]:
@@ -64,22 +61,22 @@ def _as_text(eta_us: pa.Array) -> list[str]:
 def _expires(column: pa.Array) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
-    return [None if at is None else datetime.fromtimestamp(at / 1e6, UTC) for at in _instants(column).to_pylist()]
+    return [None if at is None else datetime.fromtimestamp(at / 1e6, UTC) for at in _microseconds(column).to_pylist()]
 
 
-def by_key(column: pa.Array, first: int) -> list[str]:
-    """``first``: number of the first row, for BadRow."""
+def key_envelopes(column: pa.Array, first: int) -> list[str]:
+    """An id for each value of the key column. ``first``: number of the first row, for BadRow."""
     if column.null_count:
         raise BadRow(f"row {first + column.to_pylist().index(None):,}: the key column must not be null")
-    prefix, found = NAMESPACE.bytes, []
+    prefix, envelopes = NAMESPACE.bytes, []
     for value in column.cast(pa.string()).to_pylist():
         text = sha1(prefix + value.encode(), usedforsecurity=False).hexdigest()
-        found.append(f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}")
-    return found
+        envelopes.append(f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}")
+    return envelopes
 
 
-def by_place(created_ms: int, load: int, part: int, first: int, count: int) -> list[str]:
-    """``load``: its number in the store; ``part`` and ``first``: where in it the rows stand."""
+def row_envelopes(created_ms: int, load: int, part: int, first: int, count: int) -> list[str]:
+    """An id for each of ``count`` rows, from the load's number in the store, the part and the row's number in it."""
     if part >> PART_BITS or first + count >> ROW_BITS:
         raise BadRow(
             f"a load may have {1 << PART_BITS:,} partitions of {1 << ROW_BITS:,} rows; coalesce or repartition"

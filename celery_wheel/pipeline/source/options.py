@@ -1,25 +1,25 @@
-"""Options of the data source ``wheel``, as Spark hands them over: text, with names in any case.
+"""Options of a read of the data source ``wheel``. Spark passes texts, with names in any case.
 
 ::
 
     url        store to read, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
-    table      pending or history                                   default: pending; a stream is of history
+    table      pending or history                                   default: pending; a stream reads history
     queue      only tasks of this queue (or of this routing key, where no queue was named)
     task       only tasks of this name
-    dueFrom    only what is due at or after this                    ISO 8601 (UTC if it names no zone) or ms since 1970
-    dueTo      only what is due before this                         the same
-    events     of history, only these: {"0": [512, 7680]}, of shard 0 what has a number above 512 and up to 7680; of
-               shards that are not named, nothing                   default: all there is
-    partitions how many tasks Spark reads it with, about            default: one for 250,000 rows, at most 32
-    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``push``
+    dueFrom    only tasks due at or after this instant              ISO 8601 (UTC if it names no zone) or ms since 1970
+    dueTo      only tasks due before this instant                   the same
+    events     only these events of history: {"0": [512, 7680]} are those of shard 0 with a number above 512 and up to
+               7680; shards that are not named have none            default: all events
+    partitions number of tasks by which Spark reads, about          default: one for 250,000 rows, at most 32
+    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``pushdown``
                statements
 
-Of a stream only
+Options of a stream
 
 ::
 
-    startingAt earliest (what the store has still) or latest        default: earliest; a checkpoint goes before it
-    maxRows    at most about so many rows a micro-batch             default: 1,000,000
+    startingAt earliest (the oldest event in the store) or latest   default: earliest; a checkpoint takes precedence
+    maxRows    rows of a micro-batch, about                         default: 1,000,000
     failOnLoss true: an error where retention was faster            default: true
 """
 
@@ -35,12 +35,12 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, PENDING
 
 ENVIRONMENT = "CELERY_WHEEL_STORE"
-#: Where a stream without a checkpoint begins.
+#: Where a stream without a checkpoint begins; the first is the default.
 STARTS = ("earliest", "latest")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SourceOptions:
     url: str
     table: str = PENDING
     queue: str | None = None
@@ -55,10 +55,10 @@ class Options:
     fail_on_loss: bool = True
 
 
-def read_options(given: Mapping[str, str]) -> Options:
-    """Raises SettingError, which says what must be."""
-    named = {name.lower(): value for name, value in given.items()}
-    return Options(
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """Parse the options of a read. Raises SettingError for a wrong one."""
+    named = {name.lower(): value for name, value in options.items()}
+    return SourceOptions(
         url=store_url(named),
         table=_one_of(named, "table", (PENDING, HISTORY), PENDING),
         queue=named.get("queue"),
@@ -74,18 +74,18 @@ def read_options(given: Mapping[str, str]) -> Options:
     )
 
 
-def as_events(ranges: Mapping[int, tuple[int, int]]) -> str:
-    """The option ``events``."""
+def format_events(ranges: Mapping[int, tuple[int, int]]) -> str:
+    """The value of the option ``events`` for (after, upto] of each shard."""
     return json.dumps({str(shard): range_ for shard, range_ in sorted(ranges.items())})
 
 
 def store_url(named: Mapping[str, str]) -> str:
-    """``named``: options by their name in small letters."""
+    """The store's URL from the options, by lower-case name, or the environment."""
     url = named.get("url") or os.environ.get(ENVIRONMENT)
     if not url:
         raise SettingError(
-            f"url must name the store to use, like wheel_store does, got none; give it by .option('url', …), or to all "
-            f"jobs by the environment variable {ENVIRONMENT}"
+            f"url must name the store, as wheel_store does, got none; set it by .option('url', …), or for all jobs by "
+            f"the environment variable {ENVIRONMENT}"
         )
     return url
 
@@ -111,16 +111,16 @@ def _events(named: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
     if text is None:
         return None
     if str(named.get("table", PENDING)).lower() != HISTORY:
-        raise SettingError(f"events must go with table={HISTORY}: what waits has no numbers of events")
+        raise SettingError(f"events must go with table={HISTORY}: pending tasks have no event numbers")
     try:
-        found = {int(shard): (after, upto) for shard, (after, upto) in json.loads(text).items()}
+        ranges = {int(shard): (after, upto) for shard, (after, upto) in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
-        found = {-1: (0, 0)}
-    if any(shard < 0 or not (_is_number(after) and _is_number(upto)) for shard, (after, upto) in found.items()):
+        ranges = {-1: (0, 0)}
+    if any(shard < 0 or not (_is_number(after) and _is_number(upto)) for shard, (after, upto) in ranges.items()):
         raise SettingError(
-            f'events must be like {{"0": [512, 7680]}}: shard, number after which, up to which; got {text!r}'
+            f'events must be like {{"0": [512, 7680]}}: shard, number to start after, last number; got {text!r}'
         )
-    return found
+    return ranges
 
 
 def _is_number(value: object) -> bool:

@@ -1,12 +1,12 @@
-"""Options of a write, as Spark hands them over: text, with names in any case; and what columns the rows may have.
+"""Options of a write of the data source ``wheel``, and the columns that its rows may have.
 
 ::
 
-    batch    name of this load: one that is committed is not loaded again, one that was broken off is resumed
+    batch    name of this load: a committed load is not repeated, an interrupted one is resumed
     url      store to load into, as ``wheel_store`` has it        default: the environment's CELERY_WHEEL_STORE
-    key      column whose value makes a row idempotent, in whatever load it comes
-    app      "proj:app", importable where Spark's executors run: its routes, serializers and tasks' options count
-    chunk    messages packed together                             default: 500
+    key      column whose value makes a row idempotent in every load
+    app      "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
+    chunk    messages in one packed chunk                         default: 500
 
 Columns: task and eta (a timestamp; without a zone: UTC) or eta_ms; and any of args and kwargs (JSON text), queue, key,
 priority, expires (a timestamp, or seconds from now), task_id.
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pyspark.sql import types
 from pyspark.sql.types import StructType
 
-from celery_wheel.bulk.rules import COLUMNS
+from celery_wheel.bulk_load.reject_rules import COLUMNS
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.source.opened import plain_url
 from celery_wheel.pipeline.source.options import store_url
-from celery_wheel.store.text import text_rule
+from celery_wheel.pipeline.source.snapshot import database_url
+from celery_wheel.values.text import text_rule
 
 CHUNK, MAX_CHUNK = 500, 5_000
 
@@ -41,8 +41,8 @@ _TYPES: dict[str, tuple[type[types.DataType], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a load goes, and how. ``url`` is the database's own, so that it means the same to executors."""
+class WriteTarget:
+    """The options of a write. ``url`` is the database's own, so that executors can use it."""
 
     url: str
     batch: str
@@ -51,20 +51,22 @@ class Target:
     chunk: int
 
 
-def target(given: Mapping[str, str], schema: StructType) -> Target:
-    """Raises SettingError, which says what must be."""
-    named = {name.lower(): value for name, value in given.items()}
+def read_target(options: Mapping[str, str], schema: StructType) -> WriteTarget:
+    """Parse the options of a write, and check the columns. Raises SettingError for a wrong one."""
+    named = {name.lower(): value for name, value in options.items()}
     batch = named.get("batch", "").strip()
     if not batch:
         raise SettingError(
-            "option batch must be given: a name for this load, so that the same job run again loads once; "
+            "option batch must name this load, so that a repeated job loads it once; "
             ".option('batch', 'reminders-2026-11-21')"
         )
     if rule := text_rule(batch):
         raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")
     key = named.get("key")
     check_columns(schema, key)
-    return Target(plain_url(store_url(named)), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK))))
+    return WriteTarget(
+        database_url(store_url(named)), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK)))
+    )
 
 
 def _chunk(text: str) -> int:
@@ -80,13 +82,13 @@ def check_columns(schema: StructType, key: str | None) -> None:
     if unknown := [name for name in names if name not in COLUMNS and name != key]:
         raise SettingError(
             f"columns must be among {', '.join(COLUMNS)}, or be named by option key; got {', '.join(unknown)}; "
-            "leave the others out with select or drop"
+            "remove the others with select or drop"
         )
     if "task" not in names or ("eta" in names) == ("eta_ms" in names):
         raise SettingError(f"columns must include task, and one of eta and eta_ms; got {', '.join(names)}")
     for field in schema.fields:
         allowed = _TYPES.get(field.name)
         if allowed is not None and not isinstance(field.dataType, allowed):
-            words = " or ".join(dict.fromkeys(one.typeName() for one in allowed))
-            hint = "; to_json makes it of a struct" if field.name in ("args", "kwargs") else ""
-            raise SettingError(f"column {field.name} must be {words}, got {field.dataType.simpleString()}{hint}")
+            types_ = " or ".join(dict.fromkeys(one.typeName() for one in allowed))
+            hint = "; to_json converts a struct" if field.name in ("args", "kwargs") else ""
+            raise SettingError(f"column {field.name} must be {types_}, got {field.dataType.simpleString()}{hint}")

@@ -1,13 +1,13 @@
-"""``write``: a DataFrame as a bulk load: all of it is scheduled, or nothing, however often Spark tries its tasks.
+"""``write``: a DataFrame as a bulk load: all of it is scheduled, or nothing, however often Spark retries its tasks.
 
 ::
 
-    writer   (driver)   the load is begun, or resumed; one that is committed is left alone, and nothing is written
-    write    (tasks)    claim ─► a slice of rows ─► packed, a chunk a shard ─► some slices a transaction ─► finish
-    commit   (driver)   exactly the parts that Spark counts                    abort   nothing is left
+    make_writer  (driver)   begin or resume the load; for a committed load, write nothing
+    write        (tasks)    claim ─► a slice of rows ─► packed, a chunk a shard ─► some slices a transaction ─► finish
+    commit       (driver)   exactly the parts that Spark counts           abort   remove everything
 
-What makes it so is in ``celery_wheel.store.ports.loads``. A driver that is killed leaves its load open: the same job
-under the same name goes on with it, and what is there of a slice whose rows are the same is not written again.
+``celery_wheel.store.ports.bulk_loads`` has the protocol behind it. A driver that is killed leaves its load open: a
+repeated job with the same batch name resumes it, and does not write slices again whose rows are unchanged.
 """
 
 from __future__ import annotations
@@ -28,76 +28,76 @@ from pyspark.sql.types import StructType
 
 from celery_wheel import Celery, __version__
 from celery_wheel.app import WheelApp
-from celery_wheel.bulk.columns import ColumnRenderer
+from celery_wheel.bulk_load.columns import ColumnRenderer
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source import arrow_rows
-from celery_wheel.pipeline.source.target import Target, target
+from celery_wheel.pipeline.source.target import WriteTarget, read_target
 from celery_wheel.store import open_store
-from celery_wheel.store.packed import pack
+from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.loads import Chunk, Load, Written
+from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult
 
 logger = logging.getLogger(__name__)
 
-#: Packed chunks of a transaction.
+#: Packed chunks in one transaction.
 GROUP_BYTES = 4 * 2**20
 
-#: How long a session may wait for others: nothing here holds a lease.
+#: Longest wait of a session for locks: nothing here holds a lease.
 PATIENCE_MS = 30_000
 
 
 @dataclass
-class Part(WriterCommitMessage):
-    """What a task did. No attempt: it had no rows, and wrote nothing."""
+class WrittenPart(WriterCommitMessage):
+    """The message of a task to the driver. Without an attempt the task had no rows and wrote nothing."""
 
     part: int
     attempt: str | None = None
     rows: int = 0
-    kept: int = 0  #: of them, rows that were there from an earlier run
+    kept: int = 0  #: rows that an earlier run had written
 
 
 def refuse_overwrite() -> NoReturn:
     raise SettingError(
-        "mode must be append, got overwrite: what is scheduled is not replaced by a load; write with .mode('append'), "
-        "and cancel what is not wanted (celery wheel cancel)"
+        "mode must be append, got overwrite: a load does not replace scheduled tasks; write with .mode('append'), and "
+        "cancel unwanted tasks with celery wheel cancel"
     )
 
 
-def writer(options: Mapping[str, str], schema: StructType) -> WheelWriter:
-    """Raises SettingError or StoreUnusable, with what to do."""
-    where = target(options, schema)
-    if where.app is not None:
-        find_app(where.app)  # an error of the driver is shorter than one of every task
-    with _opened(where.url) as store:
-        load = store.loads.begin(where.batch, _now_ms())
+def make_writer(options: Mapping[str, str], schema: StructType) -> WheelWriter:
+    """Begin or resume the load. Raises SettingError or StoreUnusable, with the remedy."""
+    target = read_target(options, schema)
+    if target.app is not None:
+        find_app(target.app)  # an error of the driver is shorter than that of every task
+    with _open_for_loading(target.url) as store:
+        load = store.loads.begin(target.batch, _now_ms())
     if load.is_loaded:
-        logger.warning("the batch %r is loaded already (%s rows); nothing was written", where.batch, f"{load.rows:,}")
-    return WheelWriter(where, load)
+        logger.warning("the batch %r is loaded already (%s rows); nothing was written", target.batch, f"{load.rows:,}")
+    return WheelWriter(target, load)
 
 
 class WheelWriter(DataSourceArrowWriter):
-    """Pickled to the tasks, and back to whoever commits."""
+    """Writes the parts in the tasks, to which Spark pickles it, and commits them on the driver."""
 
-    def __init__(self, where: Target, load: Load) -> None:
-        self._where = where
+    def __init__(self, target: WriteTarget, load: BulkLoad) -> None:
+        self._target = target
         self._load = load
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
         if self._load.is_loaded:
-            return Part(part)
+            return WrittenPart(part)
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
-            return Part(part)
-        with _opened(self._where.url) as store:
+            return WrittenPart(part)
+        with _open_for_loading(self._target.url) as store:
             try:
-                return _Writing(self._where, self._load, store, part).run(first, batches)
-            except StoreError as error:  # the store's own words are for a scheduler, which tries again by itself
+                return _PartWrite(self._target, self._load, store, part).run(first, batches)
+            except StoreError as error:  # the store's own message is for a scheduler, which retries by itself
                 raise StoreError(
-                    f"the batch {self._where.batch!r} was broken off, and nothing of it is scheduled; load it again "
+                    f"the batch {self._target.batch!r} was interrupted, and none of it is scheduled; load it again "
                     f"under the same name: {error}"
                 ) from error
 
@@ -105,40 +105,40 @@ class WheelWriter(DataSourceArrowWriter):
         if self._load.is_loaded:
             return
         parts = {
-            one.part: Written(one.attempt, one.rows)
-            for one in messages
-            if isinstance(one, Part) and one.attempt is not None
+            message.part: PartResult(message.attempt, message.rows)
+            for message in messages
+            if isinstance(message, WrittenPart) and message.attempt is not None
         }
-        with _opened(self._where.url) as store:
+        with _open_for_loading(self._target.url) as store:
             store.loads.commit(self._load.id, self._load.run, parts, _now_ms())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._load.is_loaded:
-            with _opened(self._where.url) as store:
+            with _open_for_loading(self._target.url) as store:
                 store.loads.abort(self._load.id, _now_ms(), self._load.run)
 
 
-class _Writing:
-    """One attempt at one part."""
+class _PartWrite:
+    """One attempt at writing one part."""
 
-    def __init__(self, where: Target, load: Load, store: FullStore, part: int) -> None:
-        self._where = where
+    def __init__(self, target: WriteTarget, load: BulkLoad, store: FullStore, part: int) -> None:
+        self._target = target
         self._load = load
         self._store = store
-        self._claim, self._there = store.loads.claim(load.id, load.run, part)
-        app = bare_app() if where.app is None else find_app(where.app)
+        self._claim, self._stored = store.loads.claim(load.id, load.run, part)
+        app = bare_app() if target.app is None else find_app(target.app)
         self._renderer = ColumnRenderer(app, store.shards, Conf(app).max_message_bytes)
-        #: Whatever makes other messages of the same rows.
-        same = {**asdict(where), "url": "", "version": __version__, "shards": store.shards, "part": part}
-        self._salt = repr(sorted(same.items())).encode()
-        self._chunks: list[Chunk] = []
-        self._done = Part(part, self._claim.attempt)
+        # Everything but the rows that decides the messages: a slice with another salt is written again.
+        inputs = {**asdict(target), "url": "", "version": __version__, "shards": store.shards, "part": part}
+        self._salt = repr(sorted(inputs.items())).encode()
+        self._chunks: list[PartChunk] = []
+        self._done = WrittenPart(part, self._claim.attempt)
         self._slices = 0
 
-    def run(self, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Part:
+    def run(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> WrittenPart:
         try:
             self._add(first)
-            for batch in others:
+            for batch in batches:
                 self._add(batch)
             self._put()
             self._store.loads.finish(self._claim, self._slices)
@@ -147,7 +147,7 @@ class _Writing:
         return self._done
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        count = self._where.chunk * self._store.shards
+        count = self._target.chunk * self._store.shards
         for start in range(0, batch.num_rows, count):
             self._add_slice(batch.slice(start, count))
 
@@ -157,21 +157,21 @@ class _Writing:
         self._done.rows += rows.num_rows
         digest = sha256(self._salt + str(first).encode())
         digest.update(rows.serialize())
-        there = self._there.get(number)
-        if there == (digest.hexdigest(), rows.num_rows):
+        if self._stored.get(number) == (digest.hexdigest(), rows.num_rows):
             self._done.kept += rows.num_rows
             return
-        found = self._renderer.messages(arrow_rows.columns(rows, self._envelopes(rows, first)), first)
+        by_shard = self._renderer.messages(arrow_rows.columns(rows, self._envelopes(rows, first)), first)
         self._chunks += [
-            Chunk(number, shard, len(messages), digest.hexdigest(), pack(messages)) for shard, messages in found.items()
+            PartChunk(number, shard, len(messages), digest.hexdigest(), pack(messages))
+            for shard, messages in by_shard.items()
         ]
         if sum(len(chunk.payload) for chunk in self._chunks) >= GROUP_BYTES:
             self._put()
 
     def _envelopes(self, rows: pa.RecordBatch, first: int) -> list[str]:
-        if self._where.key is not None:
-            return arrow_rows.by_key(rows.column(self._where.key), first)
-        return arrow_rows.by_place(self._load.created_ms, self._load.id, self._done.part, first, rows.num_rows)
+        if self._target.key is not None:
+            return arrow_rows.key_envelopes(rows.column(self._target.key), first)
+        return arrow_rows.row_envelopes(self._load.created_ms, self._load.id, self._done.part, first, rows.num_rows)
 
     def _put(self) -> None:
         if self._chunks:
@@ -180,27 +180,27 @@ class _Writing:
 
 
 def find_app(name: str) -> WheelApp:
-    """Raises SettingError where it is not to be found, or is no app of the wheel's."""
+    """Import the app ``name``, like proj.celery:app. Raises SettingError where it is missing or lacks the wheel."""
     module, _, attribute = name.partition(":")
     try:
-        found: Any = getattr(import_module(module), attribute or "app")
+        app: Any = getattr(import_module(module), attribute or "app")
     except (ImportError, AttributeError, ValueError) as error:
         raise SettingError(
-            f"option app must be importable where Spark runs, like proj.celery:app, got {name!r}: {error}; leave it "
-            "out where executors have not your project, and give a queue with each row"
+            f"option app must be importable where Spark runs, like proj.celery:app, got {name!r}: {error}; where "
+            "executors lack your project, omit it and name a queue in each row"
         ) from error
-    if not isinstance(found, WheelApp):
-        raise SettingError(f"option app must name a celery_wheel.Celery, or one given to install, got {found!r:.60}")
-    return found
+    if not isinstance(app, WheelApp):
+        raise SettingError(f"option app must name a celery_wheel.Celery, or an app with install(app), got {app!r:.60}")
+    return app
 
 
 def bare_app() -> Any:
-    """For executors that have nothing but celery-wheel: Celery's defaults, and the queue of each row."""
+    """An app for executors without a project: Celery's defaults, and the queue of each row."""
     return Celery("wheel", broker="memory://", set_as_current=False)
 
 
-def _opened(url: str) -> closing[FullStore]:
-    """Closed at the end of the block."""
+def _open_for_loading(url: str) -> closing[FullStore]:
+    """Open the store for the block, as a writer without a lease."""
     return closing(open_store(url, shards=None, create=False, lease_ms=PATIENCE_MS))
 
 

@@ -1,8 +1,8 @@
-"""What people ask of a store: pages of tasks, one task, counts. For the CLI, the admin and ``app.wheel``.
+"""The port for people: pages of tasks, one task, counts. For the CLI, the admin and ``app.wheel``.
 
-Every method reads what schedulers commit meanwhile, waits for nobody, and raises StoreError where the store cannot be
-read. A page and a message are of one moment. No method reads more than some twenty thousand messages, however many are
-pending.
+Every method sees the commits of running schedulers, waits for no lock, and raises StoreError where the store cannot be
+read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty thousand
+messages, however many are pending.
 """
 
 from __future__ import annotations
@@ -10,84 +10,85 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from celery_wheel.store.model import ORIGIN, LaneState, Position
+from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.ports.pages import (
     END,
     Criteria,
     Detail,
-    Due,
-    DueBy,
-    Head,
+    HourCount,
+    MessageHead,
+    NamedHourCount,
     Names,
     Page,
-    Settled,
-    Stopped,
+    Settlement,
+    ShardLanes,
+    StoppedTask,
     Task,
 )
 
 
 class Browse(Protocol):
-    # -- pages: by key, the next one begins after the last line of this one -----------------------------
+    # -- pages: each begins after the last line of the previous page -----------------------------------
 
     def pending(self, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
-        """Pending tasks, the next due first."""
+        """Return pending tasks, the next due first."""
 
     def dispatched(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Task]:
-        """Dispatched tasks, the last due first, each with the time at which it was dispatched, while that is known."""
+        """Return dispatched tasks, the last due first, each with the time of its dispatch while that is known."""
 
     def outcomes(
         self, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
-    ) -> Page[Stopped]:
-        """Outcomes of these kinds, the latest first. ``before`` is (at_ms, id)."""
+    ) -> Page[StoppedTask]:
+        """Return outcomes of these kinds, the latest first. ``before`` is (at_ms, id)."""
 
-    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settled]:
-        """Settlements, the latest first. ``before`` is (dispatched_ms, id)."""
+    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settlement]:
+        """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
 
     # -- tasks ------------------------------------------------------------------------------------------
 
     def detail(self, timer_id: int) -> Detail | None:
-        """The message with this id; None where there is none, or none any more."""
+        """Return the message with this id; None where the store has none."""
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
-        """All messages of a task id, the latest due first: tries of one task have the same; a hundred at most.
+        """Return the messages of a task id, the latest due first, at most a hundred: each try of a task has one.
 
         Args:
             with_bytes: False leaves headers, properties and body empty.
         """
 
-    def heads(self, ids: Iterable[int]) -> dict[int, Head]:
-        """Headers and destinations by the id of the row; a row that is gone by now is left out."""
+    def heads(self, ids: Iterable[int]) -> dict[int, MessageHead]:
+        """Return headers and destinations by the id of the row; a missing row is left out."""
 
     def tasks(self, ids: Iterable[int]) -> list[Task]:
-        """The rows of these ids, wherever they are, the first due first; a row that is gone by now is left out."""
+        """Return the rows of these ids, the first due first; a missing row is left out."""
 
-    def waiting_of(self, shard: int, task_ids: Sequence[str]) -> list[Task]:
-        """Rows of those tasks that are pending in the shard and were not handed to the broker."""
+    def find_pending(self, shard: int, task_ids: Sequence[str]) -> list[Task]:
+        """Return the rows of those tasks after the watermarks of the shard: pending, and certainly not published."""
 
     # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
 
-    def due_by_hour(self) -> list[Due]:
-        """Pending tasks by shard and hour of due time, both in order."""
+    def due_by_hour(self) -> list[HourCount]:
+        """Return pending tasks by shard and hour of due time, both in order."""
 
-    def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[DueBy]:
-        """Pending tasks by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
+    def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:
+        """Return pending tasks by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
 
-        Of the criteria the hours count that begin from ``from_ms`` on, or are under way then, and before ``to_ms``.
+        An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
         """
 
-    def waiting(self, shard: int) -> int:
-        """How many tasks of a shard are pending."""
+    def count_pending(self, shard: int) -> int:
+        """Return how many tasks of a shard are pending."""
 
     def names(self) -> Names:
-        """The queues and the tasks with the most pending, a thousand of each at most."""
+        """Return the queues and the tasks with the most pending tasks, at most a thousand of each."""
 
     def dispatched_since(self, since_ms: int) -> int:
-        """How many tasks were dispatched at or after the instant, as far as the history is kept."""
+        """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
 
     # -- schedulers and shards --------------------------------------------------------------------------
 
-    def standing(self, shard: int) -> tuple[list[LaneState], dict[int, int]]:
-        """A shard's open lanes, and by lane when its first pending row is due; idle lanes have none."""
+    def lanes(self, shard: int) -> ShardLanes:
+        """Return a shard's open lanes and their next due times."""
 
     def schedulers(self) -> dict[str, int]:
-        """The schedulers of the last day, with when each was last heard of."""
+        """Return the schedulers of the last day, each with the instant of its last sign of life."""

@@ -1,11 +1,11 @@
-"""What is done to a store as a whole: another number of shards, and what an archive of its history needs.
+"""The port for work on a whole store: another number of shards, and the marks of an archive of its history.
 
 ::
 
     number   ──────────────────────────────────────────────────────────────►   of settlements and outcomes, in one order
                   forgotten         archived                    seq
-                  └ history up to   └ all up to it is in an     └ the highest number given
-                    it is gone        archive
+                  └ history up to   └ an archive has all        └ the highest number taken
+                    it is gone        history up to it
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-#: What to run where history waits for it.
+#: The remedy where history waits for the archive.
 ARCHIVE = "run: celery-wheel-pipeline archive --store <wheel_store> --output <archive>"
 
-#: Which shard a task belongs to, by its key (or None) and its task id, of how many.
+#: The shard of a task: (key or None, task id, number of shards) → shard.
 ShardOf = Callable[[str | None, str, int], int]
 
 
@@ -25,15 +25,15 @@ ShardOf = Callable[[str | None, str, int], int]
 class Resharded:
     before: int
     after: int
-    moved: int = 0  #: pending tasks that have another shard now
-    forgotten: int = 0  #: rows of history of shards that are no more
+    moved: int = 0  #: pending tasks that changed their shard
+    forgotten: int = 0  #: rows of history of the removed shards
     added: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Unarchived:
-    """``at_ms``: when the oldest event of a shard that is not archived took place; ``mark``: its archive's."""
+    """``at_ms``: the instant of a shard's oldest event that is not archived; ``mark``: the number archived."""
 
     shard: int
     mark: int
@@ -42,9 +42,9 @@ class Unarchived:
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """A shard's numbers, and its events beyond the archive's.
+    """A shard's numbers, and its events that are not archived.
 
-    ``first_ms``: when the first event beyond ``forgotten`` took place; ``days``: events by day, counted from the epoch.
+    ``first_ms``: the instant of the first event after ``forgotten``; ``days``: events by day, counted from the epoch.
     """
 
     shard: int
@@ -59,20 +59,21 @@ class Maintenance(Protocol):
     def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
         """Give the store ``shards`` shards, in one transaction.
 
-        Raises StoreUnusable, with what to do, where that cannot be done now.
+        Raises StoreUnusable, with the remedy, where that is impossible now.
 
-        ``archived_only``: no history may go of which an archive has not everything.
+        Args:
+            archived_only: refuse where history would be removed that is not archived.
         """
 
     def note_archived(self, marks: Mapping[int, int]) -> None:
-        """Of each shard, the number up to which an archive has everything. It is only raised, durably."""
+        """Raise each shard's mark to the number up to which an archive has all history, durably; never lower it."""
 
     def unarchived(self) -> list[Unarchived]:
-        """Of each shard the oldest event beyond its mark, if there is one."""
+        """Return the oldest event after its mark for each shard that has one."""
 
     def archivable(self, after: Mapping[int, int]) -> list[Archivable]:
-        """All shards in order, at one moment.
+        """Return all shards in order, at one moment.
 
         Args:
-            after: of each shard, the number beyond which events are counted; 0 where it is not named.
+            after: shard → number after which events are counted; a missing shard counts from 0.
         """

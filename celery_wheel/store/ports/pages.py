@@ -1,10 +1,11 @@
-"""What ``Browse`` answers with, as plain values: lines of pages, pages, counts. Instants are Unix milliseconds.
+"""The values that ``Browse`` returns: lines of pages, pages, counts. Instants are Unix milliseconds.
 
 ::
 
-    Criteria ─► Page[Task | Stopped | Settled]      lines in order of position; ``next`` is where the next page begins
-    task id  ─► Detail                              a message with its bytes, and what became of it
-    tally    ─► Due, DueBy, Names                   counts
+    Criteria ─► Page[Task | StoppedTask | Settlement]   lines in order of position; the next page begins at ``next``
+    task id  ─► Detail                                  a message with its bytes and its outcomes
+    tally    ─► HourCount, NamedHourCount, Names        counts
+    shard    ─► ShardLanes
 
 Standard library only.
 """
@@ -12,11 +13,11 @@ Standard library only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from celery_wheel.store.model import HOUR_MS, MAX_SEQ, REST, Position
+from celery_wheel.store.model import HOUR_MS, MAX_SEQ, STOPPED, LaneState, Position
 
-#: Behind every position: the first page of what is shown newest first begins here.
+#: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)
 
 
@@ -32,14 +33,14 @@ class Task:
     eta_ms: int
     task_id: str
     task: str
-    target: str  #: queue, or routing key where none was named
+    target: str  #: the queue, or the routing key where the producer named no queue
     priority: int | None
     key: str | None
     expires_ms: int | None
     created_ms: int
     accepted_ms: int
     size: int
-    dispatched_ms: int | None = None  #: when it left; None while it waits, and where that is no longer known
+    dispatched_ms: int | None = None  #: None while it is pending, and where the history no longer says it
 
     @property
     def position(self) -> Position:
@@ -47,13 +48,13 @@ class Task:
 
     @property
     def late_ms(self) -> int | None:
-        """How long after its eta it left."""
+        """The time between its eta and its dispatch."""
         return None if self.dispatched_ms is None else self.dispatched_ms - self.eta_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """What became of a message that did not simply leave."""
+class StoppedTask:
+    """An outcome with the message that it is of."""
 
     id: int
     shard: int
@@ -69,19 +70,19 @@ class Stopped:
     lane: int
 
     @property
-    def rests(self) -> bool:
-        """It is set aside still; else it was asked to leave after all."""
-        return self.lane == REST
+    def is_stopped(self) -> bool:
+        """Whether the message is still stopped; False where it was requeued."""
+        return self.lane == STOPPED
 
     @property
     def position(self) -> Position:
-        """Its place on a page: the time it happened."""
+        """The line's place on a page, by the time of the outcome."""
         return Position(self.at_ms, self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """One settlement: the messages of a lane in (from, to] were handed to the broker at ``dispatched_ms``."""
+class Settlement:
+    """One settlement: the messages of a lane in (from, to] were dispatched at ``dispatched_ms``."""
 
     id: int
     shard: int
@@ -105,21 +106,21 @@ class Settled:
 
     @property
     def position(self) -> Position:
-        """Its place on a page: the time at which they left; numbers of two shards say nothing of it."""
+        """The line's place on a page, by the time of the dispatch: ids of two shards are in no order of time."""
         return Position(self.dispatched_ms, self.id)
 
 
-class Placed(Protocol):
+class HasPosition(Protocol):
     @property
     def position(self) -> Position: ...
 
 
-T = TypeVar("T", bound=Placed)
+T = TypeVar("T", bound=HasPosition)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """``next``: give it as ``after`` for what follows. None on the last page."""
+    """``next`` is the ``after`` (or ``before``) of the next page; None on the last page."""
 
     items: list[T]
     next: Position | None
@@ -127,10 +128,10 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a page is of; what is None does not matter.
+    """The filter of a page; a field that is None does not filter.
 
-    Times are from ``from_ms`` on and before ``to_ms``: when a task is due, when one was set aside, when a
-    settlement was.
+    ``from_ms`` is included and ``to_ms`` is not. They limit the due time of a task, or the time of an outcome or of a
+    settlement.
     """
 
     shard: int | None = None
@@ -142,26 +143,26 @@ class Criteria:
 
     @property
     def first(self) -> Position:
-        """Every position that counts is behind this one."""
+        """The position before every included one."""
         return Position(self.from_ms or 0, 0).previous()
 
     @property
     def last(self) -> Position:
-        """No position that counts is behind this one."""
+        """The last included position."""
         return END if self.to_ms is None else Position(self.to_ms, 0).previous()
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """A message, its bytes, and what became of it.
+    """A message, its bytes and its outcomes.
 
-    ``state``: ``pending``, ``leaving`` (handed to the broker, whose answer is not in the store yet), ``dispatched``, or
-    the kind of its last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
+    ``state``: ``pending``, ``in doubt`` (perhaps published, and not settled yet), ``dispatched``, or the kind of its
+    last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
     """
 
     task: Task
     state: str
-    waits_for: str | None  #: the destination that refuses it for the time being
+    blocked_by: str | None  #: the destination or the gate that holds it back
     exchange: str
     exchange_type: str
     routing_key: str
@@ -170,19 +171,19 @@ class Detail:
     headers: bytes
     properties: bytes
     body: bytes
-    outcomes: list[Stopped]
+    outcomes: list[StoppedTask]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class MessageHead:
     headers: bytes  #: a JSON object
     exchange: str
     routing_key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """How many messages of a shard are due in the hour that begins at ``from_ms``."""
+class HourCount:
+    """The number of a shard's messages that are due in the hour that begins at ``from_ms``."""
 
     shard: int
     from_ms: int
@@ -194,8 +195,8 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class DueBy:
-    """How many messages are due in the hour that begins at ``from_ms``; of the queue or the task ``name``."""
+class NamedHourCount:
+    """The number of messages of the queue or task ``name`` that are due in the hour that begins at ``from_ms``."""
 
     from_ms: int
     name: str
@@ -204,7 +205,14 @@ class DueBy:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The queues and tasks that have anything pending, with how much."""
+    """The queues and the tasks that have pending tasks, with their number."""
 
     queues: dict[str, int]
     tasks: dict[str, int]
+
+
+class ShardLanes(NamedTuple):
+    """A shard's open lanes, and lane → due time of its first pending row; a lane without pending rows is left out."""
+
+    lanes: list[LaneState]
+    next_due_ms: dict[int, int]

@@ -1,13 +1,13 @@
-"""The store in a PostgreSQL database. Its modules are imported where one is opened: the driver is an extra.
+"""The store in a PostgreSQL database. Its modules are imported when one is opened: the driver is an extra.
 
 ::
 
-    place       the URL, with several hosts
-    database    transactions, on connections of two pools
-    sessions    what a connection is made with, and what the server has to be
-    holding     the lease in the shard's row, and a holder that stopped with the row locked
-    statements  the statements that only PostgreSQL has
-    copying     many rows by COPY
-    tables      storage parameters
-    words       what PostgreSQL's errors mean, for people
+    place               the URL, with several hosts
+    database            transactions on pooled sessions
+    sessions            the parameters of a session, and the requirements on the server
+    eviction            the end of a holder's session that stopped with the shard's row locked
+    statements          the statements that differ on PostgreSQL
+    bulk_copy           many rows by COPY
+    storage_parameters  autovacuum and fillfactor of the tables
+    errors              PostgreSQL's errors for people
 """

@@ -1,35 +1,34 @@
-"""A PostgreSQL database as the store's: many sessions, and the lease is in the shard's row.
+"""A PostgreSQL database as the database of a store: many sessions, and the lease is in the shard's row.
 
 ::
 
-    reading   autocommit: each statement sees what was committed before it began, and waits for nobody
-    writing   BEGIN ─► the shard's row is locked, if its epoch is ours ─► … ─► COMMIT
-    taking    UPDATE wheel_shard SET epoch = epoch + 1 … WHERE nobody holds it, or its lease is over, or it is ours
+    reading   autocommit: each statement sees every earlier commit, and waits for no lock
+    writing   BEGIN ─► the shard's row is locked, if the epoch is current ─► … ─► COMMIT
+    acquire   UPDATE wheel_shard SET epoch = epoch + 1 … WHERE it has no holder, or its lease expired, or it is our own
 
-READ COMMITTED is enough. Whatever a holder writes begins by updating its shard's row where the epoch is its own. Two
-such transactions run one after the other: the second waits for the row, reads it anew, and finds either its epoch, and
-then all the first has committed, or another's, and then writes nothing. A takeover is an update of the same row, so
-nothing of an old term commits after it. What is not behind the fence (the inbox) is added only, and deleted behind it.
+READ COMMITTED is enough. Every transaction of a holder begins with an update of its shard's row at its epoch. Two such
+transactions run one after the other: the second waits for the row and reads it anew. It finds its own epoch, and then
+sees every commit of the first; or it finds another epoch, and writes nothing. A takeover updates the same row, so no
+transaction of a former epoch commits after it. Inbox items are inserted without the fence and deleted behind it.
 
-Who stops, and what ends it; the lease runs by the database's clock, so no other clock has a say in it
-    killed                            its sessions end with it; the lease runs out
-    stopped between transactions      the lease runs out; when it wakes up, it is fenced
-    stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; and where PostgreSQL does
-                                      not count that as idle (in the middle of a COPY, or of a message), whoever takes
-                                      the shard ends the session that still has the row locked: ``holding``
-    cut off                           tcp_user_timeout and keepalives, half of the lease, on both sides
+The ends of a holder; the lease runs by the database's clock alone
+    killed                            its sessions end with it; the lease expires
+    stopped between transactions      the lease expires; the holder is fenced when it continues
+    stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not
+                                      count the session as idle (in the middle of a COPY, or of a message), the next
+                                      holder ends the session that has the row locked: ``eviction``
+    disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
 
-What a commit survives
-    durability "disk"     what synchronous_commit of the server says ("on": fsync; synchronous standbys, if it has any),
-                          but never "off"
+The durability of a commit
+    durability "disk"     the server's synchronous_commit ("on": fsync, and its synchronous standbys), but never "off"
     durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
-    durable=False         the same as "memory"; the next durable commit takes it along
+    durable=False         the same as "memory"; the next durable commit makes it durable too
 
-Plans: every statement has an index made for it, so the planner is not asked whether to scan the table instead. After
-a burst of which its statistics do not know it would, and read 10 million rows for a chunk of 1,000. And each plan is
-made anew (a tenth of a millisecond): one that was kept from when the tables were empty took the wrong index.
+Plans: every statement has an index made for it, and the planner may not scan the table instead: after a burst that its
+statistics do not cover, it would read 10 million rows for a chunk of 1,000. Each plan is made anew (a tenth of a
+millisecond): a plan from the time of empty tables used the wrong index.
 
-Prepared statements and session settings do not go through a pooler that shares sessions by transaction (pgbouncer's
+Prepared statements and session settings do not work through a pooler that shares sessions by transaction (pgbouncer's
 ``pool_mode=transaction``): connect to the server itself, or to a pool by session.
 """
 
@@ -47,20 +46,20 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.postgresql.holding import Stopped
+from celery_wheel.store.postgresql.errors import describe, sqlstate
+from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
-from celery_wheel.store.postgresql.tables import set_parameters
-from celery_wheel.store.postgresql.words import in_words, sqlstate
+from celery_wheel.store.postgresql.storage_parameters import set_parameters
 
-#: An engine has six threads; the rest is for several shards, and is closed when it is not needed.
+#: An engine has six threads; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
-#: "wheel" as a number: who makes tables takes this lock first.
+#: The advisory lock of the process that makes tables: "wheel" as a number.
 MAKING_LOCK = 0x776865656C
 
-#: After these errors the session itself is no longer what it should be, and goes out of the pool: it may only read (of
-#: a standby, or begun while default_transaction_read_only was set), or the server has not the statements it prepared.
+#: After these errors the session is unusable and leaves the pool: it is read-only (of a standby, or begun while
+#: default_transaction_read_only was set), or the server does not have the statements that it prepared.
 _SPOILED = ("25006", "26000", "42P05", "0A000")
 
 
@@ -69,7 +68,7 @@ class PostgresqlDatabase:
         self.name = _name(url)
         self.statements = statements()
         self._commits = {None: durability == "disk", True: True, False: False}
-        self._stopped = Stopped(self.name, patience_ms(lease_ms), lease_ms)
+        self._stopped = StoppedHolders(self.name, patience_ms(lease_ms), lease_ms)
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",
@@ -90,7 +89,7 @@ class PostgresqlDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self._in_use(), self._in_words(), self._engine.connect() as connection:
+        with self._in_use(), self._errors_for_people(), self._engine.connect() as connection:
             try:
                 yield connection
             except (SQLAlchemyError, psycopg.Error) as error:
@@ -127,7 +126,7 @@ class PostgresqlDatabase:
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Refuse where the connections are another process's, or closed; and let ``close`` wait."""
+        """Refuse where the connections are closed or another process's; ``close`` waits for the block."""
         if self._pid != os.getpid():
             raise StoreError(
                 f"the store {self.name} was opened before this process was forked; nothing was read or written; "
@@ -145,11 +144,11 @@ class PostgresqlDatabase:
                 self._idle.notify_all()
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _errors_for_people(self) -> Iterator[None]:
         try:
             yield
         except (SQLAlchemyError, psycopg.Error) as error:
-            raise StoreError(in_words(self.name, error)) from error
+            raise StoreError(describe(self.name, error)) from error
         except (OverflowError, UnicodeEncodeError) as error:
             raise StoreError(
                 f"a value does not fit into the store {self.name} ({error}); nothing of its change was written; "
@@ -158,7 +157,7 @@ class PostgresqlDatabase:
 
     # -- the lease -----------------------------------------------------------------------------------
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         return False
 
     def now_ms(self) -> int | None:
@@ -169,16 +168,16 @@ class PostgresqlDatabase:
     def hold(self, shard: int, holder: str) -> bool:
         return True
 
-    def let_go(self, shard: int) -> None:
-        """Nothing: the row says who holds the shard."""
+    def release(self, shard: int) -> None:
+        """Do nothing: the lease is in the shard's row."""
 
-    def make_way(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+    def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return self._stopped.end(connection, shard, own_epoch)
 
     # -- housekeeping --------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Nothing: autovacuum does it, see ``tables``."""
+        """Do nothing: autovacuum does it, see ``storage_parameters``."""
 
     def close(self) -> None:
         with self._idle:
@@ -196,12 +195,15 @@ def _roll_back(connection: Connection) -> None:
         return
     try:
         connection.exec_driver_sql("ROLLBACK")
-    except (SQLAlchemyError, psycopg.Error):  # the first error is the one to tell of; without us the server rolls back
+    except (
+        SQLAlchemyError,
+        psycopg.Error,
+    ):  # the first error is the one to report; the server rolls back at the end of the session
         connection.invalidate()
 
 
 def _name(url: URL) -> str:
-    """Host and database; neither the password nor options, which may hold one."""
+    """Return host and database, without the password and without options, which may hold one."""
     host = url.host or url.query.get("host") or "local socket"
     if not isinstance(host, str):
         host = ",".join(host)
@@ -209,13 +211,13 @@ def _name(url: URL) -> str:
 
 
 def _check_alive(driver: Any, record: Any, _proxy: Any) -> None:
-    """A session that the server ended while nobody used it is replaced before it is given out; nothing was under way.
+    """Replace a pooled session that the server ended while it was idle; no transaction is affected.
 
-    Costs no message. To a session that asks nothing a server says little but that it ends, so something to read there
-    is enough; where it was something else, a connection was made for nothing.
+    The check costs no message: a server sends an idle session hardly anything but its end, so any data to read counts
+    as the end. Where it was another message, the new connection is an unnecessary one.
     """
-    if not record.info.setdefault("was given out", False):
-        record.info["was given out"] = True
+    if not record.info.setdefault("was used", False):
+        record.info["was used"] = True
         return
     idle = select.poll()
     if not driver.closed:

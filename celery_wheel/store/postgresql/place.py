@@ -1,4 +1,4 @@
-"""Where a PostgreSQL store lives: from its URL to a database, before anything is connected."""
+"""The place of a PostgreSQL store: from its URL to a database, without a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOSTS = re.compile(r"(postgresql[^:/]*://(?:[^@/?]*@)?)([^/?@]*,[^/?@]*)(/[^?]*
 
 
 def with_hosts_apart(url: str) -> str:
-    """``postgresql://h1:5432,h2:5433/db``, as libpq and its manual have it, in the form that SQLAlchemy reads."""
+    """Turn ``postgresql://h1:5432,h2:5433/db``, which libpq reads, into the form that SQLAlchemy reads."""
     found = _HOSTS(url)
     if found is None:
         return url
@@ -29,7 +29,7 @@ def open_database(url: URL, durability: str, lease_ms: int) -> PostgresqlDatabas
     if not url.database:
         raise SettingError("wheel_store must name a database, like postgresql://user@host/database, got none")
     try:
-        import psycopg  # noqa: F401 - asked for by itself, so that no other missing module is taken for it
+        import psycopg  # noqa: F401 - alone, so that no other missing module is reported as the driver
     except ImportError:
         raise SettingError(
             "wheel_store must be a database whose driver is installed, got postgresql://…; "

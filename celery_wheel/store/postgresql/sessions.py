@@ -1,15 +1,15 @@
-"""A session of a PostgreSQL store: how it connects, and what is set in it before anybody uses it.
+"""A session of a PostgreSQL store: its connection parameters, and the settings made before its first use.
 
 ::
 
-    connect ─► database keeps text as UTF-8? ─► set_config, one call for all ─► into the pool
+    connect ─► does the database keep text as UTF-8? ─► set_config, one call for all ─► into the pool
 
-Settings are set by a statement, not as ``options`` of the connection: a pooler that lends whole sessions (pgbouncer's
-``pool_mode=session``) refuses those, or drops them without a word. They come after whatever the database, the role or
-``?options=`` in the URL say, and one that a version of the server does not know is left out.
+A statement makes the settings, not ``options`` of the connection: a pooler that lends whole sessions (pgbouncer's
+``pool_mode=session``) refuses those, or drops them silently. The settings override those of the database, of the role
+and of ``?options=`` in the URL; a setting that the server's version does not know is left out.
 
-Durable is durable: where the database or the role have synchronous_commit=off, a session has it on, and what may be
-lost says so in its own transaction. Any other value (local, remote_apply, …) is the operator's choice and stays.
+Where the database or the role has synchronous_commit=off, the session has it on, and a transaction that may be lost
+turns it off for itself. Any other value (local, remote_apply, …) is the operator's choice and stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy import URL
 
 from celery_wheel.errors import StoreUnusable
 
-#: A statement that takes longer than this is a mistake, of ours or of the server's.
+#: A statement that takes longer is a defect of celery-wheel or of the server.
 STATEMENT_TIMEOUT_MS = 60_000
 
 _SET = """
@@ -31,14 +31,14 @@ _SET = """
 
 
 def patience_ms(lease_ms: int) -> int:
-    """How long a session may hang: whoever stopped has to be out of the way before the lease is over."""
+    """Return how long a session may hang: the session of a stopped holder must end before the lease expires."""
     return max(100, lease_ms // 2)
 
 
 def connect_args(url: URL, lease_ms: int) -> dict[str, Any]:
-    """Of the driver, beside what is in the URL."""
+    """Return the driver's arguments, beside those in the URL."""
     arguments = {
-        "autocommit": True,  # transactions are begun and ended in ``writing``, by name
+        "autocommit": True,  # ``writing`` begins and ends transactions by statements
         "client_encoding": "utf8",
         "connect_timeout": max(2, lease_ms // 1000),
         "tcp_user_timeout": patience_ms(lease_ms),
@@ -49,7 +49,7 @@ def connect_args(url: URL, lease_ms: int) -> dict[str, Any]:
     if "application_name" not in url.query:
         arguments["application_name"] = "celery-wheel"
     options = url.query.get("options", "")
-    if not isinstance(options, str):  # given more than once
+    if not isinstance(options, str):  # the URL has several
         arguments["options"] = " ".join(options)
     return arguments
 
@@ -62,10 +62,10 @@ def settings(lease_ms: int) -> dict[str, str]:
         "tcp_keepalives_idle": "1",
         "tcp_keepalives_interval": "1",
         "tcp_keepalives_count": "2",
-        # Who has waited for the shard's row as long as this cannot have renewed: it is no longer the holder.
+        # A holder that waited so long for the shard's row has not renewed its lease: it is no longer the holder.
         "lock_timeout": str(lease_ms),
         "statement_timeout": str(STATEMENT_TIMEOUT_MS),
-        # Sessions wait in the pool for as long as nothing is due, and opening a large store is one transaction.
+        # Sessions idle in the pool while nothing is due, and opening a large store is one long transaction.
         "idle_session_timeout": "0",
         "transaction_timeout": "0",
         "default_transaction_isolation": "read committed",
@@ -79,13 +79,13 @@ def settings(lease_ms: int) -> dict[str, str]:
 
 
 def prepare(connection: Any, name: str, lease_ms: int) -> None:
-    """``connection``: the driver's own, just connected; ``name``: the store's, for people."""
+    """Check the server and make the settings. ``connection`` is the driver's own, ``name`` the store's for people."""
     try:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise StoreUnusable(
-                f"the store {name} keeps text as {encoding}, so one task name could stop all others; nothing was "
-                "written; make a database that keeps it as UTF8: createdb --encoding=UTF8 --template=template0"
+                f"the store {name} keeps text as {encoding}, so one task name could stop all tasks; nothing was "
+                "written; make a database with UTF8: createdb --encoding=UTF8 --template=template0"
             )
         wanted = settings(lease_ms)
         connection.execute(_SET, (list(wanted), list(wanted.values())))

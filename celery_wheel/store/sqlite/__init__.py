@@ -2,9 +2,10 @@
 
 ::
 
-    place      from the URL to a file in a folder that can be used
+    place      from the URL to a file in a usable folder
     database   one writer, many readers, the write-ahead log
-    lease      a shard is held by an OS lock on a file beside the store
-    turns      writers of one process, in the order they came
-    words      what SQLite's errors mean, for people
+    lease      a shard's lock: an OS lock on a file beside the store
+    fair_lock  the turns of the threads that write
+    fork_gate  a fork waits until no other thread is inside SQLite
+    errors     SQLite's errors for people
 """

@@ -3,26 +3,26 @@
 ::
 
     writer    1 connection, BEGIN IMMEDIATE, one thread at a time
-    readers   a pool; each statement sees what was committed before it began, and waits for nobody
-    -wal      commits append to it; ``tidy`` copies it back, so that no commit has to
+    readers   a pool; each statement sees every earlier commit, and waits for no lock
+    -wal      commits append to it; ``tidy`` copies it back, outside of commits
 
-What a commit survives
-    durability "disk"     synchronous=FULL: fsync of the log. kill -9, a crash of the system, loss of power.
-    durability "memory"   synchronous=NORMAL: kill -9 only. After a crash of the system the store is whole, and the
-                          commits of the last moments may be missing.
-    durable=False         NORMAL in both: the holder's snapshot, and history that comes back if it was not forgotten.
+The durability of a commit
+    durability "disk"     synchronous=FULL: fsync of the log. Survives kill -9, a crash of the system, loss of power.
+    durability "memory"   synchronous=NORMAL: survives kill -9. After a crash of the system the store is intact, and
+                          the commits of the last moments may be missing.
+    durable=False         NORMAL in both: the holder's snapshot, and the removal of history.
                           Never OFF, since a checkpoint of an OFF connection could tear the file.
 
 Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due times over 30 days, 600 B bodies and
 620 B of headers and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
     page_size       4096 wrote 7.2 kB a row, 8192 8.8 kB, 16384 10.1 kB: a row dirties one page of the position index
     wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it still took 22
-                    of 76 s; ``tidy`` takes those out of the committing thread
-    cache_size      8, 16, 32, 64 MiB: no difference beyond noise. The position index is larger (90 MB) than what the
-                    process may spend on it; what the operating system caches is one system call away
-    uuids           16 bytes instead of 32 digits: 1 % less to write, so they stay as Django keeps them
-    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate, by the one index more whose entries
-                    come anywhere; ``celery_wheel.Celery`` makes UUIDv7
+                    of 76 s; ``tidy`` does this work outside of commits
+    cache_size      8, 16, 32, 64 MiB: no difference beyond noise. The position index (90 MB) is larger than any of
+                    these; a page in the system's cache costs one system call
+    uuids           16 bytes instead of 32 digits: 1 % less to write, so they stay as Django stores them
+    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate, since one more index gets its entries
+                    anywhere; ``celery_wheel.Celery`` makes UUIDv7
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sqlalchemy.dialects import sqlite as dialect
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError, StoreUnusable
-from celery_wheel.store.fork_gate import FORK_GATE
+from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sqlite.errors import describe
+from celery_wheel.store.sqlite.fair_lock import FairLock
+from celery_wheel.store.sqlite.fork_gate import FORK_GATE
 from celery_wheel.store.sqlite.lease import FileLease
-from celery_wheel.store.sqlite.turns import Turns
-from celery_wheel.store.sqlite.words import in_words
-from celery_wheel.store.statements import Statements
 
-#: Another process that writes (the inbox has many writers) is waited for so long; the holder's longest
+#: A writer waits so long for another process that writes (the inbox has many writers); the holder's longest
 #: transactions take about 0.3 s.
 BUSY_TIMEOUT_S = 10
 
@@ -56,15 +56,15 @@ SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL = 1, 2
 TIDY_AFTER_ROWS = 25_000
 
 _PRAGMAS = {
-    "wal_autocheckpoint": 98_304,  # pages, 384 MiB: the backstop for a process that never tidies
-    "journal_size_limit": 64 * 2**20,  # what remains of the log file after a burst
+    "wal_autocheckpoint": 98_304,  # pages, 384 MiB: for a process that never calls ``tidy``
+    "journal_size_limit": 64 * 2**20,  # the size of the log file after a burst
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
     "secure_delete": "OFF",  # Debian compiles it in: every forgotten row would be overwritten with zeros first
     "mmap_size": 0,  # mapped pages count as this process's memory
 }
 WRITER_CACHE_KIB = 16 * 1024
-READER_CACHE_KIB = 4 * 1024  # a commit by anyone empties it, so it serves one call: the inner pages of two trees
+READER_CACHE_KIB = 4 * 1024  # every commit empties it, so it serves one call: the inner pages of two trees
 
 
 class SqliteDatabase:
@@ -75,7 +75,7 @@ class SqliteDatabase:
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
         self.statements = _statements()
         self._lease = FileLease(path)
-        self._turn = Turns()
+        self._write_lock = FairLock()
         self._file: tuple[int, int] | None = None  #: device and inode, from its first use on
         self._untidy_rows = 0
         self._pid = os.getpid()
@@ -88,7 +88,7 @@ class SqliteDatabase:
         self._check_usable()
         if self._file is None:
             self._file = self._identity()
-        with FORK_GATE.entered(), self._in_words(), self._reader.connect() as connection:
+        with FORK_GATE.entered(), self._errors_for_people(), self._reader.connect() as connection:
             yield connection
             if self._closed:
                 connection.invalidate()
@@ -104,11 +104,11 @@ class SqliteDatabase:
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
-        self._check_usable()  # before the turn: at a fork a thread of the parent may have had it
-        with FORK_GATE.entered(), self._turn:
+        self._check_usable()  # before the lock: at a fork a thread of the parent may have held it
+        with FORK_GATE.entered(), self._write_lock:
             self._check_usable()
             self._check_file()
-            with self._in_words(), self._writer.connect() as connection:
+            with self._errors_for_people(), self._writer.connect() as connection:
                 levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
                 self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
@@ -118,7 +118,7 @@ class SqliteDatabase:
                     yield connection
                     connection.exec_driver_sql("COMMIT")
                 except BaseException:
-                    # SQLite has rolled back already after some errors (disk full, I/O).
+                    # After some errors (disk full, I/O) SQLite has rolled back already.
                     if driver.in_transaction:
                         connection.exec_driver_sql("ROLLBACK")
                     raise
@@ -126,7 +126,7 @@ class SqliteDatabase:
 
     @staticmethod
     def _set_synchronous(connection: Connection, level: int) -> None:
-        """A pragma and not a second connection: each connection's commit empties the others' page caches."""
+        """By a pragma and not a second connection, whose commits would empty the page cache of the first."""
         if connection.info.get("synchronous") != level:
             connection.exec_driver_sql(f"PRAGMA synchronous={level}")
             connection.info["synchronous"] = level
@@ -141,14 +141,14 @@ class SqliteDatabase:
             )
 
     def _check_file(self) -> None:
-        """What is written to a file that was deleted or replaced would be gone with this process."""
+        """Refuse a file that was deleted or replaced: its data would be lost at the end of this process."""
         identity = self._identity()
         if self._file is None:
             self._file = identity
         elif identity != self._file:
             raise StoreUnusable(
                 f"the store {self.name} was deleted or replaced while it was in use; nothing more is accepted or "
-                "dispatched from here; restart the scheduler, with the file put back if there is a copy"
+                "dispatched from here; restore the file if there is a copy, and restart the scheduler"
             )
 
     def _identity(self) -> tuple[int, int] | None:
@@ -159,11 +159,11 @@ class SqliteDatabase:
         return found.st_dev, found.st_ino
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _errors_for_people(self) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            raise StoreError(in_words(self.name, error)) from error
+            raise StoreError(describe(self.name, error)) from error
         except (OverflowError, UnicodeEncodeError) as error:
             raise StoreError(
                 f"a value does not fit into the store {self.name} ({error}); nothing of its change was written; "
@@ -175,33 +175,33 @@ class SqliteDatabase:
     def hold(self, shard: int, holder: str) -> bool:
         return self._lease.hold(shard, holder)
 
-    def let_go(self, shard: int) -> None:
-        self._lease.let_go(shard)
+    def release(self, shard: int) -> None:
+        self._lease.release(shard)
 
-    def make_way(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+    def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return True
 
     # -- housekeeping --------------------------------------------------------------------------------
 
     @contextmanager
     def making(self) -> Iterator[Connection]:
-        self._keep_a_log()
+        self._enable_log()
         with self.writing() as connection:
             yield connection
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         return self._file is not None and self._identity() != self._file
 
     def now_ms(self) -> int | None:
         return None
 
-    def _keep_a_log(self) -> None:
-        """Once, before the tables are made: the log is a property of the file.
+    def _enable_log(self) -> None:
+        """Turn on the write-ahead log, a property of the file, before the tables are made.
 
-        A connection that was open before does not know of it until it reads, and would tidy nothing.
+        Open connections are closed first: they would not notice the log before their next read.
         """
         self._reader.dispose()
-        with self._in_words(), self._writer.connect() as connection:
+        with self._errors_for_people(), self._writer.connect() as connection:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
         if mode != "wal":
             raise StoreUnusable(
@@ -210,15 +210,15 @@ class SqliteDatabase:
             )
 
     def tidy(self) -> None:
-        """Copy the log back into the file: most of it beside the writers, the short rest in a turn.
+        """Copy the log back into the file: most of it while others write, the short rest under the lock.
 
-        Only when nothing is left in it at the end of a turn does the next commit begin the log anew.
+        The next commit begins the log anew only where the copy under the lock is complete.
         """
         if self._untidy_rows < TIDY_AFTER_ROWS:
             return
         self._untidy_rows = 0
         self._checkpoint()
-        with self._turn:
+        with self._write_lock:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -226,7 +226,7 @@ class SqliteDatabase:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:
-        with self._turn:
+        with self._write_lock:
             self._closed = True
             self._writer.dispose()
         self._reader.dispose()
@@ -235,12 +235,12 @@ class SqliteDatabase:
 
 @cache
 def _statements() -> Statements:
-    """Compiled once a process: 10 ms, which every command of the CLI and every test would notice."""
+    """Return the statements, compiled once a process: 10 ms matter to each command of the CLI and to each test."""
     return Statements(dialect.dialect(paramstyle="qmark"), dialect.insert)
 
 
 def _engine(path: str, connections: int, cache_kib: int) -> Engine:
-    """Connections in autocommit: transactions are begun and ended in ``writing``, by name."""
+    """Make connections in autocommit: ``writing`` begins and ends transactions by statements."""
     engine = create_engine(
         URL.create("sqlite", database=path),
         isolation_level="AUTOCOMMIT",
@@ -254,9 +254,9 @@ def _engine(path: str, connections: int, cache_kib: int) -> Engine:
         try:
             for name, value in {**_PRAGMAS, "cache_size": -cache_kib}.items():
                 driver.execute(f"PRAGMA {name}={value}").close()
-            # Reads the file: from here on the connection knows of the log, and whether this is a database at all.
+            # A read of the file: it fails where this is no database, and makes the connection notice the log.
             driver.execute("PRAGMA schema_version").close()
-        except BaseException:  # no database, or no file: nobody else would close it
+        except BaseException:  # no database, or no file: the pool does not close this connection
             driver.close()
             raise
 

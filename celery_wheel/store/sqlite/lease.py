@@ -1,18 +1,18 @@
-"""Holding a shard of a SQLite store: an OS lock on a file beside it, one a shard.
+"""The lease of a shard of a SQLite store: an OS lock on a file beside the store, one a shard.
 
 ::
 
     wheel.sqlite3               the store
     wheel.sqlite3.shard-0.lock  flock(LOCK_EX | LOCK_NB) while held; holder and pid in it, for people
 
-The kernel gives the lock up with the last descriptor of it, so at a holder's death, ``kill -9`` included, a standby
-takes over at once: there is no time-out to wait for and no clock to trust. ``flock`` and not ``fcntl.lockf``, whose
-locks are per process and would let two stores of one process both hold a shard.
+The kernel releases the lock with its last descriptor, so at a holder's death, ``kill -9`` included, a standby takes
+over at once, without a time-out or a clock. The module uses ``flock``: the locks of ``fcntl.lockf`` belong to a process
+and would let two stores of one process both hold a shard.
 
-What is inherited by ``fork`` shares the lock and would keep it beyond the holder's death, so a forked child closes
-its copies at once (which frees nothing while the parent has its own).
+Descriptors that a child inherits by ``fork`` share the lock and would keep it beyond the holder's death, so a forked
+child closes them at once; the parent keeps the lock.
 
-The file is never removed: between an unlink and an open two processes could lock two different files.
+The file is never removed: between an unlink and an open, two processes could lock two different files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FileLease:
         return f"{self._path}.shard-{shard}.lock"
 
     def hold(self, shard: int, holder: str) -> bool:
-        """Lock the shard, or find it locked by this very object; False if it is locked by another."""
+        """Lock the shard; returns True where this object has or gets the lock, False where another has it."""
         with self._mutex:
             if shard not in self._files:
                 file = self._open(shard)
@@ -72,11 +72,11 @@ class FileLease:
 
     @staticmethod
     def _sign(file: int, holder: str) -> None:
-        with suppress(OSError):  # for people only: a full disk must not keep anybody from holding
+        with suppress(OSError):  # the text is for people: a full disk must not prevent a takeover
             os.ftruncate(file, 0)
             os.pwrite(file, f"{holder} pid {os.getpid()}\n".encode(), 0)
 
-    def let_go(self, shard: int) -> None:
+    def release(self, shard: int) -> None:
         with self._mutex:
             file = self._files.pop(shard, None)
             if file is not None:
@@ -86,9 +86,9 @@ class FileLease:
 
     def close(self) -> None:
         for shard in list(self._files):
-            self.let_go(shard)
+            self.release(shard)
 
-    def _leave_to_parent(self) -> None:
+    def _close_inherited(self) -> None:
         self._mutex = threading.Lock()  # a thread of the parent may have held it at the fork
         for file in self._files.values():
             os.close(file)
@@ -97,7 +97,7 @@ class FileLease:
 
 def _after_fork() -> None:
     for lease in list(_leases):
-        lease._leave_to_parent()
+        lease._close_inherited()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Where a SQLite store lives: from its URL to a file in a folder that can be used, before anything is opened."""
+"""The place of a SQLite store: from its URL to a file in a usable folder, before the file is opened."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable
-from celery_wheel.store.place import Place
+from celery_wheel.store.place import StorePlace
 from celery_wheel.store.sqlite.database import SqliteDatabase
 
 EXAMPLE = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
 
 
-def open_database(place: Place, durability: str, create: bool) -> SqliteDatabase:
+def open_database(place: StorePlace, durability: str, create: bool) -> SqliteDatabase:
     url = place.url
     if not _names_a_file(url):
         raise SettingError(f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url}")
-    path = Path(url.database or "").absolute()  # a daemon may change its folder later
-    _check_place(path, create, place)
+    path = Path(url.database or "").absolute()  # a daemon may change its working folder later
+    _check_file(path, create, place)
     return SqliteDatabase(str(path), durability=durability)
 
 
@@ -28,28 +28,33 @@ def _names_a_file(url: URL) -> bool:
     return bool(name) and name != ":memory:" and not name.startswith("file:") and not url.query and not url.host
 
 
-def _check_place(path: Path, create: bool, place: Place) -> None:
+def _check_file(path: Path, create: bool, place: StorePlace) -> None:
     if path.is_dir():
-        raise StoreUnusable(f"the store {path} is a folder; name a file in it in wheel_store")
+        raise StoreUnusable(
+            f"the store {path} is a folder; nothing was read or written; let wheel_store name a file in it"
+        )
     if path.exists():
         if create and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
             raise StoreUnusable(
-                f"the store {path} may not be written to by this user; make the file and its folder writable, or set "
-                "wheel_store to another"
+                f"this user may not write to the store {path}; nothing was written; make the file and its folder "
+                "writable, or set wheel_store to another file"
             )
         return
     if not place.own:
         raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
         raise StoreUnusable(
-            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}. If one runs, it "
-            "runs in another folder or on another machine: give wheel_store an absolute path"
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; where a scheduler "
+            "runs, it uses another folder or another machine: give wheel_store an absolute path"
         )
     folder = path.parent
     if not folder.is_dir():
-        raise StoreUnusable(f"the folder {folder} for the store is not there; make it, or set wheel_store to another")
+        raise StoreUnusable(
+            f"the folder {folder} for the store does not exist; no store was made; make it, or set wheel_store to "
+            "another"
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreUnusable(
-            f"the folder {folder} for the store may not be written to by this user; change its owner or mode, or set "
-            "wheel_store to another"
+            f"this user may not write to the folder {folder} for the store; no store was made; change its owner or "
+            "mode, or set wheel_store to another"
         )

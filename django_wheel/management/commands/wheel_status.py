@@ -1,4 +1,4 @@
-"""``manage.py wheel_status``: what ``celery wheel status`` shows."""
+"""``manage.py wheel_status``: the same as ``celery wheel status``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
+from celery_wheel.cli.report import report
 from celery_wheel.errors import WheelError
-from celery_wheel.show import report
 from django_wheel.project import project_wheel
 
 
 class Command(BaseCommand):
     help = (
-        "Show each shard's holder, offset, pending tasks and levels. Exit code: 0 when every shard has a holder that "
-        "was heard of in the last 5 seconds, 3 when one has not, 1 when there is no store to read."
+        "Show the holder, offset, pending tasks and levels of each shard. Exit code: 0 if every shard has a holder "
+        "that gave a sign of life in the last 5 seconds, 3 if a shard has none, 1 if the store cannot be read."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

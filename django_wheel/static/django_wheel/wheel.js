@@ -1,5 +1,6 @@
-// Keeps the live part of the wheel page up to date. Without it the page loads itself anew every few seconds.
-// It waits while somebody reads with the keyboard or has selected text in it, and while it is paused; and says so.
+// Refreshes the live part of the wheel page every second. Without this script the page reloads itself every few seconds.
+// Refreshing pauses while the live part has the keyboard focus or selected text, while the page is hidden, and on request;
+// the page says so. Every text comes from the template, which has the translations.
 "use strict";
 (() => {
   const live = document.getElementById("wheel-live");
@@ -22,50 +23,50 @@
     for (const one of live.querySelectorAll("details")) one.open = open.has(one.id);
     if (href) [...live.querySelectorAll("a")].find((one) => one.getAttribute("href") === href)?.focus();
     if (within) document.getElementById(within)?.querySelector("summary").focus();
-    tell();
+    announce();
   }
 
-  // To a screen reader, and only when it is something else than before.
-  function tell() {
+  // Announce news to a screen reader, once.
+  function announce() {
     const now = [...live.querySelectorAll("[data-news]")].map((one) => one.dataset.news).join(" ");
     if (news.textContent !== now) news.textContent = now;
   }
 
-  function waitsFor() {
+  function pauseReason() {
     if (pause.getAttribute("aria-pressed") === "true") return "paused";
-    if (live.querySelector(":focus-visible")) return "waits while the keyboard is in it";
+    if (live.querySelector(":focus-visible")) return "keyboard";
     const selection = document.getSelection();
-    if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return "waits while text is selected";
-    return document.hidden ? "waits until it is looked at" : null;
+    if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return "selection";
+    return document.hidden ? "hidden" : null;
   }
 
-  function say() {
-    state.textContent = waitsFor() ?? (misses ? "not up to date" : "up to date");
+  function showState() {
+    state.textContent = state.dataset[pauseReason() ?? (misses ? "stale" : "current")];
   }
 
   async function refresh() {
-    const reason = waitsFor();
+    const reason = pauseReason();
     try {
       if (!reason) {
         const answer = await fetch(live.dataset.url, { signal: AbortSignal.timeout(giveUpMs), redirect: "error" });
         if (!answer.ok) throw new Error(answer.status);
         const html = await answer.text();
-        if (!waitsFor()) show(html);
+        if (!pauseReason()) show(html);
       }
       misses = 0;
     } catch {
       misses += 1;
     }
-    say();
+    showState();
     lost.hidden = misses < 2;
     setTimeout(refresh, everyMs * Math.min(1 + misses, 10));
   }
 
   pause.addEventListener("click", () => {
     pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true"));
-    say();
+    showState();
   });
   pace.hidden = false;
-  tell();
+  announce();
   setTimeout(refresh, everyMs);
 })();

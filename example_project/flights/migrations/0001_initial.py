@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ("task_id", models.CharField(max_length=36, unique=True)),
                 ("flight", models.CharField(max_length=24)),
                 ("departs_at_ms", models.BigIntegerField(help_text="real departure, in 2013")),
-                ("due_at_ms", models.BigIntegerField(help_text="in compressed time: when the task was asked to run")),
+                ("due_at_ms", models.BigIntegerField(help_text="in compressed time: the eta of the task")),
                 ("replay", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="flights.replay")),
             ],
             options={

@@ -4,17 +4,14 @@
 
     shop.alias        an entry of DATABASES with the wheel's tables, and wheel_store = django://shop
     shop.waiting()    what other connections see in the inbox
-    shop.beat()       a real scheduler of the same database, on a real Redis
+    shop.running.beat()  a real scheduler of the same database, on a real Redis
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +20,18 @@ from django.db import connections
 from kombu import pools
 from kombu.transport.memory import Channel, Transport
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import InboxItem, Message
-from celery_wheel.store.sql import SqlStore
-from tests.admin.test_tables import ROOT, migrated
-from tests.postgres import PostgresServer
-from tests.servers import PATIENCE_S, RedisServer
-from tests.site import celery_app
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.redis import RedisServer
+from tests.kit.site import celery_app
+from tests.kit.site.running import RunningSite, migrated
 
 ALIAS = "shop"
 
-#: What the manual asks for; before 5.1 Django cannot.
+#: The settings that the manual requires; before 5.1 Django cannot have them.
 SQLITE_OPTIONS: dict[str, Any] = {"timeout": 20}
 
 
@@ -48,7 +45,6 @@ class Shop:
         self.folder = folder
         self.store: SqlStore = open_store(f"django://{ALIAS}", shards=None)
         self.redis: RedisServer | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def vendor(self) -> str:
@@ -63,45 +59,22 @@ class Shop:
 
     @staticmethod
     def message(item: InboxItem) -> Message:
-        found = Reader().decode(item.payload)
+        found = QueuedMessageReader().decode(item.payload)
         assert isinstance(found, Message), found.reason
         return found
 
     # -- processes ---------------------------------------------------------------------------------
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Of another process of the same site: there the database is ``default``."""
+    @cached_property
+    def running(self) -> RunningSite:
+        """Other processes of the same site: there the database is ``default``."""
         assert self.redis is not None
-        given = {"SITE_FOLDER": str(self.folder), "SITE_STORE": "django://default", "SITE_BROKER": self.redis.url}
-        if self.url.startswith("postgresql"):
-            given["SITE_DATABASE"] = self.url
-        return {**os.environ, **given, "DJANGO_SETTINGS_MODULE": "tests.site.settings"}
-
-    def start(self, *command: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{len(self._processes)}.log").open("wb")
-        with log:
-            process = subprocess.Popen(
-                [sys.executable, *command], cwd=ROOT, env=self.environment, stdout=log, stderr=log
-            )
-        self._processes.append(process)
-        return process
-
-    def beat(self) -> subprocess.Popen[bytes]:
-        return self.start("-m", "celery", "-A", "tests.site", "beat", "--pidfile", "", "-l", "INFO")
+        return RunningSite(self.folder, self.url, self.redis.url)
 
     def close(self) -> None:
-        for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait(PATIENCE_S)
+        if "running" in vars(self):
+            self.running.close()
         self.store.close()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ import django
 import pytest
 
 import django_wheel.checks
+from tests.kit.manual import ROOT, page
 
-ROOT = Path(__file__).parents[3]
-DOCS = (ROOT / "docs/transactional.md").read_text(encoding="utf-8")
+DOCS = page("transactional.md")
 
 
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="transaction_mode is new in Django 5.1")

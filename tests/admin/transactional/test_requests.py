@@ -16,11 +16,11 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 
-from celery_wheel import Verdict
+from celery_wheel import CommandResult
 from celery_wheel.testing import VirtualWheel
 from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.admin.transactional.test_scheduling import groups, send
-from tests.site import celery_app
+from tests.kit.site import celery_app
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,7 +53,7 @@ def test_a_view_is_one_transaction_under_atomic_requests(
     assert groups() == (["order"] if found == ["ordered"] else [])
 
 
-def test_of_a_test_case_nothing_is_left(shop: Shop) -> None:
+def test_a_test_case_leaves_nothing_behind(shop: Shop) -> None:
     during: list[int] = []
 
     class Ordering(TestCase):
@@ -84,7 +84,7 @@ def test_the_fixture_wheel_takes_it_at_once_whatever_the_store(shop: Shop, wheel
     assert [one.id for one in wheel.advance(minutes=2)] == ["b", "a"]
     with transaction.atomic(using=ALIAS):
         send("c")
-        assert celery_app.wheel.cancel("c", transactional=True).result() is Verdict.DONE
+        assert celery_app.wheel.cancel("c", transactional=True).result() is CommandResult.DONE
     assert (shop.waiting(), wheel.pending) == ([], [])
 
 

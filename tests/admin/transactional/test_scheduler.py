@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,14 +13,16 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from celery_wheel import NotCommitted, Pending, Verdict, WheelUnavailable
+from celery_wheel import CommandResult, NotCommitted, TransactionalRequest, WheelUnavailable
 from celery_wheel.errors import SettingError
-from tests.admin.transactional.conftest import ALIAS, ROOT, Shop, configured
+from tests.admin.transactional.conftest import ALIAS, Shop, configured
 from tests.admin.transactional.test_scheduling import failing, send
-from tests.servers import RedisServer, wait_until
-from tests.site import celery_app
+from tests.kit.patience import patience, wait_until
+from tests.kit.processes import python
+from tests.kit.servers.redis import RedisServer
+from tests.kit.site import celery_app
 
-DONE, TOO_LATE, UNKNOWN = Verdict.DONE, Verdict.TOO_LATE, Verdict.UNKNOWN
+DONE, TOO_LATE, UNKNOWN = CommandResult.DONE, CommandResult.TOO_LATE, CommandResult.UNKNOWN
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def live(connected: Shop) -> Shop:
     """With a scheduler that holds the shard."""
-    process = connected.beat()
+    process = connected.running.beat()
     wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
     return connected
 
@@ -73,7 +73,7 @@ def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
         wait_until(seen, "both are accepted", every_s=0.005)
         took_s.append(time.monotonic() - began_s)
     print(f"{live.vendor}: median {statistics.median(took_s) * 1e3:.0f} ms, at most {max(took_s) * 1e3:.0f} ms")
-    assert statistics.median(took_s) < 1
+    assert statistics.median(took_s) < patience(1)
 
 
 def test_it_leaves_when_it_is_due_and_what_was_rolled_back_never(live: Shop) -> None:
@@ -101,7 +101,7 @@ PROGRAM = """
 import sys, django
 django.setup()
 from django.db import transaction
-from tests.site import celery_app
+from tests.kit.site import celery_app
 celery_app.conf.wheel_transactional = True
 with transaction.atomic():
     celery_app.send_task("site.nothing", task_id="killed", countdown=60)
@@ -115,24 +115,16 @@ sys.stdin.read()
 
 @pytest.mark.parametrize(("when", "found"), [("before", []), ("after", ["killed"])])
 def test_a_process_that_is_killed(connected: Shop, when: str, found: list[str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, when],
-        env=connected.environment,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        process.kill()
+    log, variables = connected.folder / "killed.log", connected.running.environment
+    with python(log, "-c", PROGRAM, when, environment=variables, stdin=True) as process:
+        process.wait_for("ready")
     assert connected.waiting() == found
 
 
 def test_without_a_scheduler_it_waits_in_the_inbox(connected: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         send("a", countdown=0.1)
-    connected.beat()
+    connected.running.beat()
     wait_until(lambda: left(connected) == ["a"], "it leaves")
 
 
@@ -148,7 +140,7 @@ def test_a_cancellation_is_part_of_the_transaction(live: Shop) -> None:
         kept = wheel.cancel("kept", transactional=True)
     with transaction.atomic(using=ALIAS):
         gone = wheel.cancel("gone", transactional=True, reason="paid")
-        assert isinstance(gone, Pending)
+        assert isinstance(gone, TransactionalRequest)
         with pytest.raises(NotCommitted, match="still open, or was rolled back"):
             gone.result()
     assert gone.result() is DONE
@@ -177,13 +169,13 @@ def test_the_setting_concerns_what_is_inside_a_block_only(live: Shop) -> None:
     send("b", countdown=3_600)
     with transaction.atomic(using=ALIAS):
         pending: Any = wheel.cancel("a")
-        assert isinstance(pending, Pending)
+        assert isinstance(pending, TransactionalRequest)
     assert pending.result() is DONE
     assert wheel.cancel("b") is DONE
-    assert wheel.cancel("b", transactional=False) is Verdict.ALREADY
+    assert wheel.cancel("b", transactional=False) is CommandResult.ALREADY
 
 
-def test_what_is_sent_anew_after_it_was_cancelled_is_not_cancelled(live: Shop) -> None:
+def test_a_task_sent_anew_after_its_cancel_is_not_cancelled(live: Shop) -> None:
     send("order", countdown=3_600)
     wait_until(lambda: accepted(live, "order"), "it waits")
     with transaction.atomic(using=ALIAS):

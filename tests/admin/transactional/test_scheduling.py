@@ -24,9 +24,10 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError
 from celery_wheel.store.model import Message
 from tests.admin.transactional.conftest import ALIAS, Shop
-from tests.site import celery_app
-from tests.unit.app.landed import Broker
-from tests.unit.bulk.test_same_message import AT, CALLS, NOW
+from tests.kit.patience import patience
+from tests.kit.site import celery_app
+from tests.unit.bulk_load.test_same_message import AT, CALLS, NOW
+from tests.unit.producer.memory_broker import Broker
 
 
 def send(task_id: str = "", **options: Any) -> str:
@@ -49,7 +50,7 @@ def groups() -> list[str]:
 
 
 def sent(queue: str = "celery") -> int:
-    """What went to the broker."""
+    """Return the messages that went to the broker."""
     waiting = Channel.queues.get(queue)
     return waiting.qsize() if waiting is not None else 0
 
@@ -111,7 +112,7 @@ def test_with_autocommit_off_it_waits_for_the_commit(shop: Shop) -> None:
     assert shop.waiting() == ["b"]
 
 
-def test_what_runs_on_commit_comes_after(shop: Shop) -> None:
+def test_an_on_commit_hook_runs_after_the_commit(shop: Shop) -> None:
     seen: list[list[str]] = []
     with transaction.atomic(using=ALIAS):
         transaction.on_commit(lambda: send("on commit"), using=ALIAS)
@@ -134,7 +135,7 @@ def test_each_thread_has_its_own_transaction(shop: Shop) -> None:
 
     def run(name: str, fails: bool) -> None:
         try:
-            both.wait(10)
+            both.wait(patience(10))
             with transaction.atomic(using=ALIAS):
                 send(name)
                 transaction.set_rollback(fails, using=ALIAS)
@@ -147,7 +148,7 @@ def test_each_thread_has_its_own_transaction(shop: Shop) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(patience(30))
     assert (errors, shop.waiting()) == ([], ["a"])
 
 
@@ -175,7 +176,7 @@ def _fails(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_deferred_transaction_of_sqlite_that_has_read_may_be_refused(shop: Shop) -> None:
-    """What the check W005 is about; the error is the database's, and everything is rolled back."""
+    """The case of the check W005: the error is the database's, and everything is rolled back."""
     with suppress(OperationalError), transaction.atomic(using=ALIAS):
         assert groups() == []
         shop.store.put_inbox(0, [("message", b"the wheel writes")])
@@ -244,7 +245,7 @@ def test_a_call_that_says_true_need_not_the_setting(shop: Shop, monkeypatch: pyt
     assert shop.waiting() == ["b"]
 
 
-def test_what_has_no_delay_waits_for_the_commit_where_the_call_says_so(shop: Shop) -> None:
+def test_a_call_without_a_delay_waits_for_the_commit_if_it_is_transactional(shop: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         send("a", countdown=None)
         assert sent() == 1
@@ -253,7 +254,9 @@ def test_what_has_no_delay_waits_for_the_commit_where_the_call_says_so(shop: Sho
     assert shop.waiting() == ["b"]
 
 
-def test_what_is_due_by_now_does_not_leave_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_due_by_now_is_not_dispatched_before_the_commit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_min_delay", 10)
     with transaction.atomic(using=ALIAS):
         send("past", countdown=None, eta=datetime.now(UTC) - timedelta(hours=1))

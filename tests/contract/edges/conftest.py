@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.edges import benches
-from tests.rabbit import RabbitServer
-from tests.servers import RedisServer
+from tests.contract.edges import peers
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
 
 FENCING = ("redis", "model of redis", "celery_wheel.testing")
 CONFIRMING = ("rabbitmq", "memory transport", "model of rabbitmq")
@@ -22,28 +22,28 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 def made(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    bench: benches.Bench
+    peer: peers.Peer
     match kind:
         case "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
-            bench = benches.RedisBench(server.url, server.client())
+            peer = peers.RedisPeer(server.url, server.client())
         case "rabbitmq":
             rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
-            bench = benches.RabbitBench(rabbit)
+            peer = peers.RabbitPeer(rabbit)
         case "model of redis":
-            bench = benches.ModelRedisBench()
+            peer = peers.ModelRedisPeer()
         case "model of rabbitmq":
-            bench = benches.ModelRabbitBench()
+            peer = peers.ModelRabbitPeer()
         case "memory transport":
-            bench = benches.MemoryTransportBench()
+            peer = peers.MemoryTransportPeer()
         case _:
-            bench = benches.MemoryBrokerBench()
-    yield bench
-    bench.close()
+            peer = peers.MemoryBrokerPeer()
+    yield peer
+    peer.close()
 
 
 @pytest.fixture(params=[*FENCING, *CONFIRMING])
-def bench(request: pytest.FixtureRequest) -> Iterator[Any]:
+def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from made(request.param, request)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from celery_wheel.engine.port import Confirmed
-from celery_wheel.errors import Interrupted
-from tests.contract.edges.samples import EPOCH, SHARD, make_chunk, make_row
+from celery_wheel.errors import PublishInterrupted
+from tests.kit.chunks import BIG, EPOCH, SHARD, make_chunk, make_row
 
 
 def always() -> bool:
@@ -66,7 +67,7 @@ def test_nothing_more_is_sent_once_sending_is_forbidden(confirming: Any, allowed
         return asked <= allowed
 
     edge = confirming.edge()
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(PublishInterrupted) as caught:
         edge.publish(make_chunk(0, 100), may_send)
     assert asked == allowed + 1
     assert caught.value.confirmed <= set(range(1, allowed + 1))
@@ -77,6 +78,18 @@ def test_nothing_more_is_sent_once_sending_is_forbidden(confirming: Any, allowed
     assert len(sent) <= allowed + 1
 
 
+def test_threads_may_publish_and_read_at_once(confirming: Any) -> None:
+    edge = confirming.edge()
+    edge.adopt(SHARD, EPOCH)
+    threads = [threading.Thread(target=edge.publish, args=(make_chunk(0, 300), always)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        edge.peek(SHARD, 10, BIG)
+        edge.now_ms()
+    assert sorted(confirming.dispatched()) == sorted([*range(1, 301)] * 2)
+
+
 def test_a_row_that_may_be_there_already_is_marked(confirming: Any) -> None:
     confirming.edge().publish(make_chunk(0, 1, redelivered=True), always)
     if hasattr(confirming, "marked"):
@@ -85,9 +98,9 @@ def test_a_row_that_may_be_there_already_is_marked(confirming: Any) -> None:
         assert marks(confirming) == [True]
 
 
-def marks(bench: Any) -> list[Any]:
-    if hasattr(bench, "channel"):
-        found = bench.channel.basic_get("mail", no_ack=True)
+def marks(peer: Any) -> list[Any]:
+    if hasattr(peer, "channel"):
+        found = peer.channel.basic_get("mail", no_ack=True)
         return [found.properties["application_headers"].get("wheel_redelivered")]
     from kombu.transport.memory import Channel
 

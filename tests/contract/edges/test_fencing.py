@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.port import BrokerOffset, Published, Verdict
+from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import ORIGIN
-from tests.contract.edges.samples import BIG, EPOCH, SHARD, at, make_chunk, make_row, make_since
+from tests.kit.chunks import BIG, EPOCH, SHARD, at, make_checksum, make_chunk, make_row
 
 
-def adopted(bench: Any, *lanes: int) -> Any:
-    edge = bench.edge()
+def adopted(peer: Any, *lanes: int) -> Any:
+    edge = peer.edge()
     assert edge.fences is True
     edge.adopt(SHARD, EPOCH)
     for lane in lanes or (0,):
@@ -28,30 +28,30 @@ def test_a_new_shard_has_no_offsets(fencing: Any) -> None:
 
 def test_chunks_are_published_in_order_and_the_offset_moves(fencing: Any) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(0, 3)) == Published(Verdict.PUBLISHED)
-    assert edge.publish(make_chunk(3, 5, number=2)) == Published(Verdict.PUBLISHED)
+    assert edge.publish(make_chunk(0, 3)) == Published(PublishResult.PUBLISHED)
+    assert edge.publish(make_chunk(3, 5, number=2)) == Published(PublishResult.PUBLISHED)
     assert fencing.dispatched() == [1, 2, 3, 4, 5]
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}
 
 
 def test_an_empty_chunk_only_moves_the_offset(fencing: Any) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(0, 9, [])).verdict is Verdict.PUBLISHED
+    assert edge.publish(make_chunk(0, 9, [])).result is PublishResult.PUBLISHED
     assert edge.adopt(SHARD, EPOCH)[0].offset == at(9)
 
 
 def test_a_repeated_chunk_is_there_already_and_published_once(fencing: Any) -> None:
     edge = adopted(fencing)
     edge.publish(make_chunk(0, 2))
-    assert edge.publish(make_chunk(0, 2)) == Published(Verdict.ALREADY)
+    assert edge.publish(make_chunk(0, 2)) == Published(PublishResult.ALREADY)
     edge.publish(make_chunk(2, 3, number=2))
-    assert edge.publish(make_chunk(0, 2)) == Published(Verdict.ALREADY)
+    assert edge.publish(make_chunk(0, 2)) == Published(PublishResult.ALREADY)
     assert fencing.dispatched() == [1, 2, 3]
 
 
 def test_an_offset_before_the_chunk_is_a_rollback(fencing: Any) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(5, 6)) == Published(Verdict.ROLLED_BACK)
+    assert edge.publish(make_chunk(5, 6)) == Published(PublishResult.ROLLED_BACK)
     assert fencing.dispatched() == []
     assert edge.adopt(SHARD, EPOCH)[0].offset == ORIGIN
 
@@ -59,14 +59,14 @@ def test_an_offset_before_the_chunk_is_a_rollback(fencing: Any) -> None:
 def test_an_offset_inside_the_chunk_is_treated_as_a_rollback(fencing: Any) -> None:
     edge = adopted(fencing)
     edge.set_offset(SHARD, EPOCH, 0, at(5))
-    assert edge.publish(make_chunk(3, 9)).verdict is Verdict.ROLLED_BACK
+    assert edge.publish(make_chunk(3, 9)).result is PublishResult.ROLLED_BACK
     assert fencing.dispatched() == []
 
 
 def test_a_lane_or_an_epoch_that_is_not_known_is_missing(fencing: Any) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(0, 1, lane=1)) == Published(Verdict.MISSING)
-    assert edge.publish(make_chunk(0, 1, epoch=EPOCH + 1)) == Published(Verdict.MISSING)
+    assert edge.publish(make_chunk(0, 1, lane=1)) == Published(PublishResult.MISSING)
+    assert edge.publish(make_chunk(0, 1, epoch=EPOCH + 1)) == Published(PublishResult.MISSING)
     assert fencing.dispatched() == []
 
 
@@ -88,7 +88,7 @@ def test_a_newer_epoch_fences(fencing: Any, call: str) -> None:
         CALLS[call](edge)
     with pytest.raises(Fenced):
         edge.trim(SHARD, EPOCH, token)
-    assert edge.publish(make_chunk(0, 1)) == Published(Verdict.FENCED)
+    assert edge.publish(make_chunk(0, 1)) == Published(PublishResult.FENCED)
     assert fencing.dispatched() == []
     assert fencing.edge().adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(ORIGIN)}
     assert edge.depth(SHARD) == 1
@@ -106,17 +106,17 @@ def test_offsets_may_be_set_back_and_forth(fencing: Any) -> None:
     edge = adopted(fencing)
     for number in (9, 3):
         edge.set_offset(SHARD, EPOCH, 0, at(number))
-    assert edge.publish(make_chunk(3, 4)).verdict is Verdict.PUBLISHED
+    assert edge.publish(make_chunk(3, 4)).result is PublishResult.PUBLISHED
 
 
 def test_lanes_have_offsets_of_their_own_and_closed_ones_are_forgotten(fencing: Any) -> None:
     edge = adopted(fencing, 0, 1, 2)
-    edge.publish(make_chunk(0, 1, [make_row(1)], lane=1, since=make_since(1)))
+    edge.publish(make_chunk(0, 1, [make_row(1)], lane=1, checksum=make_checksum(1)))
     edge.drop_lanes(SHARD, EPOCH, [1, 2, 77])
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN)}
-    assert edge.publish(make_chunk(1, 2, lane=1)).verdict is Verdict.MISSING
+    assert edge.publish(make_chunk(1, 2, lane=1)).result is PublishResult.MISSING
     edge.set_offset(SHARD, EPOCH, 1, at(1))
-    assert edge.publish(make_chunk(1, 2, lane=1, number=2)).verdict is Verdict.PUBLISHED
+    assert edge.publish(make_chunk(1, 2, lane=1, number=2)).result is PublishResult.PUBLISHED
     edge.drop_lanes(SHARD, EPOCH, [])
 
 
@@ -127,28 +127,28 @@ def test_a_row_that_cannot_get_to_a_queue_is_told_and_told_again(fencing: Any) -
     edge = adopted(fencing)
     rows = [make_row(1), fencing.broken_row(2), make_row(3)]
     published = edge.publish(make_chunk(0, 3, rows))
-    assert published.verdict is Verdict.PUBLISHED
+    assert published.result is PublishResult.PUBLISHED
     assert published.failed.keys() == {2}
     assert fencing.dispatched() == [1, 3]
-    assert edge.publish(make_chunk(0, 3, rows)) == Published(Verdict.ALREADY, published.failed)
+    assert edge.publish(make_chunk(0, 3, rows)) == Published(PublishResult.ALREADY, published.failed)
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(3), published.failed)}
     edge.publish(make_chunk(3, 4, number=2))
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(4))}
 
 
-def test_setting_the_offset_forgets_the_failures_and_since(fencing: Any) -> None:
+def test_setting_the_offset_forgets_the_failures_and_the_checksum(fencing: Any) -> None:
     edge = adopted(fencing)
-    edge.publish(make_chunk(0, 1, [fencing.broken_row(1)], since=make_since(0)))
+    edge.publish(make_chunk(0, 1, [fencing.broken_row(1)], checksum=make_checksum(0)))
     edge.set_offset(SHARD, EPOCH, 0, at(1))
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1))}
 
 
-def test_since_is_kept_beside_the_offset(fencing: Any) -> None:
+def test_the_checksum_is_kept_beside_the_offset(fencing: Any) -> None:
     edge = adopted(fencing)
-    edge.publish(make_chunk(0, 2, since=make_since(0)))
-    assert edge.adopt(SHARD, EPOCH)[0].since == make_since(0)
-    edge.publish(make_chunk(0, 2, since=make_since(1)))
-    assert edge.adopt(SHARD, EPOCH)[0].since == make_since(0), "a repetition changes nothing"
+    edge.publish(make_chunk(0, 2, checksum=make_checksum(0)))
+    assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0)
+    edge.publish(make_chunk(0, 2, checksum=make_checksum(1)))
+    assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0), "a repetition changes nothing"
 
 
 # -- verify ------------------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""The commands, called in this process, on a real scheduler, Redis and SQLite; one of each for a module."""
+"""The commands, called in this process, with a real scheduler, Redis and SQLite; one of each for a module."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from celery_wheel import Celery
 from celery_wheel.cli import wheel
-from tests.integration.scheduler.conftest import Bench, Process
-from tests.servers import RedisServer, wait_until
+from tests.kit.patience import wait_until
+from tests.kit.processes import Process
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Commands:
     runner: CliRunner = field(default_factory=CliRunner)
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
-        """What it printed and its exit code; an error that no person could have caused is raised."""
+        """Return the output and the exit code; an error that no user could have caused is raised."""
         context = CLIContext(app=self.app, no_color=True, workdir=None, quiet=False)
         found = self.runner.invoke(wheel, arguments, input=stdin, obj=context)
         if found.exception is not None and not isinstance(found.exception, SystemExit):
@@ -36,8 +37,7 @@ class Commands:
 
     def stop(self) -> None:
         """The scheduler, as an operator would."""
-        self.beat.signal(signal.SIGTERM)
-        self.beat.end()
+        self.beat.terminate()
 
     def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Any:
         found = self(*arguments, "--json", stdin=stdin)
@@ -46,22 +46,18 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("cli")
-    with RedisServer(folder / "redis") as server:
-        found = Bench(folder, server)
-        found.app.conf.wheel_store = found.store
+    with RedisServer(folder / "redis") as server, Stack(folder, server) as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
-def command(bench: Bench) -> Iterator[Commands]:
+def command(stack: Stack) -> Commands:
     """With a scheduler that holds the shard."""
-    found = Commands(bench.app, bench.beat())
+    found = Commands(stack.app, stack.beat())
     wait_until(lambda: found("status").exit_code == 0, "a scheduler holds the shard")
-    yield found
-    bench.app.wheel.close()
+    return found
 
 
 @pytest.fixture

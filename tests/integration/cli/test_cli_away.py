@@ -1,4 +1,4 @@
-"""A broker that is away, a folder that is not there: a sentence and exit code 1, as everywhere."""
+"""A broker that does not answer, a folder that does not exist: one sentence and exit code 1."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 from celery_wheel import Celery
 from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
-from celery_wheel.service import open_store_of
-from tests.servers import RedisServer, free_port
+from celery_wheel.scheduler.service import open_store_of
+from tests.kit.servers import free_port
+from tests.kit.servers.redis import RedisServer
 
 
 def an_app(url: str, folder: Path) -> Celery:
@@ -30,7 +31,7 @@ def run(app: Celery, *arguments: str) -> Result:
 @pytest.mark.parametrize(
     "arguments", [("drain", "--dry-run"), ("drain", "--to-broker", "--yes"), ("bench", "--tasks", "100")]
 )
-def test_a_broker_that_is_away_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     port = free_port()
     found = run(an_app(f"redis://:secret@127.0.0.1:{port}/0", tmp_path), *arguments)
     assert found.exit_code == 1, found.output
@@ -40,7 +41,7 @@ def test_a_broker_that_is_away_is_said_in_a_line(tmp_path: Path, arguments: tupl
     assert [one.name for one in tmp_path.iterdir() if "bench" in one.name] == []
 
 
-def test_a_folder_that_is_not_there_is_said_and_nothing_is_laid_to_rest(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_one_line_and_no_task_is_moved(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as server:
         app = an_app(server.url, tmp_path)
         app.send_task("work", countdown=3_600, task_id="one")

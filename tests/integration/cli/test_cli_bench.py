@@ -1,4 +1,4 @@
-"""``celery wheel bench`` writes to its own store and its own queues, whatever broker, store and spelling a site has."""
+"""``celery wheel bench`` writes only to its own store and queues, with every broker, store and spelling of settings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pytest
 import sqlalchemy
 
 from celery_wheel import Celery
-from celery_wheel.bench.own import check_own, own_app
-from celery_wheel.bench.rig import Pace
-from celery_wheel.bench.site import measure
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreUnusable
+from celery_wheel.operations.bench.isolation import check_own, own_app
+from celery_wheel.operations.bench.measurement import measure
+from celery_wheel.operations.bench.rig import Pace
 from celery_wheel.store import open_store
-from tests.postgres import PostgresServer
-from tests.rabbit import RabbitServer
-from tests.servers import RedisServer
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
 
 
 def measured(app: Celery) -> dict[str, Pace]:
     return measure(app, 100, 10, lambda doing, done: None)
 
 
-class Site:
+class Production:
     """A production store and what production has in Redis; ``look`` has every byte of both."""
 
     def __init__(self, folder: Path, server: RedisServer) -> None:
@@ -39,55 +39,57 @@ class Site:
         for queue in ("shop.0", "wheel.0", "celery"):
             self._client.rpush(queue, b"a production task's message, which no bench reads")
         self._client.hset("shop.offset.0", "uuid", "a production store's")
-        self._before = self.look()
+        self._before = self.content()
 
-    def look(self) -> tuple[dict[str, bytes], dict[bytes, object]]:
+    def content(self) -> tuple[dict[str, bytes], dict[bytes, object]]:
         files = {one.name: one.read_bytes() for one in self.folder.iterdir() if one.is_file()}
         return files, {key: self._client.dump(key) for key in self._client.scan_iter()}
 
     def check(self) -> None:
-        files, keys = self.look()
+        files, keys = self.content()
         assert files == self._before[0]
         assert keys == self._before[1]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def production(tmp_path: Path) -> Iterator[Production]:
     (tmp_path / "store").mkdir()
     with RedisServer(tmp_path / "redis") as server:
-        yield Site(tmp_path / "store", server)
+        yield Production(tmp_path / "store", server)
 
 
-def prefixed(app: Celery, site: Site) -> None:
-    names = {"CELERY_WHEEL_STORE": site.store, "CELERY_WHEEL_NAMESPACE": "shop", "CELERY_WHEEL_SHARDS": 3}
+def prefixed(app: Celery, production: Production) -> None:
+    names = {"CELERY_WHEEL_STORE": production.store, "CELERY_WHEEL_NAMESPACE": "shop", "CELERY_WHEEL_SHARDS": 3}
     app.config_from_object(type("settings", (), names), namespace="CELERY")
 
 
-def prefixed_and_set(app: Celery, site: Site) -> None:
+def prefixed_and_set(app: Celery, production: Production) -> None:
     app.config_from_object(type("settings", (), {"CELERY_TASK_ROUTES": {"*": {"queue": "shop"}}}), namespace="CELERY")
-    app.conf.update(CELERY_WHEEL_STORE=site.store, CELERY_WHEEL_NAMESPACE="shop")
+    app.conf.update(CELERY_WHEEL_STORE=production.store, CELERY_WHEEL_NAMESPACE="shop")
 
 
-def both_spellings(app: Celery, site: Site) -> None:
-    prefixed(app, site)
-    app.conf.update(CELERY_WHEEL_STORE=site.store, wheel_store=site.store, wheel_namespace="shop")
+def both_spellings(app: Celery, production: Production) -> None:
+    prefixed(app, production)
+    app.conf.update(CELERY_WHEEL_STORE=production.store, wheel_store=production.store, wheel_namespace="shop")
 
 
 @pytest.mark.parametrize("configure", [prefixed, prefixed_and_set, both_spellings])
-def test_prefixed_settings_lead_to_no_production_store(site: Site, configure: Callable[[Celery, Site], None]) -> None:
-    app = Celery("shop", broker=site.server.url, set_as_current=False)
-    configure(app, site)
-    assert app.conf.wheel_store == site.store
+def test_prefixed_settings_lead_to_no_production_store(
+    production: Production, configure: Callable[[Celery, Production], None]
+) -> None:
+    app = Celery("shop", broker=production.server.url, set_as_current=False)
+    configure(app, production)
+    assert app.conf.wheel_store == production.store
     before = dict(app.conf.maps[0])
     assert [one.count for one in measured(app).values()] == [100] * 4
-    site.check()
+    production.check()
     assert app.conf.maps[0] == before, "the site's settings are only read"
     app.close()
 
 
-def test_a_django_project_keeps_its_store_and_its_queues(site: Site, tmp_path: Path) -> None:
+def test_a_django_project_keeps_its_store_and_its_queues(production: Production, tmp_path: Path) -> None:
     (tmp_path / "shop_settings.py").write_text(
-        f"CELERY_BROKER_URL = {site.server.url!r}\nCELERY_WHEEL_STORE = {site.store!r}\n"
+        f"CELERY_BROKER_URL = {production.server.url!r}\nCELERY_WHEEL_STORE = {production.store!r}\n"
         'CELERY_WHEEL_NAMESPACE = "shop"\nCELERY_TASK_SEND_SENT_EVENT = True\nSECRET_KEY = "no secret"\n'
     )
     (tmp_path / "shop.py").write_text(
@@ -99,24 +101,26 @@ def test_a_django_project_keeps_its_store_and_its_queues(site: Site, tmp_path: P
     found = subprocess.run(command, cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert list(json.loads(found.stdout)["figures"]) == ["send", "ingest", "move", "dispatch"]
-    site.check()
+    production.check()
 
 
 @pytest.mark.parametrize("setting", ["wheel_store", "wheel_namespace"])
-def test_what_is_not_its_own_is_refused_before_anything_is_written(site: Site, setting: str) -> None:
-    own = site.folder.parent / "own.sqlite3"
+def test_a_foreign_store_or_queue_is_refused_before_anything_is_written(production: Production, setting: str) -> None:
+    own = production.folder.parent / "own.sqlite3"
     own.touch()
-    app = own_app(Celery("shop", broker=site.server.url, set_as_current=False), f"sqlite:///{own}", "wheel-bench-1")
+    app = own_app(
+        Celery("shop", broker=production.server.url, set_as_current=False), f"sqlite:///{own}", "wheel-bench-1"
+    )
     check_own(Conf(app), "wheel-bench-1", own)
-    app.conf[setting] = site.store if setting == "wheel_store" else "shop"
+    app.conf[setting] = production.store if setting == "wheel_store" else "shop"
     with pytest.raises(StoreUnusable, match=r"instead of its own.*nothing was written"):
         check_own(Conf(app), "wheel-bench-1", own)
-    site.check()
+    production.check()
     assert own.stat().st_size == 0
     app.close()
 
 
-def test_on_rabbitmq_no_queue_stays(rabbit_server: RabbitServer, tmp_path: Path) -> None:
+def test_the_bench_removes_its_queues_from_rabbitmq(rabbit_server: RabbitServer, tmp_path: Path) -> None:
     url = rabbit_server.fresh()
     app = Celery("bench", broker=url, set_as_current=False)
     app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
@@ -127,7 +131,7 @@ def test_on_rabbitmq_no_queue_stays(rabbit_server: RabbitServer, tmp_path: Path)
     app.close()
 
 
-def test_on_postgresql_no_schema_stays(tmp_path: Path) -> None:
+def test_the_bench_removes_its_schema_from_postgresql(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as server, PostgresServer() as postgres:
         app = Celery("bench", broker=server.url, set_as_current=False)
         app.conf.wheel_store = url = postgres.new_database()

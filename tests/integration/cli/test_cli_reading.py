@@ -1,4 +1,4 @@
-"""What the reading commands say, to people and to programs."""
+"""Commands that read: their output for people and for programs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import time
 import pytest
 
 from tests.integration.cli.conftest import Commands
-from tests.integration.scheduler.conftest import Bench
-from tests.servers import wait_until
+from tests.kit.patience import wait_until
+from tests.kit.stack import Stack
 
 HOUR_MS = 3_600_000
-#: It would clear the screen, and turn what stands beside it.
+#: This text would clear a terminal, and turn the text beside it.
 NASTY = "\x1b[2J\u202e[red]"
 
 
 @pytest.fixture(scope="module")
-def filled(bench: Bench, command: Commands) -> Commands:
+def filled(stack: Stack, command: Commands) -> Commands:
     for n in range(25):
-        bench.app.send_task("odd" if n % 2 else "even", (n,), countdown=3_600 + n, task_id=f"t{n:02}", queue="work")
-    bench.app.send_task(NASTY, countdown=7_200, task_id=f"nasty{NASTY}", wheel={"key": "k"})
-    bench.app.send_task("even", countdown=0.05, task_id="gone")
-    wait_until(lambda: len(bench.app.wheel.pending().items) == 26, "all is in the store")
-    wait_until(lambda: len(bench.app.wheel.history().items) == 1, "one has left")
+        stack.app.send_task("odd" if n % 2 else "even", (n,), countdown=3_600 + n, task_id=f"t{n:02}", queue="work")
+    stack.app.send_task(NASTY, countdown=7_200, task_id=f"nasty{NASTY}", wheel={"key": "k"})
+    stack.app.send_task("even", countdown=0.05, task_id="gone")
+    wait_until(lambda: len(stack.app.wheel.pending().items) == 26, "all is in the store")
+    wait_until(lambda: len(stack.app.wheel.history().items) == 1, "one has left")
     return command
 
 
-def test_pages_follow_each_other_until_there_is_none(filled: Commands) -> None:
+def test_each_page_names_the_next_until_the_last(filled: Commands) -> None:
     found, after = list[str](), list[str]()
     for _ in range(6):
         page = filled.json("list", "--queue", "work", "--limit", "5", *after)
@@ -39,19 +39,19 @@ def test_pages_follow_each_other_until_there_is_none(filled: Commands) -> None:
     assert page["next"] is None
 
 
-def test_all_is_a_line_each(filled: Commands) -> None:
+def test_all_as_json_is_a_line_for_each_task(filled: Commands) -> None:
     lines = filled("list", "--all", "--json", "--task", "odd").stdout.splitlines()
     assert [json.loads(line)["task_id"] for line in lines] == [f"t{n:02}" for n in range(1, 25, 2)]
 
 
-def test_a_filter_by_time_has_its_beginning_and_not_its_end(filled: Commands) -> None:
+def test_a_span_includes_its_beginning_and_not_its_end(filled: Commands) -> None:
     due = [one["due_ms"] for one in filled.json("list", "--queue", "work")["items"]]
     page = filled.json("list", "--queue", "work", "--from", str(due[3]), "--to", str(due[6]))
     assert [one["due_ms"] for one in page["items"]] == due[3:6]
     assert filled("list", "--from", "+1h", "--to", "-1h").exit_code == 2
 
 
-def test_text_of_messages_can_do_nothing_to_a_terminal(filled: Commands) -> None:
+def test_text_of_messages_is_escaped_on_a_terminal(filled: Commands) -> None:
     for arguments in (("list",), ("show", f"nasty{NASTY}"), ("forecast", "--by", "task")):
         shown = filled(*arguments).stdout
         assert "\x1b" not in shown
@@ -60,7 +60,7 @@ def test_text_of_messages_can_do_nothing_to_a_terminal(filled: Commands) -> None
     assert filled.json("show", f"nasty{NASTY}")["messages"][0]["task"] == NASTY
 
 
-def test_show_has_the_whole_body_on_demand(filled: Commands) -> None:
+def test_show_writes_the_whole_body_with_an_option(filled: Commands) -> None:
     [message] = filled.json("show", "t07")["messages"]
     assert message["state"] == "pending"
     body = filled("show", "t07", "--body").stdout_bytes
@@ -69,7 +69,7 @@ def test_show_has_the_whole_body_on_demand(filled: Commands) -> None:
     assert filled("show", "t07", "--body", "--json").exit_code == 2
 
 
-def test_what_left_is_history_with_its_lateness(filled: Commands) -> None:
+def test_history_has_dispatched_tasks_with_their_lateness(filled: Commands) -> None:
     [one] = filled.json("history")["items"]
     assert one["task_id"] == "gone"
     assert one["late_ms"] == one["dispatched_ms"] - one["eta_ms"] >= 0
@@ -85,40 +85,40 @@ def test_the_forecast_adds_up(filled: Commands) -> None:
         assert one["to_ms"] - one["from_ms"] == HOUR_MS
     assert counts == {"odd": 12, "even": 13, NASTY: 1}
     assert found["drain"]["worst"] <= 26
-    assert filled("forecast", "--queue", "nobody").stdout == "nothing is pending\n"
+    assert filled("forecast", "--queue", "other").stdout == "nothing is pending\n"
 
 
-def test_levels_have_what_is_in_memory(filled: Commands) -> None:
+def test_levels_show_the_wheel_in_memory(filled: Commands) -> None:
     [shard] = filled.json("levels")["shards"]
     assert shard["live"]
     assert shard["pending"] == 26
     assert filled("levels", "--shard", "7").exit_code == 2
 
 
-def test_status_counts_what_is_pending(filled: Commands) -> None:
+def test_status_counts_pending_tasks(filled: Commands) -> None:
     [shard] = filled.json("status")["shards"]
     assert (shard["pending"], shard["live"]) == (26, True)
 
 
-def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, bench: Bench) -> None:
+def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: Stack) -> None:
     found = filled.json("doctor", code=3)
     warnings = {one["about"]: one["remedy"] for one in found["findings"] if one["grade"] == "warning"}
     assert warnings == {"appendonly": "Set appendonly to yes."}
-    bench.redis.config_set("maxmemory-policy", "allkeys-lru")
-    bench.redis.config_set("appendonly", "yes")
-    wait_until(lambda: bench.redis.info("persistence")["aof_rewrite_in_progress"] == 0, "the log is begun")
+    stack.redis.config_set("maxmemory-policy", "allkeys-lru")
+    stack.redis.config_set("appendonly", "yes")
+    wait_until(lambda: stack.redis.info("persistence")["aof_rewrite_in_progress"] == 0, "the log is begun")
     found = filled.json("doctor", code=3)
     warnings = {one["about"]: one["remedy"] for one in found["findings"] if one["grade"] == "warning"}
     assert warnings == {"eviction": "Set maxmemory-policy to noeviction."}
-    bench.redis.config_set("maxmemory-policy", "noeviction")
+    stack.redis.config_set("maxmemory-policy", "noeviction")
     found = filled.json("doctor")
     assert {one["grade"] for one in found["findings"]} == {"ok"}
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
 
 
-def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, bench: Bench) -> None:
+def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, stack: Stack) -> None:
     two_days_ago_ms = int(time.time() * 1_000) - 48 * HOUR_MS
-    bench.app.wheel.store.loads.begin("trials 1", two_days_ago_ms)
+    stack.app.wheel.store.loads.begin("trials 1", two_days_ago_ms)
     try:
         [one] = filled.json("loads")["loads"]
         assert (one["name"], one["state"], one["begun_ms"]) == ("trials 1", "open", two_days_ago_ms)
@@ -134,12 +134,12 @@ def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, be
     assert (again.exit_code, again.stderr) == (3, "nothing was aborted: the load trials 1 is aborted\n")
 
 
-def test_what_cannot_be_reached_is_one_line_and_exit_code_1(filled: Commands, bench: Bench) -> None:
-    bench.app.conf.wheel_store = f"sqlite:///{bench.folder}/nowhere.sqlite3"
+def test_an_unreachable_store_is_one_line_and_exit_code_1(filled: Commands, stack: Stack) -> None:
+    stack.app.conf.wheel_store = f"sqlite:///{stack.folder}/nowhere.sqlite3"
     try:
         found = filled("list")
     finally:
-        bench.app.conf.wheel_store = bench.store
+        stack.app.conf.wheel_store = stack.store
     assert found.exit_code == 1
     [line] = found.stderr.splitlines()
-    assert line.startswith(f"Error: there is no store at {bench.folder}/nowhere.sqlite3; a scheduler makes it")
+    assert line.startswith(f"Error: there is no store at {stack.folder}/nowhere.sqlite3; a scheduler makes it")

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 from demo.stack import Stack
 
-from tests.integration.demo.runs import processes_of
-from tests.servers import wait_until
+from tests.integration.demo.runs import TEST_S, processes_of, wait
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test of this folder the patience of its waits."""
+    for item in items:
+        if item.path.is_relative_to(FOLDER) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.fixture
@@ -15,13 +23,13 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "run"
     folder.mkdir()
     yield folder
-    for process in processes_of(folder):  # only what a failed test left
+    for process in processes_of(folder):  # a failed test may leave some
         process.kill()
 
 
 @pytest.fixture
 def stack(run_dir: Path) -> Iterator[Stack]:
     """The stack, not started."""
-    parts = Stack(run_dir, None, wait_until)
+    parts = Stack(run_dir, None, wait)
     yield parts
     parts.stop()

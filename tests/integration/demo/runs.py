@@ -1,16 +1,30 @@
-"""What the tests of the demo ask of a run: which processes it has, and how far it is."""
+"""A run of the demo as its tests see it: its processes, and its progress."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 
+from tests.kit.patience import wait_until
+
 PROJECT = Path(__file__).parents[3] / "example_project"
+
+#: Seconds that any state may take to come about: a state is waited for and never a time, so a quick machine waits no
+#: longer than it takes, and a slow or busy machine may take this long.
+PATIENCE_S = 240.0
+#: Seconds for a whole test, which waits for several states.
+TEST_S = 3 * PATIENCE_S
+
+
+def wait(reached: Callable[[], object], what: str) -> None:
+    """Poll until true."""
+    wait_until(reached, what, PATIENCE_S)
 
 
 def processes_of(run_dir: Path) -> list[psutil.Process]:
-    """Whatever lives anywhere on this machine and was started for this run."""
+    """Return the live processes of this machine that were started for this run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -22,6 +36,6 @@ def processes_of(run_dir: Path) -> list[psutil.Process]:
 
 
 def executed(run_dir: Path) -> int:
-    """How many executions the worker has written down."""
-    with closing(sqlite3.connect(run_dir / "flights.sqlite3", timeout=20)) as database:
+    """Return how many executions the worker has recorded."""
+    with closing(sqlite3.connect(run_dir / "flights.sqlite3", timeout=PATIENCE_S)) as database:
         return int(database.execute("select count(*) from flights_execution").fetchone()[0])

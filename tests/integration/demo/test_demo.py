@@ -3,7 +3,6 @@
 import re
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 from demo.broker import free_port
 
-from tests.integration.demo.runs import PROJECT, executed, processes_of
-from tests.servers import wait_until
+from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, processes_of, wait
+from tests.kit.processes import Process, python
 
 FLIGHTS = 1004
 
@@ -23,30 +22,23 @@ class Runner:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self._output = run_dir.with_name("output")
-        self.popen: subprocess.Popen[bytes] | None = None
+        self._log = run_dir.with_name("demo.log")
+        self.process: Process | None = None
 
     def start(self, *arguments: str) -> "Runner":
-        with self._output.open("wb") as output:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "demo", f"--run-dir={self.run_dir}", *arguments],
-                cwd=PROJECT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        self.process = python(self._log, "-m", "demo", f"--run-dir={self.run_dir}", *arguments, folder=PROJECT)
         return self
 
     @property
     def output(self) -> str:
-        return self._output.read_text()
+        return self.process.said()
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.output or self.popen.poll() is not None, f"{text!r} in the output", 40)
+        wait(lambda: text in self.output or not self.process.is_alive(), f"{text!r} in the output")
         assert text in self.output, self.output
 
-    def end(self, seconds: float) -> int:
-        wait_until(lambda: self.popen.poll() is not None, "the end of the demo", seconds)
-        return self.popen.returncode
+    def end(self) -> int:
+        return self.process.end(PATIENCE_S)[0]
 
     def figures(self) -> dict[str, int]:
         """The summary as printed; each figure is printed once."""
@@ -59,33 +51,33 @@ class Runner:
 def demo(run_dir: Path) -> Iterator[Runner]:
     runner = Runner(run_dir)
     yield runner
-    if runner.popen is not None:
-        runner.popen.kill()
-        runner.popen.wait()
+    if runner.process is not None:
+        runner.process.kill()
 
 
 def nothing_is_left(run_dir: Path) -> bool:
     return not processes_of(run_dir)
 
 
-def test_with_a_limit_of_time_the_whole_day_fits_into_it(demo: Runner) -> None:
+def test_with_seconds_the_whole_day_passes_in_them_and_the_demo_ends(demo: Runner) -> None:
     port = free_port()
-    demo.start("--seconds=40", f"--port={port}").wait_for("Where to look")
-    wait_until(lambda: executed(demo.run_dir) > 0, "a reminder", 20)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
+    demo.start("--seconds=20", f"--port={port}").wait_for("Where to look")
+    wait(lambda: executed(demo.run_dir) > 0, "a reminder")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S) as page:
         assert "2013" in page.read().decode()
-    assert demo.end(60) == 0, demo.output
+    assert demo.end() == 0, demo.output
     figures = demo.figures()
     assert {figures[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}
     assert (figures["lost"], figures["duplicated"], figures["early"], figures["waiting"]) == (0, 0, 0, 0)
+    assert re.search(r"^\d\d:\d\d:\d\d the first reminder was executed$", demo.output, re.MULTILINE)
     assert nothing_is_left(demo.run_dir)
 
 
 def test_ctrl_c_ends_it_with_the_summary_of_the_moment(demo: Runner) -> None:
     demo.start("--speed=4320").wait_for("Where to look")
-    wait_until(lambda: executed(demo.run_dir) > 0, "a reminder", 30)
-    demo.popen.send_signal(signal.SIGINT)
-    assert demo.end(20) == 0, demo.output
+    wait(lambda: executed(demo.run_dir) > 0, "a reminder")
+    demo.process.signal(signal.SIGINT)
+    assert demo.end() == 0, demo.output
     figures = demo.figures()
     assert 0 < figures["waiting"] < figures["scheduled"] <= FLIGHTS
     assert figures["executed"] + figures["waiting"] == figures["scheduled"]
@@ -95,9 +87,9 @@ def test_ctrl_c_ends_it_with_the_summary_of_the_moment(demo: Runner) -> None:
 
 def test_a_signal_while_it_starts_ends_it_too(demo: Runner) -> None:
     demo.start()
-    wait_until((demo.run_dir / "worker.log").exists, "the start of the worker", 20)
-    demo.popen.send_signal(signal.SIGTERM)
-    assert demo.end(20) == 0, demo.output
+    wait((demo.run_dir / "worker.log").exists, "the start of the worker")
+    demo.process.signal(signal.SIGTERM)
+    assert demo.end() == 0, demo.output
     assert "Where to look" not in demo.output
     assert nothing_is_left(demo.run_dir)
 
@@ -106,7 +98,7 @@ def test_a_crash_of_a_part_ends_it_and_names_the_part(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     beat = next(process for process in processes_of(demo.run_dir) if "beat" in process.cmdline())
     beat.kill()
-    assert demo.end(20) == 1
+    assert demo.end() == 1
     assert "beat ended with -9" in demo.output
     assert nothing_is_left(demo.run_dir)
 
@@ -115,14 +107,14 @@ def test_a_crash_of_a_part_ends_it_and_names_the_part(demo: Runner) -> None:
 def test_even_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     assert not nothing_is_left(demo.run_dir)
-    demo.popen.kill()
-    wait_until(lambda: nothing_is_left(demo.run_dir), "the end of all its processes", 20)
+    demo.process.signal(signal.SIGKILL)  # of itself alone
+    wait(lambda: nothing_is_left(demo.run_dir), "the end of all its processes")
 
 
 def test_a_port_in_use_is_said_and_nothing_is_started(demo: Runner) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert demo.start(f"--port={port}").end(20) == 1
+        assert demo.start(f"--port={port}").end() == 1
     assert f"demo: port {port} is in use; name another: make demo PORT=" in demo.output
     assert nothing_is_left(demo.run_dir)
 
@@ -132,19 +124,19 @@ def test_a_broker_that_does_not_answer_is_named_without_its_password(
 ) -> None:
     port = free_port()
     monkeypatch.setenv("BROKER_URL", f"redis://:secret@127.0.0.1:{port}/0")
-    assert demo.start().end(20) == 1
+    assert demo.start().end() == 1
     assert f"127.0.0.1:{port}/0 does not answer" in demo.output
     assert "secret" not in demo.output
     assert "Traceback" not in demo.output
 
 
 def test_too_few_seconds_are_refused(demo: Runner) -> None:
-    assert demo.start("--seconds=5").end(20) == 2
-    assert "seconds must be at least 25, got 5" in demo.output
+    assert demo.start("--seconds=5").end() == 2
+    assert "seconds must be at least 10, got 5" in demo.output
 
 
 def test_a_folder_with_other_files_is_left_alone(demo: Runner) -> None:
     (demo.run_dir / "thesis.txt").write_text("mine")
-    assert demo.start().end(20) == 1
+    assert demo.start().end() == 1
     assert "holds files that no demo made" in demo.output
     assert (demo.run_dir / "thesis.txt").read_text() == "mine"

@@ -2,14 +2,17 @@
 
 import http.cookiejar
 import re
+import time
 import urllib.parse
 import urllib.request
+from itertools import count
 
-import pytest
 from demo.broker import free_port
 from demo.stack import Stack
 
-from tests.servers import wait_until
+from tests.integration.demo.runs import PATIENCE_S, wait
+
+PAY_WITHIN_S = 20.0  #: flights.orders.PAY_WITHIN_S, which only a Django process can import
 
 
 class Browser:
@@ -21,21 +24,20 @@ class Browser:
         self._token = ""
 
     def page(self) -> str:
-        with self._opener.open(self._url + "/", timeout=10) as page:
+        with self._opener.open(self._url + "/", timeout=PATIENCE_S) as page:
             text: str = page.read().decode()
         self._token = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', text)[0]
         return text
 
     def post(self, path: str, **fields: str) -> None:
         data = urllib.parse.urlencode({"csrfmiddlewaretoken": self._token, **fields}).encode()
-        self._opener.open(self._url + path, data, timeout=20).close()
+        self._opener.open(self._url + path, data, timeout=PATIENCE_S).close()
 
     def state(self, order: int) -> str:
         [found] = re.findall(rf"Order {order}: [^<]*</td><td>(\w+)<", self.page())
         return str(found)
 
 
-@pytest.mark.timeout(180)
 def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(stack: Stack) -> None:
     port = free_port()
     stack.start_broker()
@@ -47,11 +49,18 @@ def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(stack: Stack) -
     stack.wait_for_worker(worker)
     browser = Browser(port)
     assert "Tickets" in browser.page()
-    browser.post("/orders/", flight="UA1545 EWR-IAH")
+    paid = next(order for order in count(1) if order_and_pay(browser, order) < PAY_WITHIN_S)
+    assert browser.state(paid) == "paid"
     browser.post("/orders/", flight="AA1141 JFK-MIA")
-    assert [browser.state(1), browser.state(2)] == ["open", "open"]
-    browser.post("/orders/1/pay/")
-    assert browser.state(1) == "paid"
-    wait_until(lambda: browser.state(2) == "cancelled", "the other is cancelled", 60)
-    browser.post("/orders/2/pay/")
-    assert [browser.state(1), browser.state(2)] == ["paid", "cancelled"], "too late is too late"
+    unpaid = paid + 1
+    wait(lambda: browser.state(unpaid) == "cancelled", "the cancellation of the unpaid order")
+    browser.post(f"/orders/{unpaid}/pay/")
+    assert [browser.state(paid), browser.state(unpaid)] == ["paid", "cancelled"], "a late payment changes nothing"
+
+
+def order_and_pay(browser: Browser, order: int) -> float:
+    """Place an order and pay it at once; returns the seconds that this took on the machine as busy as it is."""
+    began = time.monotonic()
+    browser.post("/orders/", flight="UA1545 EWR-IAH")
+    browser.post(f"/orders/{order}/pay/")
+    return time.monotonic() - began

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.demo.runs import PROJECT
+from tests.integration.demo.runs import PATIENCE_S, PROJECT
 
 
 @pytest.mark.parametrize("arguments", [("check", "--fail-level=WARNING"), ("makemigrations", "--check", "--dry-run")])
@@ -18,7 +18,7 @@ def test_django_finds_nothing_to_say(arguments: tuple[str, ...], run_dir: Path) 
         env={**os.environ, "RUN_DIR": str(run_dir)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -30,7 +30,7 @@ def test_a_day_that_is_not_in_the_data_is_refused_in_words(run_dir: Path) -> Non
         env={**os.environ, "RUN_DIR": str(run_dir)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1
     assert done.stderr.strip() == "CommandError: date must be a day of 2013, got 2014-01-01"

@@ -6,46 +6,47 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.interception import wheel_cases as cases
-from tests.integration.interception.wheel_matrix import Matrix, send_calls, send_ways, send_wires
-from tests.integration.interception.wheel_stack import Stack
-from tests.servers import RedisServer
+from tests.integration.interception.wheel_matrix import Matrix, raw, send_calls, send_ways, send_wires
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
 
-#: Seconds for all tasks to have run. They are due within about 3 s; the rest is for starting on a busy machine.
+#: Seconds for all tasks to have run. They are due within about 3 s; the rest is for starting.
 ALL_RUN_S = 60
+
+OFTEN = {"often": {"task": cases.NOTE, "schedule": 1.0, "args": ["from beat"], "options": {"countdown": 0.3}}}
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("interception")
     with RedisServer(folder / "redis") as server:
-        processes = Stack(server, folder)
-        try:
-            processes.start()
-            yield processes
-        finally:
-            processes.stop()
+        settings = {"result_backend": server.url, "worker_prefetch_multiplier": 1, "beat_schedule": OFTEN}
+        with Stack(folder, server, queues=cases.QUEUES, **settings) as found:
+            found.worker("--pool", "prefork", "--concurrency", "2", "-E")
+            found.beat()
+            yield found
 
 
 @pytest.fixture(scope="module")
 def matrix(stack: Stack) -> Matrix:
     """Everything sent, everything run, and then one more, so that a second run would have been seen."""
     found = Matrix(stack)
-    apps = {name: make(stack.server.url) for name, make in cases.APPS.items()}
-    stack.run("call", "call", cases.NOTE, "--args", '["celery call"]', "--countdown", "1")
+    apps = {name: make(stack) for name, make in cases.APPS.items()}
+    stack.celery("call", cases.NOTE, "--args", '["celery call"]', "--countdown", "1")
     found.expected["celery call"] = 1
     send_ways(found, apps)
-    send_calls(found, apps["default"])
-    send_wires(apps["default"])
+    send_calls(found, stack.app)
+    send_wires(stack.app)
     for scene, (send, counts) in cases.SCENES.items():
-        found.sent[scene] = send(apps["default"])
+        found.sent[scene] = send(stack.app)
         found.expected |= counts
-    stack.wait_for(found.expected, ALL_RUN_S)
-    apps["default"].send_task(cases.NOTE, ("the last",), countdown=0.5)
-    stack.wait_for({"the last": 1, "from beat": 2}, ALL_RUN_S)
+    stack.wait_for(counts=found.expected, seconds=ALL_RUN_S)
+    stack.app.send_task(cases.NOTE, ("the last",), countdown=0.5)
+    stack.wait_for(counts={"the last": 1, "from beat": 2}, seconds=ALL_RUN_S)
     found.notes = stack.notes()
-    found.wires = stack.raw(cases.UNREAD)
-    found.waiting = stack.client.llen("wheel.0")
-    found.unacked = stack.client.hlen("unacked")
+    found.wires = raw(stack, cases.UNREAD)
+    found.waiting = stack.redis.llen("wheel.0")
+    found.unacked = stack.redis.hlen("unacked")
     for sent in found.sent.values():
         sent.settle()
     for app in apps.values():  # a result talks to the server when it is forgotten: now, while there is one

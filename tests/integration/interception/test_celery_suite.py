@@ -6,8 +6,8 @@ They are not part of the installed package, nor of this project. CELERY_SOURCE n
     pip install pydantic
     CELERY_SOURCE=$PWD/celery-5.7.0 python -m pytest tests/integration/interception/test_celery_suite.py
 
-What each kind of failure revealed has a test of its own, which always runs: ``tests/unit/app/test_send_given.py``,
-``test_send_install.py`` and ``test_send_native.py``.
+Each kind of failure that the suite revealed has a test of its own, which always runs:
+``tests/unit/producer/test_send_given.py``, ``test_send_install.py`` and ``test_send_native.py``.
 """
 
 from __future__ import annotations

@@ -20,9 +20,13 @@ from celery.canvas import StampingVisitor
 from celery.result import GroupResult
 
 from celery_wheel import install
-from tests.integration.interception.wheel_project import TOPIC_QUEUES, make_app
+from tests.kit.project import queues_of
+from tests.kit.stack import Stack
 
-NOTE = "proj.note"
+NOTE = "note"
+
+TOPIC = [("world", "news", "topic", "news.world.#"), ("anything", "news", "topic", "news.#")]
+QUEUES = [("celery", "celery", "direct", "celery"), ("emails", "emails", "direct", "emails"), *TOPIC]
 
 
 @dataclass
@@ -96,7 +100,7 @@ CALLS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
     "task": lambda app, tag, delay: app.tasks[NOTE].apply_async((tag, 1), **delay),
     "signature": lambda app, tag, delay: app.tasks[NOTE].s(tag, 1).set(**delay).apply_async(),
     "queue": options(queue="emails"),
-    "topic exchange": options(exchange="news", routing_key="news.world.eu", declare=TOPIC_QUEUES),
+    "topic exchange": options(exchange="news", routing_key="news.world.eu", declare=queues_of(TOPIC)),
     "topic queue": options(queue="world", routing_key="news.world.asia"),
     "priority": options(priority=6),
     "headers": options(headers={"tenant": "a", "deep": {"x": [1, 2.5, None, "é"]}}),
@@ -126,14 +130,18 @@ WIRES: dict[str, dict[str, Any]] = {
 }
 
 #: Apps that send: they differ in settings, the worker does not.
-APPS: dict[str, Callable[[str], Any]] = {
-    "default": make_app,
-    "protocol 1": lambda broker: make_app(broker, task_protocol=1),
-    "Tokyo": lambda broker: make_app(broker, timezone="Asia/Tokyo"),
-    "no UTC": lambda broker: make_app(broker, timezone="America/New_York", enable_utc=False),
-    "installed": lambda broker: install(make_app(broker, kind=celery.Celery)),
-    "pickled": lambda broker: pickle.loads(pickle.dumps(make_app(broker))),  # noqa: S301  # our own bytes
+APPS: dict[str, Callable[[Stack], Any]] = {
+    "default": lambda stack: stack.app,
+    "protocol 1": lambda stack: a_producer(stack, task_protocol=1),
+    "Tokyo": lambda stack: a_producer(stack, timezone="Asia/Tokyo"),
+    "no UTC": lambda stack: a_producer(stack, timezone="America/New_York", enable_utc=False),
+    "installed": lambda stack: install(a_producer(stack, kind=celery.Celery)),
+    "pickled": lambda stack: pickle.loads(pickle.dumps(a_producer(stack))),  # noqa: S301  # our own bytes
 }
+
+
+def a_producer(stack: Stack, **settings: Any) -> Any:
+    return stack.make_app(**{**stack.settings, **settings})
 
 
 def delays() -> dict[str, tuple[dict[str, Any], int]]:
@@ -154,15 +162,15 @@ def delays() -> dict[str, tuple[dict[str, Any], int]]:
 
 
 def send_retried(app: Any) -> Sent:
-    return Sent(result=app.tasks["proj.retried"].apply_async(("retry", 2), queue="emails"))
+    return Sent(result=app.tasks["retried"].apply_async(("retry", 2), queue="emails"))
 
 
 def send_backing_off(app: Any) -> Sent:
-    return Sent(result=app.tasks["proj.backing_off"].delay("autoretry"))
+    return Sent(result=app.tasks["backing_off"].delay("autoretry"))
 
 
 def send_chain(app: Any) -> Sent:
-    add, due_ms = app.tasks["proj.add"], now_ms() + 500
+    add, due_ms = app.tasks["add"], now_ms() + 500
     steps = chain(
         add.s(1, 2, "chain 1").set(countdown=0.5), add.s(10, "chain 2").set(countdown=0.6), add.s(100, "chain 3")
     )
@@ -171,18 +179,18 @@ def send_chain(app: Any) -> Sent:
 
 def send_group(app: Any) -> Sent:
     due_ms = now_ms() + 600
-    return Sent(due_ms, group(app.tasks["proj.add"].s(i, 1, "group") for i in range(5)).apply_async(countdown=0.6))
+    return Sent(due_ms, group(app.tasks["add"].s(i, 1, "group") for i in range(5)).apply_async(countdown=0.6))
 
 
 def send_skewed(app: Any) -> Sent:
     due_ms = now_ms() + 300
-    return Sent(due_ms, group(app.tasks["proj.add"].s(i, 1, "skew") for i in range(3)).skew(0.3, 2, 0.3)())
+    return Sent(due_ms, group(app.tasks["add"].s(i, 1, "skew") for i in range(3)).skew(0.3, 2, 0.3)())
 
 
 def send_chord(app: Any) -> Sent:
-    due_ms, add = now_ms() + 500, app.tasks["proj.add"]
+    due_ms, add = now_ms() + 500, app.tasks["add"]
     header = [add.s(i, 1, "chord") for i in range(4)]
-    return Sent(due_ms, chord(header)(app.tasks["proj.total"].s("chord body"), countdown=0.5))
+    return Sent(due_ms, chord(header)(app.tasks["total"].s("chord body"), countdown=0.5))
 
 
 def send_linked(app: Any) -> Sent:
@@ -194,7 +202,7 @@ def send_failing(app: Any) -> Sent:
     due_ms = now_ms() + 400
     return Sent(
         due_ms,
-        app.tasks["proj.failing"].apply_async(("boom",), countdown=0.4, link_error=app.tasks["proj.failed"].s()),
+        app.tasks["failing"].apply_async(("boom",), countdown=0.4, link_error=app.tasks["failed"].s()),
     )
 
 
@@ -246,5 +254,5 @@ SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
 
 def comparable(note: dict[str, Any]) -> str:
     """A note without what differs between any two runs."""
-    other = {name: value for name, value in note.items() if name not in ("tag", "at_ms", "id", "expires")}
+    other = {name: value for name, value in note.items() if name not in ("tag", "ran_ms", "id", "expires", "delivery")}
     return json.dumps({**other, "expires": note["expires"] is not None}, sort_keys=True)

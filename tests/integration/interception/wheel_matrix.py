@@ -1,4 +1,4 @@
-"""What was sent, what is expected of it, and what came of it."""
+"""The matrix of sent tasks: each with its expected and its actual end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.integration.interception import wheel_cases as cases
-from tests.integration.interception.wheel_stack import Note, Stack
+from tests.kit.stack import Note, Stack
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Matrix:
     stack: Stack
     sent: dict[str, cases.Sent] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
-    notes: dict[str, list[Note]] = field(default_factory=dict)
+    notes: dict[Any, list[Note]] = field(default_factory=dict)
     wires: list[bytes] = field(default_factory=list)  #: what lay in the queue that nobody consumes
     waiting: int = -1  #: messages left in the wheel queue when all had run
     unacked: int = -1  #: messages that workers held, unacknowledged
@@ -44,3 +44,9 @@ def send_calls(found: Matrix, app: Any) -> None:
         send(app, f"native {call}", {})
         times = 2 if call in cases.TWICE else 1
         found.expected |= {call: times, f"native {call}": times}
+
+
+def raw(stack: Stack, queue: str) -> list[bytes]:
+    """Return the messages of a queue, of every priority."""
+    names = [queue, *(f"{queue}\x06\x16{step}" for step in (3, 6, 9))]
+    return [one for name in names for one in stack.redis.lrange(name, 0, -1)]

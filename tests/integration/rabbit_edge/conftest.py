@@ -10,11 +10,11 @@ import pytest
 
 from celery_wheel import Celery
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.store.model import ORIGIN, Row
-from tests.contract.edges.samples import at, chunk_of, make_row
-from tests.rabbit import RabbitServer
+from tests.kit.chunks import at, chunk_of, make_row
+from tests.kit.servers.rabbit import RabbitServer
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ class Yard:
         self.channel: Any = self.connection.default_channel
 
     def edge(self) -> AmqpBroker:
-        edge = AmqpBroker(self.app.connection_for_write, Reader(max_message_bytes=2**26))
+        edge = AmqpBroker(self.app.connection_for_write, QueuedMessageReader(max_message_bytes=2**26))
         self._edges.append(edge)
         return edge
 
@@ -52,7 +52,7 @@ class Yard:
         return name
 
     def take(self, queue: str, count: int = 1_000) -> list[amqp.Message]:
-        """What is in a queue, oldest first, at most so many."""
+        """Return at most ``count`` messages of a queue, oldest first."""
         found: list[amqp.Message] = []
         while len(found) < count and (message := self.channel.basic_get(queue, no_ack=True)) is not None:
             found.append(message)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
 
 from celery_wheel.broker.amqp import publisher
-from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
 from tests.integration.rabbit_edge.conftest import Yard, ids, row
-from tests.servers import wait_until
+from tests.kit.patience import patience, wait_until
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -22,20 +21,12 @@ def test_a_chunk_arrives_whole_and_in_order(yard: Yard, kind: str) -> None:
     assert ids(yard.take("mail", 2_000)) == [f"task-{n}" for n in range(1_200)]
 
 
-def test_what_no_queue_takes_is_told_by_row(yard: Yard) -> None:
-    yard.queue("mail")
-    published = yard.publish(yard.edge(), [row(1), row(2, "nowhere"), row(3), row(4, "nowhere", body=b"x")])
-    assert published.failed.keys() == {2, 4}
-    assert "no queue takes it" in published.failed[2]
-    assert ids(yard.take("mail")) == ["task-1", "task-3"]
-
-
 def test_a_missing_exchange_in_the_middle_of_a_chunk_concerns_its_rows_alone(yard: Yard) -> None:
     yard.queue("mail")
     edge = yard.edge()
     lost = row(2, exchange="gone", routing_key="x")
     published = yard.publish(edge, [row(1), lost, row(3)])
-    assert published.failed == {2: "exchange 'gone' is not there"}
+    assert published.failed == {2: "exchange 'gone' does not exist"}
     assert ids(yard.take("mail")) == ["task-1", "task-3"]
     assert yard.publish(edge, [row(4)]).failed == {}
 
@@ -100,10 +91,11 @@ def test_a_message_that_kills_the_channel_is_found_and_the_others_arrive(yard: Y
     assert firsts | set(seconds) == set(ids(arrived))
 
 
-def test_what_cannot_be_written_fails_alone(yard: Yard) -> None:
+def test_an_unencodable_or_unroutable_message_fails_alone(yard: Yard) -> None:
     yard.queue("mail")
-    published = yard.publish(yard.edge(), [row(1), row(2, headers=b"{"), row(3)])
-    assert published.failed.keys() == {2}
+    published = yard.publish(yard.edge(), [row(1), row(2, headers=b"{"), row(4, "nowhere"), row(3)])
+    assert published.failed.keys() == {2, 4}
+    assert "no queue is bound" in published.failed[4]
     assert ids(yard.take("mail")) == ["task-1", "task-3"]
 
 
@@ -124,7 +116,7 @@ def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
     monkeypatch.setattr(publisher, "WINDOW", 20)
     yard.queue("mail")
     edge = yard.edge()
-    write, written = publisher.write, 0
+    write, written = publisher.encode, 0
 
     def write_until_it_ends(one: Row, now_ms: int, redelivered: bool) -> object:
         nonlocal written
@@ -133,9 +125,9 @@ def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
             yard.cut_all()
         return write(one, now_ms, redelivered)
 
-    monkeypatch.setattr(publisher, "write", write_until_it_ends)
+    monkeypatch.setattr(publisher, "encode", write_until_it_ends)
     rows = [row(n) for n in range(400)]
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(PublishInterrupted) as caught:
         yard.publish(edge, rows)
     confirmed = caught.value.confirmed
     assert 0 < len(confirmed) < 150
@@ -159,7 +151,7 @@ def test_an_alarm_is_noticed_and_dispatch_goes_on_after_it(yard: Yard) -> None:
         began = time.monotonic()
         with pytest.raises(BrokerError, match=r"alarm|confirm"):
             yard.publish(edge, [row(2)])
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < patience(10)
     finally:
         yard.server.ctl("set_vm_memory_high_watermark", "0.6")
 
@@ -182,19 +174,6 @@ def test_a_server_that_hangs_is_not_waited_for(yard: Yard) -> None:
         began = time.monotonic()
         with pytest.raises(BrokerError):
             yard.publish(edge, [row(2)])
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < patience(10)
     finally:
         yard.server.resume()
-
-
-def test_two_threads_may_publish_and_read_at_once(yard: Yard) -> None:
-    yard.queue("mail")
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    threads = [threading.Thread(target=yard.publish, args=(edge, [row(n) for n in range(300)])) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        edge.peek(0, 10, 1_000)
-        edge.now_ms()
-    assert len(yard.take("mail")) == 600

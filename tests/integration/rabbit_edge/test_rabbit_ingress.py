@@ -8,9 +8,9 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Row, Unreadable
-from tests.contract.edges.samples import chunk_of
 from tests.integration.rabbit_edge.conftest import Yard
-from tests.servers import wait_until
+from tests.kit.chunks import chunk_of
+from tests.kit.patience import wait_until
 
 BIG = 2**30
 
@@ -66,7 +66,7 @@ def test_a_queue_that_was_made_otherwise_is_used_as_it_is(yard: Yard) -> None:
     assert edge.peek(0, 10, BIG).arrivals == []
 
 
-def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_rest_goes_on(yard: Yard) -> None:
+def test_an_unreadable_message_is_kept_with_its_bytes_and_the_others_go_on(yard: Yard) -> None:
     edge = yard.edge()
     edge.adopt(0, 1)
     import amqp

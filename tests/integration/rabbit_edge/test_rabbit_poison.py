@@ -12,6 +12,7 @@ from kombu.utils import json as kombu_json
 from celery_wheel.engine.port import Published
 from celery_wheel.store.model import Row
 from tests.integration.rabbit_edge.conftest import Yard, ids, row
+from tests.kit.patience import patience
 
 DAY_MS = 86_400_000
 
@@ -66,7 +67,7 @@ def among_others(yard: Yard, bad: Row, others: int = 20) -> Published:
         "no such exchange",
     ],
 )
-def test_what_cannot_be_sent_fails_alone_and_nothing_else_is_sent_twice(yard: Yard, bad: Row) -> None:
+def test_an_unsendable_message_fails_alone_and_no_other_is_sent_twice(yard: Yard, bad: Row) -> None:
     assert among_others(yard, bad).failed.keys() == {1}
 
 
@@ -82,7 +83,7 @@ def test_what_cannot_be_sent_fails_alone_and_nothing_else_is_sent_twice(yard: Ya
     ],
     ids=["no body", "expires in 100 days", "priority 255", "transient", "nested", "large headers and body"],
 )
-def test_what_is_unusual_arrives(yard: Yard, good: Row) -> None:
+def test_unusual_messages_arrive(yard: Yard, good: Row) -> None:
     yard.queue("mail")
     assert yard.publish(yard.edge(), [row(0), good, row(2)]).failed == {}
     arrived = yard.take("mail")
@@ -104,7 +105,7 @@ def test_an_exchange_that_takes_nothing_costs_the_others_no_copy_and_no_time(yar
     published = yard.publish(edge, rows)
     assert published.failed.keys() == {n for n in range(1_000) if n % 2}
     assert all(kind in reason for reason in published.failed.values())
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < patience(3)
     assert ids(yard.take("mail")) == [f"task-{n}" for n in range(0, 1_000, 2)]
 
 
@@ -114,7 +115,7 @@ def _declare(yard: Yard, name: str, internal: bool) -> None:
     yard.channel.send_method(spec.Exchange.Declare, "BssbbbbbF", values, wait=spec.Exchange.DeclareOk)
 
 
-def test_of_messages_with_one_body_the_one_that_came_back_is_the_one_that_failed(yard: Yard) -> None:
+def test_among_messages_with_one_body_the_returned_one_is_the_one_that_failed(yard: Yard) -> None:
     yard.queue("mail")
     yard.channel.exchange_declare("house", "headers", durable=True, auto_delete=False)
     yard.channel.queue_bind("mail", "house", arguments={"x-match": "all", "floor": "3"})
@@ -131,7 +132,7 @@ def test_a_message_without_a_queue_is_noticed_whatever_its_encoding(yard: Yard, 
     assert yard.publish(yard.edge(), [bad]).failed.keys() == {1}
 
 
-def test_what_one_queue_of_an_exchange_refuses_another_has(yard: Yard) -> None:
+def test_a_message_refused_by_one_queue_of_an_exchange_is_in_the_other(yard: Yard) -> None:
     """Why the engine marks it when it is tried again."""
     yard.queue("small", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     yard.queue("mail")

@@ -14,14 +14,14 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.broker.amqp import link, publisher
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.broker.amqp.link import Link
+from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.queues import wheel_queue
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Peeked
-from celery_wheel.errors import BrokerError, Interrupted
+from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Unreadable
 from tests.integration.rabbit_edge.conftest import Yard, ids, row
-from tests.servers import wait_until
+from tests.kit.patience import patience, wait_until
 
 BIG = 2**30
 
@@ -69,7 +69,7 @@ def test_a_queue_that_others_made_otherwise_is_named_in_the_log(yard: Yard, capl
     assert "x-delivery-limit=-1" in said
 
 
-def test_who_may_not_make_the_wheel_queue_is_told_so(yard: Yard) -> None:
+def test_a_user_without_the_right_to_declare_the_wheel_queue_gets_an_error(yard: Yard) -> None:
     vhost = yard.url.rpartition("/")[2]
     yard.server.ctl("set_permissions", "-p", vhost, "guest", "^$", ".*", ".*")
     with pytest.raises(BrokerError, match=r"ACCESS_REFUSED.*wheel\.0"):
@@ -122,7 +122,7 @@ def test_staying_alive_reads_nothing_into_memory(yard: Yard) -> None:
         edge.now_ms()
         edge.peek(0, 5, BIG)
     send(yard, 200)
-    held = edge._shards[0]._held
+    held = edge._shards[0]._unacknowledged
     before = len(held)
     for _ in range(20):
         edge.now_ms()
@@ -175,7 +175,7 @@ def test_a_server_that_stops_in_the_middle_of_a_frame_is_not_waited_for() -> Non
     connection._transport = amqp.transport.TCPTransport("nowhere")
     connection._transport.sock = ours
     connection._transport._setup_transport()
-    under_test = Link(lambda: None)
+    under_test = AmqpLink(lambda: None)
     under_test._connection = connection
     connection.on_inbound_frame = lambda frame: frames.append(frame) or True
     frames: list[Any] = []
@@ -184,9 +184,9 @@ def test_a_server_that_stops_in_the_middle_of_a_frame_is_not_waited_for() -> Non
     began = time.monotonic()
     waits = threading.Thread(target=under_test.drain, args=(0,), daemon=True)
     waits.start()
-    waits.join(5)
+    waits.join(patience(5))
     assert not waits.is_alive()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < patience(2)
     theirs.sendall(frame[500:])
     assert under_test.drain(1)
     assert frames == [(3, 1, b"x" * 1_000)]
@@ -199,10 +199,10 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/x;{yard.url}"
         app = Celery("failover", broker=url, set_as_current=False)
-        edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=BIG))
+        edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=BIG))
         began = time.monotonic()
         assert yard.publish(edge, [row(1)]).failed == {}
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < patience(10)
         edge.close()
         app.close()
     assert ids(yard.take("mail")) == ["task-1"]
@@ -211,7 +211,7 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
 def test_options_in_the_url_are_taken(yard: Yard) -> None:
     yard.queue("mail")
     app = Celery("options", broker=f"{yard.url}?heartbeat=0&connect_timeout=3", set_as_current=False)
-    edge = AmqpBroker(app.connection_for_write, Reader(max_message_bytes=BIG))
+    edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=BIG))
     assert yard.publish(edge, [row(1)]).failed == {}
     edge.close()
     app.close()
@@ -232,7 +232,7 @@ def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: p
         for _ in range(6):
             with pytest.raises(BrokerError, match=r"alarm|answer") as caught:
                 yard.publish(edge, rows, redelivered=bool(interrupted))
-            interrupted += isinstance(caught.value, Interrupted)
+            interrupted += isinstance(caught.value, PublishInterrupted)
     finally:
         yard.server.ctl("set_vm_memory_high_watermark", "0.6")
     assert interrupted == 1, "after that nothing of it was written"
@@ -256,7 +256,7 @@ def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: 
     yard.cut_all()
     with pytest.raises(BrokerError) as caught:
         yard.publish(edge, [row(2)])
-    assert not isinstance(caught.value, Interrupted)
+    assert not isinstance(caught.value, PublishInterrupted)
     assert yard.publish(edge, [row(2)]).failed == {}
     assert ids(yard.take("mail")) == ["task-1", "task-2"]
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import redis
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from tests.integration.redis_edge.rows import STORE, adopted
-from tests.servers import RedisServer, absent, redis_binaries
+from tests.kit.patience import patience
+from tests.kit.servers import absent
+from tests.kit.servers.redis import RedisServer, redis_binaries
 
 BINARIES = redis_binaries()
 
@@ -54,8 +56,12 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
 
     def make(server: RedisServer | str, **options: Any) -> RedisBroker:
         url = server if isinstance(server, str) else server.url
+        options = {"transport_options": {"socket_timeout": patience(5)}, **options}
         brokers.append(
-            RedisBroker(url, **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": Reader(), **options})
+            RedisBroker(
+                url,
+                **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": QueuedMessageReader(), **options},
+            )
         )
         return brokers[-1]
 

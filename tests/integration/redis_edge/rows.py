@@ -11,9 +11,9 @@ from typing import Any
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published
 from celery_wheel.store.model import ORIGIN, Message, Position, Row
-from tests.contract.edges.benches import STORE
-from tests.contract.edges.samples import EPOCH, NOW_MS, SHARD, at, chunk_of, make_row
-from tests.contract.edges.samples import number_in as number_of
+from tests.contract.edges.peers import STORE
+from tests.kit.chunks import EPOCH, NOW_MS, SHARD, at, chunk_of, make_row
+from tests.kit.chunks import number_in as number_of
 
 __all__ = [
     "EPOCH",

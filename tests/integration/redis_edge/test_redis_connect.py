@@ -13,16 +13,19 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import Verdict
+from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, publish_rows
-from tests.servers import PATIENCE_S, RedisServer, absent, free_port, wait_until
+from tests.kit.patience import patience, wait_until
+from tests.kit.processes import Process
+from tests.kit.servers import absent, free_port
+from tests.kit.servers.redis import RedisServer
 
 
 def publishes(broker: RedisBroker) -> bool:
     adopted(broker)
-    return publish_rows(broker, ORIGIN, at(1), [make_row(1)]).verdict is Verdict.PUBLISHED
+    return publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
 def test_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
@@ -64,26 +67,22 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
         port = free_port()
         configuration = tmp_path / "sentinel.conf"
         configuration.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nlogfile {tmp_path}/sentinel.log\n"
+            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n\n"
             f"sentinel monitor shop 127.0.0.1 {own_server.port} 1\n"
             "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
         )
-        sentinel = subprocess.Popen([binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL)
-        try:
+        with Process([binary, configuration, "--sentinel"], tmp_path / "sentinel.log"):
             broker = connect(f"sentinel://127.0.0.1:{port}/0", transport_options={"master_name": "shop"})
             wait_until(lambda: _answers(broker), "Sentinel up")
             wait_until(lambda: _knows_replica(port), "Sentinel knowing the replica")
             assert publishes(broker)
-            own_server.client().wait(1, int(PATIENCE_S * 1_000))
+            own_server.client().wait(1, int(patience() * 1_000))
             own_server.kill()
             wait_until(lambda: replica.client().info("replication")["role"] == "master", "the failover")
             wait_until(lambda: _answers(broker), "the way to the new primary")
             again = publish_rows(broker, at(1), at(2), [make_row(2)])
-            assert again.verdict is Verdict.PUBLISHED
+            assert again.result is PublishResult.PUBLISHED
             assert replica.client().llen("mail") == 2
-        finally:
-            sentinel.kill()
-            sentinel.wait()
 
 
 def _answers(broker: RedisBroker) -> bool:

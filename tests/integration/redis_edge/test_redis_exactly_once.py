@@ -10,11 +10,12 @@ from pathlib import Path
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import Verdict
+from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
-from tests.servers import PATIENCE_S, RedisServer
+from tests.kit.patience import patience
+from tests.kit.servers.redis import RedisServer
 
 CHUNKS = 200
 SIZE = 20
@@ -29,11 +30,11 @@ def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int]
         from_ = at(first - 1) if chunk else ORIGIN
         while True:
             try:
-                verdict = publish_rows(broker, from_, at(first + SIZE - 1), rows, lane=lane).verdict
+                verdict = publish_rows(broker, from_, at(first + SIZE - 1), rows, lane=lane).result
             except BrokerError:
                 doubts += 1
                 continue
-            assert verdict in (Verdict.PUBLISHED, Verdict.ALREADY)
+            assert verdict in (PublishResult.PUBLISHED, PublishResult.ALREADY)
             break
         done(chunk)
     return doubts
@@ -47,12 +48,12 @@ def test_while_the_server_is_killed_again_and_again(
     binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
 ) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
-        broker = adopted(connect(server, transport_options={"socket_timeout": 1}))
+        broker = adopted(connect(server, transport_options={"socket_timeout": patience(1)}))
         reached = [threading.Event() for _ in range(5)]
 
         def killer() -> None:
             for event in reached:
-                assert event.wait(PATIENCE_S)
+                assert event.wait(patience())
                 server.restart()
 
         def done(chunk: int) -> None:
@@ -62,7 +63,7 @@ def test_while_the_server_is_killed_again_and_again(
         with ThreadPoolExecutor() as pool:
             killing = pool.submit(killer)
             doubts = publish_all(broker, 0, "mail", done)
-            killing.result(PATIENCE_S)
+            killing.result(patience())
         assert doubts > 0
         assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
 
@@ -81,7 +82,7 @@ def test_while_several_threads_use_one_broker(broker: RedisBroker, client: redis
 
     with ThreadPoolExecutor() as pool:
         publishing = [pool.submit(publish_all, broker, lane, f"q{lane}") for lane in range(3)]
-        assert pool.submit(take_in).result(PATIENCE_S) == len(arrived)
-        assert [future.result(PATIENCE_S) for future in publishing] == [0, 0, 0]
+        assert pool.submit(take_in).result(patience()) == len(arrived)
+        assert [future.result(patience()) for future in publishing] == [0, 0, 0]
     for lane in range(3):
         assert pushed(client, f"q{lane}") == list(range(1, CHUNKS * SIZE + 1))

@@ -7,12 +7,12 @@ import redis
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.broker.redis.edge import OCCUPIED_MS
-from celery_wheel.engine.port import Verdict
+from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError, StoreConflict
 from celery_wheel.store.model import ORIGIN
-from tests.contract.edges.benches import OTHER_STORE
+from tests.contract.edges.peers import OTHER_STORE
 from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, at, make_row, publish_rows
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
 SEP = "\x06\x16"
@@ -69,7 +69,7 @@ def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
     before = client.hgetall(OFFSETS)
     row = make_row(1, queue, priority=priority, queue_expires_ms=1)
     failed = publish_rows(broker, ORIGIN, at(1), [row, make_row(2)]).failed
-    assert failed == {1: f"queue {queue!r} has the name of a key that the wheel or kombu uses itself"}
+    assert failed == {1: f"queue {queue!r} has the name of a key of the wheel or of kombu"}
     assert set(client.keys()) == {OFFSETS.encode(), b"mail"}
     assert client.hget(OFFSETS, "uuid") == before[b"uuid"]
     assert client.pttl(OFFSETS) == -1
@@ -123,7 +123,7 @@ def test_a_silent_store_keeps_its_offsets(broker: RedisBroker, other: RedisBroke
 def test_a_claim_is_refused_while_the_other_holder_lives(broker: RedisBroker, other: RedisBroker) -> None:
     with pytest.raises(StoreConflict):
         other.claim(SHARD)
-    assert publish_rows(broker, ORIGIN, at(1), [make_row(1)]).verdict is Verdict.PUBLISHED
+    assert publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
 def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
@@ -136,7 +136,7 @@ def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
     owner = other.owner(SHARD)
     assert owner is not None
     assert (owner.uuid, owner.place) == (OTHER_STORE, "/srv/b on there")
-    assert publish_rows(broker, at(1), at(2), [make_row(2)]).verdict is Verdict.MISSING
+    assert publish_rows(broker, at(1), at(2), [make_row(2)]).result is PublishResult.MISSING
     with pytest.raises(StoreConflict):
         broker.adopt(SHARD, EPOCH + 1)
     assert other.adopt(SHARD, 1) == {}, "its epochs are its own, so a smaller one is no older one"

@@ -1,6 +1,6 @@
 """The model that the simulation takes for Redis, and Redis: the same calls, the same answers, the same queues.
 
-What the simulation proves about the engine holds for this edge only as far as the two agree.
+The simulation's proofs about the engine hold for this edge only as far as the two agree.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.errors import WheelError
 from celery_wheel.store.model import Unreadable
-from tests.contract.edges.samples import make_chunk
 from tests.integration.redis_edge.rows import NOW_MS, SHARD, at, make_row, number_of
-from tests.servers import RedisServer
+from tests.kit.chunks import make_chunk
+from tests.kit.servers.redis import RedisServer
 from tests.simulation.model_redis import Keys, ModelRedis
 from tests.simulation.model_redis import RedisServer as ModelServer
 
@@ -79,7 +79,7 @@ class Both:
 
         def call(broker: Any) -> object:
             published = broker.publish(chunk)
-            return published.verdict, set(published.failed)
+            return published.result, set(published.failed)
 
         self._same(call)
 
@@ -103,7 +103,7 @@ class Both:
         self.tokens = model.token, edge.token
 
     def trim(self, epoch: int) -> None:
-        # What was peeked from an empty queue proves nothing; the edge does not even ask.
+        # A peek at an empty queue has nothing to prove; the edge does not even call Redis.
         if self.tokens is not None and self.tokens[0]:
             token = dict(zip(map(id, self.pair), self.tokens, strict=True))
             self._same(lambda broker: broker.trim(SHARD, epoch, token[id(broker)]))

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 
 from celery_wheel import Celery
 from celery_wheel.broker import broker_for
-from celery_wheel.claim import claim, other_owners
 from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
-from celery_wheel.doctor import Grade, Site, broker, queues
 from celery_wheel.errors import StoreConflict
+from celery_wheel.operations.claim_broker import claim, other_owners
+from celery_wheel.operations.doctor import Grade, Installation, broker, queues
 from celery_wheel.store import open_store
-from tests.contract.edges.samples import raw
-from tests.servers import RedisServer
+from tests.kit.chunks import raw
+from tests.kit.servers.redis import RedisServer
 
 MakeApp = Callable[[str], Any]
 
@@ -53,12 +53,12 @@ def test_the_doctor_names_the_other_store_and_the_remedy(make_app: MakeApp, tmp_
     adopt(first)
     with pytest.raises(StoreConflict, match=r"first\.sqlite3 on "):
         adopt(second)
-    with Site(second) as site:
+    with Installation(second) as site:
         found = [one for one in broker.check(site) if one.grade is Grade.ERROR]
     assert [one.about for one in found] == ["shard 0", "shard 1"]
     assert f"{tmp_path}/first.sqlite3 on " in found[0].text
     assert "claim-broker" in (found[0].remedy or "")
-    with Site(first) as site:
+    with Installation(first) as site:
         assert not [one for one in broker.check(site) if one.grade is Grade.ERROR]
 
 
@@ -114,7 +114,7 @@ def test_the_doctor_reads_the_oldest_message_and_takes_none(
 ) -> None:
     app = make_app("first")
     client.lpush("wheel.0", data)
-    with Site(app) as site:
+    with Installation(app) as site:
         found = [one for one in queues.check(site) if one.grade is Grade.ERROR]
     assert [one.grade for one in found] == ([grade] if grade else [])
     assert all(text in one.text for one in found)

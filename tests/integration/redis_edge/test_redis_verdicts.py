@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import BrokerOffset, Published, Verdict
+from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
 from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of, publish_rows
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
 FIELDS = {"uuid", "place", "epoch", "seen", "last", "serial", "lane:0", "failed:0", "since:0"}
@@ -34,7 +34,7 @@ def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
 def test_an_offset_inside_the_chunk_is_logged(broker: RedisBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.set_offset(SHARD, EPOCH, 0, at(5))
     with caplog.at_level(logging.ERROR):
-        assert publish(broker, at(3), at(9), 9).verdict is Verdict.ROLLED_BACK
+        assert publish(broker, at(3), at(9), 9).result is PublishResult.ROLLED_BACK
     assert "inside the chunk" in caplog.text
 
 
@@ -42,22 +42,22 @@ def test_epochs_are_compared_as_numbers(broker: RedisBroker) -> None:
     broker.adopt(SHARD, 9)
     broker.adopt(SHARD, 10)
     broker.adopt(SHARD, 2**53 + 1)
-    assert publish(broker, ORIGIN, at(1), 1, epoch=2**53).verdict is Verdict.FENCED
-    assert publish(broker, ORIGIN, at(1), 1, epoch=2**53 + 1).verdict is Verdict.PUBLISHED
+    assert publish(broker, ORIGIN, at(1), 1, epoch=2**53).result is PublishResult.FENCED
+    assert publish(broker, ORIGIN, at(1), 1, epoch=2**53 + 1).result is PublishResult.PUBLISHED
 
 
 def test_positions_are_compared_as_numbers_of_all_63_bits(broker: RedisBroker) -> None:
     last = Position(NOW_MS, MAX_SEQ - 1)
-    assert publish(broker, ORIGIN, last, 1).verdict is Verdict.PUBLISHED
-    assert publish(broker, last, Position(NOW_MS, MAX_SEQ), 2).verdict is Verdict.PUBLISHED
-    assert publish(broker, last, Position(NOW_MS, MAX_SEQ), 2).verdict is Verdict.ALREADY
-    assert publish(broker, Position(NOW_MS + 1, 1), Position(NOW_MS + 1, 2), 2).verdict is Verdict.ROLLED_BACK
+    assert publish(broker, ORIGIN, last, 1).result is PublishResult.PUBLISHED
+    assert publish(broker, last, Position(NOW_MS, MAX_SEQ), 2).result is PublishResult.PUBLISHED
+    assert publish(broker, last, Position(NOW_MS, MAX_SEQ), 2).result is PublishResult.ALREADY
+    assert publish(broker, Position(NOW_MS + 1, 1), Position(NOW_MS + 1, 2), 2).result is PublishResult.ROLLED_BACK
 
 
 @pytest.mark.parametrize("lost", ["hash", "uuid", "epoch", "lane:0"])
 def test_without_its_offset_a_lane_must_be_adopted_first(broker: RedisBroker, client: redis.Redis, lost: str) -> None:
     client.delete(OFFSETS) if lost == "hash" else client.hdel(OFFSETS, lost)
-    assert publish(broker, ORIGIN, at(1), 1) == Published(Verdict.MISSING, {})
+    assert publish(broker, ORIGIN, at(1), 1) == Published(PublishResult.MISSING, {})
     assert pushed(client) == []
 
 
@@ -75,7 +75,7 @@ def test_after_flushall_the_offset_is_missing_and_adoption_finds_nothing(
 ) -> None:
     publish(broker, ORIGIN, at(1), 1)
     client.flushall()
-    assert publish(broker, at(1), at(2), 2).verdict is Verdict.MISSING
+    assert publish(broker, at(1), at(2), 2).result is PublishResult.MISSING
     assert broker.adopt(SHARD, EPOCH + 1) == {}
 
 
@@ -113,8 +113,8 @@ def test_lanes_shards_and_namespaces_have_offsets_of_their_own(
     publish(broker, ORIGIN, at(1), 1)
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1), {}), 12: BrokerOffset(at(4), {})}
     assert broker.adopt(SHARD + 1, 1) == {}
-    assert connect(server, reader=Reader("other")).adopt(SHARD, 1) == {}
-    assert connect(server, global_keyprefix="app:").adopt(SHARD, 1) == {}
+    assert connect(server, reader=QueuedMessageReader("other")).adopt(SHARD, 1) == {}
+    assert connect(server, transport_options={"global_keyprefix": "app:"}).adopt(SHARD, 1) == {}
 
 
 CHANGES: dict[str, Callable[[RedisBroker, int], None]] = {
@@ -176,4 +176,4 @@ def test_the_time_is_the_servers(broker: RedisBroker, client: redis.Redis) -> No
 
 def test_a_broker_may_be_used_again_after_close(broker: RedisBroker) -> None:
     broker.close()
-    assert publish(adopted(broker), ORIGIN, at(1), 1).verdict is Verdict.PUBLISHED
+    assert publish(adopted(broker), ORIGIN, at(1), 1).result is PublishResult.PUBLISHED

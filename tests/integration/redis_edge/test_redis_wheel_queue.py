@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import Unreadable
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted
-from tests.servers import RedisServer
+from tests.kit.servers.redis import RedisServer
 
 QUEUE = f"wheel.{SHARD}"
 MEGABYTE = 2**20
@@ -64,7 +64,7 @@ def test_a_large_message_ends_a_peek_and_has_the_next_for_itself(broker: RedisBr
 def test_a_message_over_the_limit_is_unreadable_and_whole(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
-    broker = adopted(connect(server, reader=Reader(max_message_bytes=100)))
+    broker = adopted(connect(server, reader=QueuedMessageReader(max_message_bytes=100)))
     push(client, b"x" * 101)
     (arrival,) = broker.peek(SHARD, 10, 1_000).arrivals
     assert isinstance(arrival, Unreadable)
@@ -111,7 +111,7 @@ def test_shards_and_namespaces_have_queues_of_their_own(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
     client.lpush("night.1", b"1")
-    broker = connect(server, reader=Reader("night"))
+    broker = connect(server, reader=QueuedMessageReader("night"))
     for shard in (1, 2):
         broker.adopt(shard, EPOCH)
     assert raws(broker.peek(1, 10, 1000)) == [b"1"]

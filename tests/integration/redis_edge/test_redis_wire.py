@@ -1,4 +1,4 @@
-"""What the edge pushes is, byte for byte, what Celery and kombu would have pushed; only the delivery tag is new."""
+"""The edge pushes byte for byte the message of Celery and kombu; only the delivery tag is new."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from tests.integration.redis_edge.rows import (
     row_of,
     without_tag,
 )
-from tests.servers import RedisServer, wait_until
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers.redis import RedisServer
 
 QUEUES = [
     Queue("mail", Exchange("mail"), routing_key="mail"),
@@ -147,10 +148,10 @@ def test_a_broadcast_is_what_kombu_would_have_published(
             exchange.declare()
             producer = connection.Producer(channel)
             app.send_task("shop.remind", exchange="all", exchange_type="fanout", routing_key="", producer=producer)
-        native = [heard for _ in range(2) if (heard := listener.get_message(timeout=5))][-1]["data"]
+        native = [heard for _ in range(2) if (heard := listener.get_message(timeout=patience(5)))][-1]["data"]
         message = through_the_wheel(broker, client, native, exchange="all", exchange_type="fanout", routing_key="")
         publish_rows(broker, ORIGIN, at(1), [row_of(message)])
-        assert without_tag(listener.get_message(timeout=5)["data"]) == without_tag(native)
+        assert without_tag(listener.get_message(timeout=patience(5))["data"]) == without_tag(native)
 
 
 def test_every_copy_has_another_delivery_tag(broker: RedisBroker, client: redis.Redis) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import pickle
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +15,38 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.engine.port import Published, Verdict
+from celery_wheel.engine.port import Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
 from tests.integration.redis_edge.rows import NOW_MS, adopted, at, make_row, publish_rows
-from tests.servers import PATIENCE_S, RedisServer, wait_until
+from tests.kit.patience import wait_until
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Note, Stack
 
-HERE = Path(__file__).parent
+QUEUES = [
+    ("mail", "mail", "direct", "mail"),
+    ("sport", "news", "topic", "news.sport.#"),
+    ("orders", "shop", "direct", "order"),
+]
 
 
-@contextmanager
-def worker(server: RedisServer, queues: str, prefix: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "celery", "-A", "worker_app", "worker", "-P", "solo", "-Q", queues, "-l", "error"]
-    # C_FORCE_ROOT: tests in a container may well run as root, and the worker takes pickle.
-    environment = {**os.environ, "REDIS_EDGE_URL": server.url, "REDIS_EDGE_PREFIX": prefix, "C_FORCE_ROOT": "1"}
-    process = subprocess.Popen([*command, "--without-gossip", "--without-mingle"], cwd=HERE, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
+@pytest.fixture
+def worker(server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Stack]]:
+    """Starts a worker that knows no wheel, and takes the tasks of a queue in the order in which the broker has them."""
+    with ExitStack() as stacks:
+
+        def start(queues: str, prefix: str = "") -> Stack:
+            settings = {"worker_prefetch_multiplier": 1, "accept_content": ["json", "pickle"]}
+            options = {"broker_transport_options": {"global_keyprefix": prefix}} if prefix else {}
+            stack = stacks.enter_context(Stack(tmp_path, server, queues=QUEUES, plain=True, **settings, **options))
+            stack.worker("-P", "solo", "-Q", queues)
+            return stack
+
+        yield start
 
 
 def task(number: int, text: str = "", **changes: Any) -> Row:
     task_id = f"00000000-0000-4000-8000-{number:012d}"
-    headers = {"lang": "py", "task": "edge.note", "id": task_id, "root_id": task_id, "eta": None, "greeting": "Grüße"}
+    headers = {"lang": "py", "task": "note", "id": task_id, "root_id": task_id, "eta": None, "greeting": "Grüße"}
     properties = {"content_type": "application/json", "content_encoding": "utf-8", "correlation_id": task_id}
     values = {
         "headers": json.dumps(headers, ensure_ascii=False).encode(),
@@ -55,49 +60,48 @@ def publish(broker: RedisBroker, *rows: Row) -> Published:
     return publish_rows(broker, ORIGIN, at(rows[-1].id), rows)
 
 
-def ran(client: redis.Redis, count: int) -> list[dict[str, Any]]:
-    wait_until(lambda: client.llen("ran") >= count, f"{count} tasks executed")
-    return [json.loads(item) for item in client.lrange("ran", 0, -1)]
+def ran(stack: Stack, count: int) -> list[Note]:
+    wait_until(lambda: len(stack.runs()) >= count, f"{count} tasks executed")
+    return stack.runs()
 
 
 @pytest.mark.parametrize("prefix", ["", "app:"])
 def test_a_worker_executes_in_order_what_was_published(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker], prefix: str
+    server: RedisServer, worker: Callable[..., Stack], connect: Callable[..., RedisBroker], prefix: str
 ) -> None:
-    broker = adopted(connect(server, global_keyprefix=prefix))
+    broker = adopted(connect(server, transport_options={"global_keyprefix": prefix}))
     rows = [task(n, priority=p) for n, p in enumerate([9, 0, 3, None, 9, 4], start=1)]
-    assert publish(broker, *rows) == Published(Verdict.PUBLISHED, {})
-    with worker(server, "mail", prefix):
-        executed = ran(client, len(rows))
-    assert [item["number"] for item in executed] == [2, 4, 3, 6, 1, 5]  # in kombu on Redis 0 goes first
-    assert [item["priority"] for item in executed] == [0, 0, 3, 4, 9, 9]
+    assert publish(broker, *rows) == Published(PublishResult.PUBLISHED, {})
+    executed = ran(worker("mail", prefix), len(rows))
+    assert [item["tag"] for item in executed] == [2, 4, 3, 6, 1, 5]  # in kombu on Redis 0 goes first
+    assert [item["delivery_info"]["priority"] for item in executed] == [0, 0, 3, 4, 9, 9]
     assert {item["greeting"] for item in executed} == {"Grüße"}
     assert {item["eta"] for item in executed} == {None}
     assert executed[0]["id"] == "00000000-0000-4000-8000-000000000002"
 
 
 def test_a_worker_gets_what_goes_to_exchanges_it_has_bound(
-    broker: RedisBroker, server: RedisServer, client: redis.Redis
+    broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
 ) -> None:
-    with worker(server, "mail,sport,orders"):
-        wait_until(lambda: client.exists("_kombu.binding.news", "_kombu.binding.shop") == 2, "the worker's bindings")
-        topic = {"exchange": "news", "exchange_type": "topic", "queue": None}
-        published = publish(
-            broker,
-            task(1, exchange="shop", routing_key="order", queue="orders"),
-            task(2, routing_key="news.sport.golf", **topic),
-            task(3, routing_key="news.politics", **topic),
-            task(4, "näch\u2028ste"),
-        )
-        executed = {item["number"]: item for item in ran(client, 3)}
+    stack = worker("mail,sport,orders")
+    wait_until(lambda: client.exists("_kombu.binding.news", "_kombu.binding.shop") == 2, "the worker's bindings")
+    topic = {"exchange": "news", "exchange_type": "topic", "queue": None}
+    published = publish(
+        broker,
+        task(1, exchange="shop", routing_key="order", queue="orders"),
+        task(2, routing_key="news.sport.golf", **topic),
+        task(3, routing_key="news.politics", **topic),
+        task(4, "näch\u2028ste"),
+    )
+    executed = {item["tag"]: item for item in ran(stack, 3)}
     assert list(published.failed) == [3]
     assert set(executed) == {1, 2, 4}
-    assert executed[2]["routing_key"] == "news.sport.golf"
-    assert executed[4]["text"] == "näch\u2028ste"
+    assert executed[2]["delivery_info"]["routing_key"] == "news.sport.golf"
+    assert executed[4]["args"][0] == "näch\u2028ste"
 
 
 def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
-    broker: RedisBroker, server: RedisServer, client: redis.Redis
+    broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
 ) -> None:
     pickled = pickle.dumps(((1, "pickled"), {}, {}))
     squeezed = zlib.compress(json.dumps([[2, "z" * 1_000], {}, {}]).encode())
@@ -110,15 +114,15 @@ def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
     )
     stored = [base64.b64decode(json.loads(raw)["body"]) for raw in client.lrange("mail", 0, -1)]
     assert stored == [squeezed, pickled]
-    with worker(server, "mail"):
-        executed = ran(client, 2)
-    assert [(item["number"], item["text"]) for item in executed] == [(1, "pickled"), (2, "z" * 1_000)]
+    executed = ran(worker("mail"), 2)
+    assert [(item["tag"], item["args"][0]) for item in executed] == [(1, "pickled"), (2, "z" * 1_000)]
 
 
-def test_a_worker_revokes_what_has_expired(broker: RedisBroker, server: RedisServer, client: redis.Redis) -> None:
+def test_a_worker_revokes_what_has_expired(
+    broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
+) -> None:
     headers = json.loads(task(1).headers) | {"expires": "2020-01-01T00:00:00+00:00"}
     publish(broker, task(1, headers=json.dumps(headers).encode(), expires_ms=NOW_MS - 1), task(2))
-    with worker(server, "mail"):
-        executed = ran(client, 1)
-        wait_until(lambda: not client.exists("mail", "unacked"), "the expired task acknowledged")
-    assert [item["number"] for item in executed] == [2]
+    executed = ran(worker("mail"), 1)
+    wait_until(lambda: not client.exists("mail", "unacked"), "the expired task acknowledged")
+    assert [item["tag"] for item in executed] == [2]

@@ -4,90 +4,84 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from celery_wheel import Completed, WheelUnavailable
+from celery_wheel import CompletionResult, WheelUnavailable
 from celery_wheel.control import Wheel
-from tests.integration.scheduler.conftest import Bench
-from tests.postgres import PostgresServer
-from tests.servers import wait_until
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.stack import Stack
 
-NOBODY = Completed(0, 0)
+NOBODY = CompletionResult(0, 0)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def shop(bench: Bench, request: pytest.FixtureRequest) -> Iterator[Bench]:
+def shop(stack: Stack, request: pytest.FixtureRequest) -> Stack:
     """A scheduler at work, on each kind of store."""
-    server = PostgresServer().start() if request.param == "postgresql" else None
-    if server is not None:
-        bench.store = server.new_database()
-    bench.wait_for_holder(bench.beat())
-    bench.app.conf.wheel_store = bench.store
-    yield bench
-    bench.app.wheel.close()
-    bench.close()
-    if server is not None:
-        server.__exit__(None, None, None)
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        stack.change(wheel_store=server.new_database())
+    stack.wait_for_holder(stack.beat())
+    return stack
 
 
 @pytest.fixture
-def wheel(shop: Bench) -> Wheel:
+def wheel(shop: Stack) -> Wheel:
     found: Wheel = shop.app.wheel
     return found
 
 
-def order(shop: Bench, number: int, countdown: float, **options: object) -> str:
+def order(shop: Stack, number: int, countdown: float, **options: object) -> str:
     """Cancelled in its time, unless it is paid."""
     wheel = {"watch": [f"order:{number}"], **options}
-    task_id: str = shop.app.send_task("noop", (number,), countdown=countdown, wheel=wheel).id
+    task_id: str = shop.app.send_task("note", (number,), countdown=countdown, wheel=wheel).id
     return task_id
 
 
-def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(shop: Bench, wheel: Wheel) -> None:
+def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(shop: Stack, wheel: Wheel) -> None:
     paid, unpaid = order(shop, 1, 2), order(shop, 2, 2)
-    assert wheel.complete("order:1", reason="paid", actor="till 3") == Completed(done=1, too_late=0)
+    assert wheel.complete("order:1", reason="paid", actor="till 3") == CompletionResult(done=1, too_late=0)
     wait_until(lambda: shop.dispatched() == [unpaid], "the order that is not paid is cancelled, and it alone")
     found = wheel.get(paid)
     assert found is not None
     assert found.state == "cancelled"
     [outcome] = wheel.outcomes("cancelled").items
     assert (outcome.reason, outcome.actor) == ("completed by the key 'order:1': paid", "till 3")
-    assert wheel.complete(["order:2", "order:3"]) == {"order:2": Completed(0, 1), "order:3": NOBODY}
+    assert wheel.complete(["order:2", "order:3"]) == {"order:2": CompletionResult(0, 1), "order:3": NOBODY}
     assert not wheel.complete("order:2")
 
 
-def test_what_waits_for_an_event_runs_when_it_comes(shop: Bench, wheel: Wheel) -> None:
+def test_a_task_that_watches_a_key_runs_when_the_key_is_completed(shop: Stack, wheel: Wheel) -> None:
     first, second = order(shop, 1, 3_600), order(shop, 1, 7_200)
     order(shop, 2, 3_600)
     assert wheel.complete("order:1", "run").done == 2
     wait_until(lambda: len(shop.dispatched()) == 2, "both run")
     assert sorted(shop.dispatched()) == sorted([first, second])
-    with pytest.raises(ValueError, match='must be told to "cancel" or to "run"'):
+    with pytest.raises(ValueError, match='needs how="cancel" or how="run"'):
         wheel.complete("order:2", "stop")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="a key must be a text"):
         wheel.complete([42])  # type: ignore[list-item]
 
 
-def test_of_each_order_exactly_one_comes_first(shop: Bench, wheel: Wheel) -> None:
+def test_exactly_one_end_of_each_order_comes_first(shop: Stack, wheel: Wheel) -> None:
     """A thousand orders fall due while four tills take money: what was done and what left are the whole."""
     with shop.app.producer_or_acquire() as producer:
         for n in range(1_000):
             options = {"wheel": {"watch": f"order:{n}"}, "countdown": 3 + n / 1_000}
-            shop.app.send_task("noop", (n,), producer=producer, task_id=f"cancel-{n}", **options)
-    answers: dict[str, Completed] = {}
+            shop.app.send_task("note", (n,), producer=producer, task_id=f"cancel-{n}", **options)
+    answers: dict[str, CompletionResult] = {}
 
     def till(number: int) -> None:
         for start in range(number * 10, 1_000, 40):
-            answers.update(wheel.complete([f"order:{n}" for n in range(start, start + 10)], timeout=60))
+            answers.update(wheel.complete([f"order:{n}" for n in range(start, start + 10)], timeout=patience(60)))
 
     wait_until(lambda: len(shop.dispatched()) > 0, "the first is due")
     threads = [threading.Thread(target=till, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(patience(90))
     assert Counter(one.done + one.too_late for one in answers.values()) == {1: 1_000}
     late = {f"cancel-{key.partition(':')[2]}" for key, one in answers.items() if one.too_late}
     assert late
@@ -96,7 +90,7 @@ def test_of_each_order_exactly_one_comes_first(shop: Bench, wheel: Wheel) -> Non
     assert Counter(shop.dispatched()) == Counter(late)
 
 
-def test_of_a_unique_key_one_task_waits(shop: Bench, wheel: Wheel) -> None:
+def test_one_task_of_a_unique_key_is_pending(shop: Stack, wheel: Wheel) -> None:
     kept = [order(shop, n, 3_600, unique="digest") for n in range(3)]
     [*_, last] = [order(shop, n, 1.5, unique="report", on_conflict="replace") for n in range(3)]
     refused = [order(shop, n, 3_600, unique="digest", on_conflict="reject") for n in range(2)]
@@ -109,14 +103,12 @@ def test_of_a_unique_key_one_task_waits(shop: Bench, wheel: Wheel) -> None:
     assert {one.task_id for one in wheel.pending().items} == {kept[0], again}
 
 
-def test_a_completion_that_nobody_answers_is_withdrawn(bench: Bench) -> None:
-    process = bench.beat()
-    bench.wait_for_holder(process)
+def test_a_completion_that_nobody_answers_is_withdrawn(stack: Stack) -> None:
+    process = stack.beat()
+    stack.wait_for_holder(process)
     process.kill()
-    bench.app.conf.wheel_store = bench.store
-    task_id = order(bench, 1, 0.5)
-    with pytest.raises(WheelUnavailable, match=r"nobody answered for shard 0.*withdrawn"):
-        bench.app.wheel.complete("order:1", timeout=0.2)
-    bench.beat()
-    wait_until(lambda: bench.dispatched() == [task_id], "it leaves: nobody will complete it")
-    bench.app.wheel.close()
+    task_id = order(stack, 1, 0.5)
+    with pytest.raises(WheelUnavailable, match=r"no scheduler answered for shard 0.*withdrawn"):
+        stack.app.wheel.complete("order:1", timeout=0.2)
+    stack.beat()
+    wait_until(lambda: stack.dispatched() == [task_id], "it leaves: nobody will complete it")

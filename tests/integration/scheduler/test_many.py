@@ -11,41 +11,37 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.bulk import Scheduled
-from tests.integration.scheduler.conftest import Bench
-from tests.servers import PATIENCE_S, wait_until
+from celery_wheel.bulk_load import ScheduleResult
+from tests.kit.patience import patience, wait_until
+from tests.kit.stack import Stack
 
 MANUAL = Path(__file__).parents[3] / "docs" / "scheduling-many.md"
 
 
-def ran(bench: Bench) -> list[int]:
+def ran(stack: Stack) -> list[int]:
     """The numbers of the tasks that the worker ran, in order."""
-    return [int(number) for number in bench.redis.lrange("ran", 0, -1)]
+    return [note["tag"] for note in stack.runs()]
 
 
-def test_what_is_loaded_is_run_once_in_order_although_the_scheduler_is_killed_meanwhile(bench: Bench) -> None:
-    first = bench.beat()
-    bench.wait_for_holder(first)
-    bench.celery("worker", "--pool", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
-    bench.app.conf.wheel_store = bench.store
+def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: Stack) -> None:
+    first = stack.beat()
+    stack.wait_for_holder(first)
+    stack.worker()
     start = datetime.now(UTC) - timedelta(seconds=1)  # the first are due already
 
-    def progress(done: Scheduled) -> None:
+    def progress(done: ScheduleResult) -> None:
         if done.rows == 400:
-            wait_until(lambda: ran(bench), "the first of them have left")
+            wait_until(lambda: ran(stack), "the first of them have left")
             first.kill()
 
     rows = (("note", (n,), {}, start + timedelta(milliseconds=5 * n)) for n in range(1_000))
-    try:
-        done = bench.app.wheel.schedule_many(rows, group=200, progress=progress)
-    finally:
-        bench.app.wheel.close()
+    done = stack.app.wheel.schedule_many(rows, group=200, progress=progress)
     assert (done.count, done.rejected) == (1_000, [])
-    second = bench.beat()
-    wait_until(lambda: len(ran(bench)) >= 1_000, "all have run")
-    bench.wait_for_holder(second)
-    assert ran(bench) == list(range(1_000))
-    assert bench.status()["pending"] == 0
+    second = stack.beat()
+    wait_until(lambda: len(ran(stack)) >= 1_000, "all have run")
+    stack.wait_for_holder(second)
+    assert ran(stack) == list(range(1_000))
+    assert stack.pending() == [0]
 
 
 @pytest.fixture
@@ -54,21 +50,21 @@ def example() -> str:
     return str(found)
 
 
-def test_the_example_of_the_manual_runs(bench: Bench, example: str) -> None:
-    bench.wait_for_holder(bench.beat())
+def test_the_example_of_the_manual_runs(stack: Stack, example: str) -> None:
+    stack.wait_for_holder(stack.beat())
     lines = [f"{n},user{n}@example.org,2020-01-01T00:00:{n:02d}Z" for n in range(3)]
-    (bench.folder / "trials.csv").write_text("\n".join(["user,address,ends_at", *lines, "3,nobody,\n"]))
-    example = example.replace("redis://localhost:6379/0", bench.server.url)
-    example = example.replace("sqlite:////var/lib/wheel/wheel.sqlite3", bench.store)
+    (stack.folder / "trials.csv").write_text("\n".join(["user,address,ends_at", *lines, "3,nobody,\n"]))
+    example = example.replace("redis://localhost:6379/0", stack.server.url)
+    example = example.replace("sqlite:////var/lib/wheel/wheel.sqlite3", stack.store)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],
-        cwd=bench.folder,
+        cwd=stack.folder,
         env={**os.environ, "PYTHONPATH": str(MANUAL.parents[1])},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=patience(),
     )
     assert done.returncode == 0, done.stderr
     shown = "\n".join(re.findall(r"```text\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)).splitlines()
     assert done.stdout.splitlines() == shown
-    wait_until(lambda: bench.redis.llen("mail") == 3, "the three are in their queue")
+    wait_until(lambda: stack.redis.llen("mail") == 3, "the three are in their queue")

@@ -17,8 +17,8 @@ import pytest
 from celery.beat import PersistentScheduler
 
 from celery_wheel import Celery, beat
-from tests.integration.scheduler.conftest import Bench
-from tests.servers import wait_until
+from tests.kit.patience import wait_until
+from tests.kit.stack import Stack
 
 NAME = "celerybeat-schedule"
 
@@ -110,7 +110,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scheduler(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What holds the shard from the next call of ``_set_periodic``; its file is of the only kind that is everywhere."""
+    """Hold the shard from the next call of ``_set_periodic`` on; dbm.dumb is on every platform."""
     monkeypatch.setattr("dbm._defaultmod", dumb)
     monkeypatch.setattr("dbm._modules", {"dbm.dumb": dumb})
     with Celery("proj", broker="memory://", set_as_current=False) as app:
@@ -138,9 +138,9 @@ def test_a_damaged_file_is_moved_aside_and_beat_goes_on(
     assert scheduler.schedule["tick"].total_run_count == 0
     scheduler.close()
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
-    aside = Path(record.aside)  # type: ignore[attr-defined]
-    assert record.action == "schedule_set_aside"  # type: ignore[attr-defined]
-    assert "when each periodic entry last ran is lost" in record.getMessage()
+    aside = Path(record.new_path)  # type: ignore[attr-defined]
+    assert record.action == "schedule_renamed"  # type: ignore[attr-defined]
+    assert "the times at which periodic entries last ran are lost" in record.getMessage()
     assert {one.name.removeprefix(aside.name) for one in path.parent.glob(f"{aside.name}*")} == left
     caplog.clear()
     scheduler._set_periodic(True)
@@ -175,21 +175,21 @@ def test_another_base_scheduler_has_no_such_file(tmp_path: Path) -> None:
         scheduler.close()
 
 
-def test_a_start_and_a_takeover_with_a_damaged_file(bench: Bench) -> None:
-    path = bench.folder / NAME
+def test_a_start_and_a_takeover_with_a_damaged_file(stack: Stack) -> None:
+    path = stack.folder / NAME
     path.mkdir()
-    first = bench.beat()
-    bench.wait_for_holder(first)
-    wait_until(lambda: bench.ticks() >= 2, "the periodic entry is sent")
-    second = bench.beat()
-    wait_until(lambda: "beat: Starting" in second.said(), "the second is there")
+    first = stack.beat()
+    stack.wait_for_holder(first)
+    wait_until(lambda: stack.ticks() >= 2, "the periodic entry is sent")
+    second = stack.beat()
+    second.wait_for("beat: Starting")
     first.kill()
     for one in siblings(path):
         if one.is_file():
             one.write_bytes(b"\x80garbage")
-    ticks = bench.ticks()
-    bench.wait_for_holder(second)
-    wait_until(lambda: bench.ticks() >= ticks + 2, "the second sends it")
+    ticks = stack.ticks()
+    stack.wait_for_holder(second)
+    wait_until(lambda: stack.ticks() >= ticks + 2, "the second sends it")
     for process in (first, second):
         assert "cannot be used" in process.said()
     assert second.is_alive()

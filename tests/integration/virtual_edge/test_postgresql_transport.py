@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.site import Site
-from tests.postgres import PostgresServer
+from tests.faults.load import StackUnderLoad
+from tests.kit.servers.postgres import PostgresServer
 
 
 @dataclass
@@ -28,11 +28,11 @@ def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path) -> None
         url = server.new_database()
         broker = TableBroker(server, url.replace("postgresql://", "sqla+postgresql+psycopg://"))
         # A worker takes about 15 a second from such a broker.
-        site = Site(tmp_path, broker, f"sqlite:///{tmp_path}/wheel.sqlite3", random.Random(3), every_s=0.2)
-        with site.app.connection_for_write() as connection:
+        stack = StackUnderLoad(tmp_path, broker, f"sqlite:///{tmp_path}/wheel.sqlite3", random.Random(3), every_s=0.2)
+        with stack.app.connection_for_write() as connection:
             connection.default_channel.queue_declare("celery")  # the tables: kombu makes them in no safe way
-        with site:
-            site.wait_for(40, 60)
-            verdict = site.settle(40)
+        with stack:
+            stack.wait_for_runs(40)
+            verdict = stack.settle(40)
     assert verdict.ran == verdict.scheduled >= 40, str(verdict)
     assert (verdict.lost, verdict.early, verdict.twice_unmarked) == ([], [], []), str(verdict)

@@ -13,9 +13,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from celery_wheel import Celery
-from celery_wheel.broker.reader import Reader
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.outgoing import TRIES
+from celery_wheel.broker.virtual.publisher import TRIES
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.runner import Runner
@@ -23,9 +23,9 @@ from celery_wheel.errors import BrokerError
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
-from tests.contract.edges.samples import at, chunk_of
-from tests.servers import wait_until
-from tests.sqs import KEY, SECRET, SqsServer
+from tests.kit.chunks import at, chunk_of
+from tests.kit.patience import wait_until
+from tests.kit.servers.sqs import KEY, SECRET, SqsServer
 
 BIG = 2**30
 _names = itertools.count()
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
         yield server
 
 
-class Bench:
+class Installation:
     """An app with a wheel queue of its own, seen through kombu and from behind."""
 
     def __init__(self, server: SqsServer, visibility_s: int = 30) -> None:
@@ -50,7 +50,7 @@ class Bench:
         self._edges: list[KombuBroker] = []
 
     def edge(self) -> KombuBroker:
-        edge = KombuBroker(self.app, Reader(self.name, 2**20))
+        edge = KombuBroker(self.app, QueuedMessageReader(self.name, 2**20))
         self._edges.append(edge)  # kombu gives back what a collected connection had taken
         return edge
 
@@ -77,23 +77,23 @@ class Bench:
 
 
 @pytest.fixture
-def bench(server: SqsServer) -> Iterator[Bench]:
-    bench = Bench(server)
-    yield bench
-    bench.close()
+def installed(server: SqsServer) -> Iterator[Installation]:
+    installed = Installation(server)
+    yield installed
+    installed.close()
 
 
 def ids(peeked: Peeked) -> list[str]:
     return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
 
 
-def test_what_a_killed_scheduler_had_read_comes_again_and_what_is_trimmed_does_not(server: SqsServer) -> None:
-    bench = Bench(server, visibility_s=2)
-    sent = bench.send(12)  # more than one answer of SQS has
-    killed, other = bench.edge(), bench.edge()
+def test_unacknowledged_messages_of_a_killed_scheduler_are_delivered_again(server: SqsServer) -> None:
+    installed = Installation(server, visibility_s=2)
+    sent = installed.send(12)  # more than one answer of SQS has
+    killed, other = installed.edge(), installed.edge()
     killed.adopt(0, 1)
     assert ids(killed.peek(0, 100, BIG)) == sent
-    assert bench.counts() == (0, 12)
+    assert installed.counts() == (0, 12)
     other.adopt(0, 2)
     seen: dict[str, Peeked] = {}
 
@@ -104,14 +104,14 @@ def test_what_a_killed_scheduler_had_read_comes_again_and_what_is_trimmed_does_n
     wait_until(all_there, "the time-out gives them back")
     assert ids(seen["last"]) == sent
     assert other.trim(0, 2, seen["last"].token)
-    assert bench.counts() == (0, 0)
-    bench.close()
+    assert installed.counts() == (0, 0)
+    installed.close()
 
 
-def test_what_comes_again_while_it_is_held_is_taken_in_once(server: SqsServer, tmp_path: Path) -> None:
-    bench = Bench(server, visibility_s=1)
-    bench.send(5)
-    edge = bench.edge()
+def test_a_message_delivered_again_while_it_is_held_is_accepted_once(server: SqsServer, tmp_path: Path) -> None:
+    installed = Installation(server, visibility_s=1)
+    installed.send(5)
+    edge = installed.edge()
     store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
     engine = Engine(0, "here", store, edge, SystemClock())
     for _ in engine.tend():
@@ -119,28 +119,28 @@ def test_what_comes_again_while_it_is_held_is_taken_in_once(server: SqsServer, t
     for step in engine.ingest():
         if step == "applied":
             break  # committed, and held for longer than the queue hides it
-    wait_until(lambda: bench.counts() == (5, 0), "the time-out runs out")
+    wait_until(lambda: installed.counts() == (5, 0), "the time-out runs out")
     for _ in engine.ingest():
         pass
     assert sum(store.pending(0).values()) == 5
     assert engine.stats.known == 10  # each twice: the first copy's receipt and the second's
-    assert bench.counts() == (0, 0)
+    assert installed.counts() == (0, 0)
     for _ in engine.release():
         pass
     store.close()
-    bench.close()
+    installed.close()
 
 
 def test_a_receipt_that_is_no_longer_good_hurts_neither_trim_nor_leave(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    installed: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent = bench.send(3)
-    edge, other = bench.edge(), bench.edge()
+    sent = installed.send(3)
+    edge, other = installed.edge(), installed.edge()
     edge.adopt(0, 1)
     first = edge.peek(0, 1, BIG)
-    held = edge._shards[0]._held
+    held = edge._shards[0]._unacknowledged
     for message in list(held)[:2]:  # somebody else has it, and is done with it
-        bench.client.delete_message(QueueUrl=bench.queue, ReceiptHandle=message.delivery_tag)
+        installed.client.delete_message(QueueUrl=installed.queue, ReceiptHandle=message.delivery_tag)
     assert edge.trim(0, 1, first.token)
     edge.leave(0, 1)  # the second's receipt is good for nothing, the third message goes back all the same
     other.adopt(0, 2)
@@ -148,9 +148,9 @@ def test_a_receipt_that_is_no_longer_good_hurts_neither_trim_nor_leave(
     assert "DUMP" not in caplog.text  # kombu's way with what it cannot give back: bodies in a file in /tmp
 
 
-def test_what_is_given_back_is_there_at_once(bench: Bench) -> None:
-    sent = bench.send(3)
-    edge, other = bench.edge(), bench.edge()
+def test_returned_messages_can_be_read_at_once(installed: Installation) -> None:
+    sent = installed.send(3)
+    edge, other = installed.edge(), installed.edge()
     edge.adopt(0, 1)
     edge.peek(0, 10, BIG)
     edge.leave(0, 1)
@@ -158,7 +158,9 @@ def test_what_is_given_back_is_there_at_once(bench: Bench) -> None:
     assert sorted(ids(other.peek(0, 10, BIG))) == sorted(sent)
 
 
-def test_a_single_message_is_not_kept_waiting_for_more_and_an_empty_queue_holds_nobody_up(bench: Bench) -> None:
+def test_a_single_message_is_not_kept_waiting_for_more_and_an_empty_queue_holds_nobody_up(
+    installed: Installation,
+) -> None:
     """The server would hold each look for 10 seconds, as kombu asks it to by default."""
 
     def seconds(doing: Callable[[], Any]) -> float:
@@ -166,30 +168,32 @@ def test_a_single_message_is_not_kept_waiting_for_more_and_an_empty_queue_holds_
         doing()
         return time.monotonic() - began_s
 
-    edge = bench.edge()
+    edge = installed.edge()
     edge.adopt(0, 1)
     assert 0.9 < seconds(lambda: edge.peek(0, 100, BIG)) < 3
-    sent = bench.send(1)
+    sent = installed.send(1)
     assert seconds(lambda: edge.peek(0, 100, BIG)) < 1
     assert seconds(lambda: edge.peek(0, 100, BIG)) < 1
     assert ids(edge.peek(0, 100, BIG)) == sent
     assert seconds(lambda: edge.leave(0, 1)) < 3
 
 
-def test_a_wheel_queue_that_was_deleted_is_made_anew(bench: Bench) -> None:
-    edge = bench.edge()
+def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) -> None:
+    edge = installed.edge()
     edge.adopt(0, 1)
-    bench.client.delete_queue(QueueUrl=bench.queue)
+    installed.client.delete_queue(QueueUrl=installed.queue)
     with pytest.raises(BrokerError, match=r"NonExistentQueue|QueueDoesNotExist|does not exist"):
         edge.peek(0, 10, BIG)
     assert edge.peek(0, 10, BIG).arrivals == []
-    sent = bench.send(1)
+    sent = installed.send(1)
     assert ids(edge.peek(0, 10, BIG)) == sent
 
 
-def test_what_may_not_be_deleted_is_said_and_not_taken_in_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.send(2)
-    edge = bench.edge()
+def test_a_refused_delete_is_reported_and_the_message_accepted_once(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.send(2)
+    edge = installed.edge()
     edge.adopt(0, 1)
     peeked = edge.peek(0, 10, BIG)
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "DeleteMessage")
@@ -204,53 +208,55 @@ def test_what_may_not_be_deleted_is_said_and_not_taken_in_twice(bench: Bench, mo
     assert {one.envelope_id for one in again.arrivals} == {one.envelope_id for one in peeked.arrivals}
 
 
-def test_what_is_no_message_of_kombu_is_kept_and_the_rest_goes_on(bench: Bench) -> None:
+def test_a_foreign_message_is_kept_and_the_others_go_on(installed: Installation) -> None:
     for text in ("hello", '{"properties": {}}', "[1, 2]"):
-        bench.client.send_message(QueueUrl=bench.queue, MessageBody=text)
-    sent = bench.send(1)
-    edge = bench.edge()
+        installed.client.send_message(QueueUrl=installed.queue, MessageBody=text)
+    sent = installed.send(1)
+    edge = installed.edge()
     edge.adopt(0, 1)
     peeked = edge.peek(0, 10, BIG)
     assert ids(peeked) == sent
     assert sum(isinstance(one, Unreadable) for one in peeked.arrivals) == 3
     assert edge.trim(0, 1, peeked.token)
-    assert bench.counts() == (0, 0)
+    assert installed.counts() == (0, 0)
 
 
-def test_predefined_queues_work_under_both_names(bench: Bench) -> None:
-    place = {"url": bench.queue, "access_key_id": KEY, "secret_access_key": SECRET}
-    queues = dict.fromkeys((f"{bench.name}.0", f"{bench.name}-0", f"{bench.name}-out"), place)
-    bench.app.conf.broker_transport_options = {**bench.server.options, "predefined_queues": queues}
-    sent = bench.send(1)
-    edge = bench.edge()
+def test_predefined_queues_work_under_both_names(installed: Installation) -> None:
+    place = {"url": installed.queue, "access_key_id": KEY, "secret_access_key": SECRET}
+    queues = dict.fromkeys((f"{installed.name}.0", f"{installed.name}-0", f"{installed.name}-out"), place)
+    installed.app.conf.broker_transport_options = {**installed.server.options, "predefined_queues": queues}
+    sent = installed.send(1)
+    edge = installed.edge()
     edge.adopt(0, 1)
     peeked = edge.peek(0, 10, BIG)
     assert ids(peeked) == sent
     assert edge.trim(0, 1, peeked.token)
-    assert bench.counts() == (0, 0)
+    assert installed.counts() == (0, 0)
 
 
-def test_the_producer_is_told_of_a_message_that_is_too_big(bench: Bench) -> None:
+def test_the_producer_is_told_of_a_message_that_is_too_big(installed: Installation) -> None:
     with pytest.raises(ClientError, match="shorter than 1048576 bytes"):
-        bench.app.send_task("t", ("x" * 2**20,), countdown=60)
+        installed.app.send_task("t", ("x" * 2**20,), countdown=60)
 
 
-def test_too_big_for_its_queue_is_rejected_and_holds_up_only_that_queue(bench: Bench) -> None:
-    bench.server.make_queue(f"{bench.name}-small", MaximumMessageSize="1024")
-    small, other = f"{bench.name}-small", f"{bench.name}-other"
-    big, after, free = bench.row(1, small, b"x" * 2_000), bench.row(2, small), bench.row(3, other)
-    edge = bench.edge()
-    published = bench.publish(edge, [big, after, free])
+def test_too_big_for_its_queue_is_rejected_and_holds_up_only_that_queue(installed: Installation) -> None:
+    installed.server.make_queue(f"{installed.name}-small", MaximumMessageSize="1024")
+    small, other = f"{installed.name}-small", f"{installed.name}-other"
+    big, after, free = installed.row(1, small, b"x" * 2_000), installed.row(2, small), installed.row(3, other)
+    edge = installed.edge()
+    published = installed.publish(edge, [big, after, free])
     assert published.failed == {}
     assert published.refused.keys() == {1, 2}  # nothing overtakes it, and the third has left
     for _ in range(TRIES - 2):
-        assert bench.publish(edge, [big]).refused.keys() == {1}
-    assert f"refused {TRIES} times" in bench.publish(edge, [big]).failed[1]
-    assert bench.publish(edge, [after]).failed == {}
+        assert installed.publish(edge, [big]).refused.keys() == {1}
+    assert f"refused {TRIES} times" in installed.publish(edge, [big]).failed[1]
+    assert installed.publish(edge, [after]).failed == {}
 
 
-def test_a_server_that_is_too_busy_is_no_reason_to_reject(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    edge, row = bench.edge(), bench.row(1, f"{bench.name}-out")
+def test_a_server_that_is_too_busy_is_no_reason_to_reject(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge, row = installed.edge(), installed.row(1, f"{installed.name}-out")
     error = {"Error": {"Code": "ThrottlingException"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -259,20 +265,22 @@ def test_a_server_that_is_too_busy_is_no_reason_to_reject(bench: Bench, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr("kombu.transport.SQS.Channel._put", refuse)
         for _ in range(TRIES + 1):
-            assert bench.publish(edge, [row]).refused.keys() == {1}
-    assert bench.publish(edge, [row]).refused == {}
+            assert installed.publish(edge, [row]).refused.keys() == {1}
+    assert installed.publish(edge, [row]).refused == {}
 
 
-def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(bench: Bench, tmp_path: Path) -> None:
-    outs = {n: bench.server.make_queue(f"{bench.name}-{n}", MaximumMessageSize="2048") for n in ("small", "other")}
+def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Installation, tmp_path: Path) -> None:
+    outs = {
+        n: installed.server.make_queue(f"{installed.name}-{n}", MaximumMessageSize="2048") for n in ("small", "other")
+    }
     store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-    engine = Engine(0, "here", store, bench.edge(), SystemClock())
+    engine = Engine(0, "here", store, installed.edge(), SystemClock())
     runner = Runner(engine, lease_ms=2_000, poll_ms=20)
     runner.start()
     try:
         for text in ("x" * 4_000, "fits"):
-            bench.app.send_task("t", (text,), countdown=0.2, queue=f"{bench.name}-small")
-        bench.app.send_task("t", countdown=0.3, queue=f"{bench.name}-other")
+            installed.app.send_task("t", (text,), countdown=0.2, queue=f"{installed.name}-small")
+        installed.app.send_task("t", countdown=0.3, queue=f"{installed.name}-other")
         wait_until(lambda: engine.stats.dispatched == 2, "two tasks leave")
         wait_until(lambda: engine.stats.rejected == 1, "the big one is rejected")
     finally:
@@ -280,27 +288,27 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(bench: Bench, tmp
         store.close()
     assert runner.failure is None
     for url in outs.values():
-        assert len(bench.client.receive_message(QueueUrl=url)["Messages"]) == 1
+        assert len(installed.client.receive_message(QueueUrl=url)["Messages"]) == 1
 
 
 def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Path) -> None:
     with SqsServer(tmp_path / "sqs") as server:
-        bench = Bench(server)
+        installed = Installation(server)
         store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-        engine = Engine(0, "here", store, bench.edge(), SystemClock())
+        engine = Engine(0, "here", store, installed.edge(), SystemClock())
         runner = Runner(engine, lease_ms=2_000, poll_ms=20)
         runner.start()
         try:
-            bench.app.send_task("t", countdown=2, queue="out")
+            installed.app.send_task("t", countdown=2, queue="out")
             wait_until(lambda: engine.stats.accepted == 1, "the store has it")
             server.kill()
             wait_until(lambda: engine.stats.broker_errors > 1, "the schedulers have noticed")
             server.start()
             wait_until(lambda: engine.stats.dispatched == 1, "what the store had has left")
-            bench.app.send_task("t", countdown=0.1, queue="out")
+            installed.app.send_task("t", countdown=0.1, queue="out")
             wait_until(lambda: engine.stats.dispatched == 2, "what is sent now leaves as well")
         finally:
             runner.stop()
             store.close()
-            bench.close()
+            installed.close()
         assert runner.failure is None

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.site import Site
-from tests.servers import wait_until
-from tests.sqs import SqsServer
-
-SCHEDULERS = ("scheduler-a", "scheduler-b")
+from tests.faults.load import SCHEDULERS, StackUnderLoad
+from tests.kit.patience import wait_until
+from tests.kit.servers.sqs import SqsServer
 
 
 @contextmanager
@@ -33,7 +31,7 @@ def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands
         wheel, client = server.make_queue("wheel-0", VisibilityTimeout="3"), server.client
         server.make_queue("celery", VisibilityTimeout="60")
         options = {**server.options, "polling_interval": 0.05}  # the worker's, when it has seen an empty queue
-        site = Site(
+        stack = StackUnderLoad(
             tmp_path, server, f"sqlite:///{path}", random.Random(5), every_s=0.02, broker_transport_options=options
         )
 
@@ -42,29 +40,28 @@ def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands
             found = client.get_queue_attributes(QueueUrl=wheel, AttributeNames=[name])
             return int(found["Attributes"][name])
 
-        with site:
-            site.wait_for(20, 60)
+        with stack:
+            stack.wait_for_runs(20)
             with stalled(path) as store:
                 (stored,) = store.execute("SELECT count(*) FROM wheel_timer").fetchone()
 
                 def in_hand() -> int:
                     """At least so many were read, and are in no store: what is sent meanwhile only makes it fewer."""
-                    return len(site.scheduled) - stored - waiting()
+                    return len(stack.scheduled) - stored - waiting()
 
-                site.every_s = 1
+                stack.every_s = 1
                 wait_until(lambda: in_hand() > 0, "messages are read that cannot be committed")
                 for name in SCHEDULERS:
-                    site._kill(name)
+                    stack[name].kill()
                 wait_until(lambda: in_hand() > 0, "they are hidden, and nobody has them", 2)
-            site.every_s = 0.02
+            stack.every_s = 0.02
             for name in SCHEDULERS:
-                site.scheduler(name)
-            site.wait_for(len(site.notes()) + 30, 60)
-            verdict = site.settle(30)
+                stack.beat(name)
+            stack.wait_for_runs(len(stack.runs()) + 30)
+            verdict = stack.settle(30)
             print(verdict)
             wait_until(lambda: waiting() == waiting("NotVisible") == 0, "the wheel queue is empty")
-            said = site.said()
-    assert not verdict.lost, f"{verdict}\n{said}"
+    assert not verdict.lost, f"{verdict}"
     assert not verdict.early, str(verdict)
     assert not verdict.strange, str(verdict)
-    assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}\n{said}"
+    assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}"

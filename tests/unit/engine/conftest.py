@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Round, run_round
 from celery_wheel.store.model import Message
 from celery_wheel.timing import ManualClock
 from tests.simulation.model_redis import ModelRedis, RedisServer

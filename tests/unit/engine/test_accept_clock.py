@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.engine.context import run_round
+from celery_wheel.engine.round import run_round
 from celery_wheel.store.model import ACCEPT_CLOCK
 from tests.unit.engine.conftest import START_MS, Rig
 
@@ -28,7 +28,7 @@ def rig_with(second_clock: str, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 def ask(rig: Rig) -> int:
     payload = {"clocks": ["wall"], "id": NUMBER, "actor": "root", "reason": "NTP"}
-    return rig.store.ask(0, ACCEPT_CLOCK, json.dumps(payload).encode())
+    return rig.store.put_command(0, ACCEPT_CLOCK, json.dumps(payload).encode())
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_due_time_follows_a_wall_clock_that_is_accepted(
     assert rig.pushed == ["a"]
 
 
-def test_a_request_that_was_withdrawn_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawn_request_moves_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = rig_with("none", monkeypatch)
     rig.clock.step(30_000)
     rig.run("tend")
@@ -77,7 +77,9 @@ def test_a_request_that_was_withdrawn_moves_nothing(monkeypatch: pytest.MonkeyPa
     assert rig.store.answer(NUMBER) is None
 
 
-def test_it_is_logged_with_who_accepted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_accepted_clock_is_logged_with_its_actor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = rig_with("none", monkeypatch)
     rig.clock.step(30_000)
     rig.run("tend")

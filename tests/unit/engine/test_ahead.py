@@ -1,11 +1,11 @@
-"""Handing over: rows leave before they are due, and no holder after that sends what is in doubt too early."""
+"""A drain publishes rows before they are due, and no later holder publishes rows in doubt too early."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from celery_wheel.engine.limits import Limits
-from celery_wheel.store.text import END_OF_TIME_MS
+from celery_wheel.values.text import END_OF_TIME_MS
 from tests.unit.engine.conftest import Rig
 from tests.unit.engine.test_no_offset import RabbitRig
 
@@ -13,7 +13,7 @@ AHEAD = Limits(ahead_ms=END_OF_TIME_MS)
 YEAR_MS = 365 * 86_400_000
 
 
-def test_all_that_waits_leaves_in_the_order_in_which_it_is_due() -> None:
+def test_every_pending_task_is_published_in_order_of_due_time() -> None:
     rig = Rig(limits=AHEAD)
     for n, delay_ms in enumerate([YEAR_MS, 5, 100 * YEAR_MS, 3_600_000]):
         rig.send(f"task {n}", delay_ms)
@@ -21,7 +21,7 @@ def test_all_that_waits_leaves_in_the_order_in_which_it_is_due() -> None:
     assert rig.pushed == ["task 1", "task 3", "task 0", "task 2"]
 
 
-def test_what_comes_after_it_leaves_at_its_own_time() -> None:
+def test_a_task_sent_after_a_drain_is_published_at_its_own_time() -> None:
     rig = Rig(limits=AHEAD)
     rig.send("far", YEAR_MS)
     rig.run(rounds=3)
@@ -37,7 +37,7 @@ def test_what_comes_after_it_leaves_at_its_own_time() -> None:
 
 
 def in_doubt(rig: RabbitRig) -> None:
-    """Two rows are announced, and the holder dies; what the broker has of them nobody knows."""
+    """Prepare a chunk of two rows and let the holder die: both rows are in doubt."""
     rig.send_in("due soon", eta_ms=rig.clock.now_ms() + 60_000)
     rig.send_in("due later", eta_ms=rig.clock.now_ms() + 120_000)
     rig.run("tend", "ingest", "prefetch")
@@ -53,7 +53,7 @@ def in_doubt(rig: RabbitRig) -> None:
     assert rig.engine.held
 
 
-def test_what_is_in_doubt_and_not_due_waits_for_its_time() -> None:
+def test_rows_in_doubt_that_are_not_due_wait_for_their_time() -> None:
     rig = RabbitRig(limits=AHEAD)
     in_doubt(rig)
     assert rig.sent_as == []
@@ -69,7 +69,7 @@ def test_what_is_in_doubt_and_not_due_waits_for_its_time() -> None:
     assert sorted(rig.sent_as) == [("due later", True), ("due soon", True), ("new", False)]
 
 
-def test_another_drain_sends_what_is_in_doubt_at_once() -> None:
+def test_another_drain_publishes_rows_in_doubt_at_once() -> None:
     rig = RabbitRig(limits=AHEAD)
     in_doubt(rig)
     rig.run("release")

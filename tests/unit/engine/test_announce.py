@@ -1,4 +1,4 @@
-"""Whoever keeps the books of tasks is told of what was cancelled: all of it, and of nothing else."""
+"""The engine announces every cancelled task, and no other task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from celery_wheel.engine.context import Round
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.stamps import RevokedStamps
-from celery_wheel.store.model import Cancelled
+from celery_wheel.store.model import TaskRow
 from tests.unit.engine.conftest import Rig
 
 
@@ -21,7 +21,7 @@ class Books:
     refuses: set[str] = field(default_factory=set)
     broken: bool = False
 
-    def __call__(self, rows: Sequence[Cancelled]) -> set[int]:
+    def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
         if self.broken:
             raise RuntimeError("no books today")
         seen = [one for one in rows if one.task_id not in self.refuses]
@@ -54,7 +54,7 @@ def rig() -> Keeping:
     return rig
 
 
-def test_what_was_cancelled_is_told_once(rig: Keeping) -> None:
+def test_a_cancelled_task_is_announced_once(rig: Keeping) -> None:
     for n in range(120):
         rig.send(f"t{n:03}", 60_000)
     rig.send("stays", 60_000)
@@ -68,7 +68,7 @@ def test_what_was_cancelled_is_told_once(rig: Keeping) -> None:
 
 
 def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
-    """The pattern of a debounce: the same task id, and the last one counts."""
+    """A debounce sends the same task id again, and the last message counts."""
     for n in range(3):
         rig.send("again", 60_000 + n, unique="k", on_conflict="replace")
         rig.run()
@@ -79,7 +79,7 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
     assert rig.store.unannounced(0, -1, 10) == []
 
 
-def test_a_completed_task_is_told_of(rig: Keeping) -> None:
+def test_a_completed_task_is_announced(rig: Keeping) -> None:
     rig.send("a", 60_000, watch=["order:42"])
     rig.run()
     rig.engine.unannounced.clear()
@@ -90,7 +90,7 @@ def test_a_completed_task_is_told_of(rig: Keeping) -> None:
     assert rig.books.told == ["a"]
 
 
-def test_moving_tells_nobody(rig: Keeping) -> None:
+def test_a_moved_task_is_not_announced(rig: Keeping) -> None:
     rig.send("a", 60_000)
     rig.run()
     rig.store.put_inbox(0, [("move", json.dumps({"task_ids": ["a"], "eta_ms": None}).encode())])
@@ -100,7 +100,7 @@ def test_moving_tells_nobody(rig: Keeping) -> None:
     assert rig.books.told == []
 
 
-def test_one_that_comes_after_it_was_cancelled_is_told_of_when_it_comes(rig: Keeping) -> None:
+def test_a_task_cancelled_before_it_arrived_is_announced_when_it_arrives(rig: Keeping) -> None:
     rig.cancel("early")
     rig.run("announce")
     assert rig.books.told == []
@@ -110,7 +110,7 @@ def test_one_that_comes_after_it_was_cancelled_is_told_of_when_it_comes(rig: Kee
     assert (rig.books.told, rig.pushed) == (["early"], [])
 
 
-def test_who_could_not_be_told_is_told_later_and_holds_up_no_other(rig: Keeping) -> None:
+def test_a_task_that_could_not_be_announced_is_announced_later_and_delays_no_other(rig: Keeping) -> None:
     for task_id in ("a", "b", "c"):
         rig.send(task_id, 60_000)
     rig.run()
@@ -123,7 +123,9 @@ def test_who_could_not_be_told_is_told_later_and_holds_up_no_other(rig: Keeping)
     assert rig.books.told == ["b", "c", "a"]
 
 
-def test_books_that_raise_end_no_term_and_are_tried_again(rig: Keeping, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
+    rig: Keeping, caplog: pytest.LogCaptureFixture
+) -> None:
     rig.send("a", 60_000)
     rig.run()
     rig.books.broken = True
@@ -131,13 +133,13 @@ def test_books_that_raise_end_no_term_and_are_tried_again(rig: Keeping, caplog: 
     term = rig.engine.state
     assert rig.run("announce") is Round.FAILED
     assert rig.engine.state is term
-    assert "could not be announced" in caplog.text
+    assert "cancelled tasks were not announced" in caplog.text
     rig.books.broken = False
     rig.run("announce")
     assert rig.books.told == ["a"]
 
 
-def test_after_a_crash_between_the_cancel_and_the_books_the_next_holder_keeps_them(rig: Keeping) -> None:
+def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
     rig.send("a", 60_000)
     rig.run()
     rig.cancel("a")
@@ -150,7 +152,7 @@ def test_after_a_crash_between_the_cancel_and_the_books_the_next_holder_keeps_th
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-def test_what_left_comes_back_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
+def test_a_retry_of_a_published_task_is_accepted_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
     rig.send("a", 0)
     rig.run()
     rig.cancel("a", for_good=for_good)
@@ -161,7 +163,7 @@ def test_what_left_comes_back_unless_it_was_cancelled_for_good(rig: Keeping, for
     assert rig.books.told == ["a"] * for_good
 
 
-def test_what_has_a_revoked_stamp_does_not_leave(rig: Keeping) -> None:
+def test_a_task_with_a_revoked_stamp_is_not_published(rig: Keeping) -> None:
     rig.stamps.add({"campaign": ["spring", 7], "tenant": "x"})
     for task_id, stamps in [("a", {"campaign": ["spring"]}), ("b", {"campaign": 7}), ("c", {"tenant": ["x"]})]:
         rig.send(task_id, 0, headers=json.dumps({"stamps": stamps}).encode())
@@ -173,7 +175,7 @@ def test_what_has_a_revoked_stamp_does_not_leave(rig: Keeping) -> None:
     assert rig.books.told == ["a", "b", "c"]
 
 
-def test_of_too_many_stamps_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_of_too_many_stamps_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_wheel.engine.state.stamps.MOST", 2)
     stamps = RevokedStamps()
     assert not stamps

@@ -1,4 +1,4 @@
-"""What was loaded in bulk comes in beside all else, some at a time, whole, and once."""
+"""Bulk loads are accepted in parts beside other messages, completely and once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
-from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import run_round
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import COMMITTED, DONE, REST, Message, Unreadable
-from celery_wheel.store.packed import WHOLE, pack
+from celery_wheel.store.message_pack import WHOLE, pack
+from celery_wheel.store.model import COMMITTED, DONE, STOPPED, Message, Unreadable
 from tests.unit.engine.conftest import START_MS, Rig
 
 LIMITS = Limits(bulk_count=2)
@@ -26,7 +26,7 @@ def message_of(task_id: str, delay_ms: int = 1_000) -> Message:
 
 
 def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
-    """A committed load with one message a chunk; the model's broker knows them by their task ids."""
+    """Commit a load with one message a chunk; the model's broker decodes a task id to its message."""
     loads, broker = rig.disk.loads, rig.broker
     broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
     run = loads.begin(name)
@@ -38,14 +38,14 @@ def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
 
 
 def accepted(rig: Rig) -> list[str]:
-    return [rig.task_id(row_id) for row_id, one in sorted(rig.disk.shard(0).rows.items()) if one.row.lane != REST]
+    return [rig.task_id(row_id) for row_id, one in sorted(rig.disk.shard(0).rows.items()) if one.row.lane != STOPPED]
 
 
 def states(rig: Rig) -> list[str]:
     return [one.state for one in rig.disk.loads.loads.values()]
 
 
-def test_some_at_a_time_and_done_when_all_is_in() -> None:
+def test_a_load_is_accepted_in_parts_and_then_done() -> None:
     rig = Rig(limits=LIMITS)
     load(rig, "a", "b", "c")
     rig.run("tend", "ingest")
@@ -57,7 +57,7 @@ def test_some_at_a_time_and_done_when_all_is_in() -> None:
     assert rig.pushed == ["a", "b", "c"]
 
 
-def test_what_is_open_is_not_taken_in() -> None:
+def test_an_open_load_is_not_accepted() -> None:
     rig = Rig()
     loads = rig.disk.loads
     run = loads.begin("monday")
@@ -67,8 +67,8 @@ def test_what_is_open_is_not_taken_in() -> None:
     assert accepted(rig) == []
 
 
-def test_what_came_before_is_known() -> None:
-    """By another load of the same key, or of this one when an answer was lost."""
+def test_messages_of_a_load_that_were_accepted_before_are_known() -> None:
+    """Another load of the same key had them, or this load where an answer was lost."""
     rig = Rig()
     load(rig, "a", "b")
     rig.run("tend", "ingest")
@@ -79,7 +79,7 @@ def test_what_came_before_is_known() -> None:
 
 
 @pytest.mark.parametrize("point", ["before commit", "after commit"])
-def test_taking_in_and_accepting_are_one(point: str) -> None:
+def test_rows_and_the_end_of_their_chunks_are_one_commit(point: str) -> None:
     rig = Rig()
     load(rig, "a", "b")
     rig.run("tend")

@@ -1,4 +1,4 @@
-"""Tasks that watch a key, and the command that completes them: of each, the key or its time comes first."""
+"""Tasks that watch a key, and the command that completes them before they are due."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import run_round
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import REST, UNANNOUNCED, Watch
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, Watch
 from tests.unit.engine.conftest import Rig
 from tests.unit.engine.test_unique import states
 
@@ -24,7 +24,7 @@ def ask(rig: Rig, *keys: str, how: str = "cancel", **words: str) -> str:
 
 
 def complete(rig: Rig, *keys: str, **how: str) -> dict[str, tuple[int, int]]:
-    """Ask and let the engine answer: key → done and too late."""
+    """Complete keys; return the answer: key → done and too late."""
     number = ask(rig, *keys, **how)
     rig.run("ingest")
     return answer(rig, number)
@@ -46,7 +46,7 @@ def test_watches_are_in_the_store_with_the_message(rig: Rig) -> None:
     assert rig.disk.shard(0).watches == [Watch("watch", "order:42", row_id), Watch("watch", "cart:7", row_id)]
 
 
-def test_what_watches_the_key_does_not_leave_and_says_why(rig: Rig) -> None:
+def test_a_task_that_watches_the_key_is_cancelled_with_a_reason(rig: Rig) -> None:
     rig.send("a", 100, watch=["order:42"])
     rig.send("b", 100, watch=["order:43"])
     rig.send("c", 100, watch=["order:1", "order:42"])
@@ -64,7 +64,7 @@ def test_what_watches_the_key_does_not_leave_and_says_why(rig: Rig) -> None:
     assert rig.engine.stats.completed == 2
 
 
-def test_what_watches_the_key_runs_at_once_and_is_completed_once(rig: Rig) -> None:
+def test_a_task_that_watches_the_key_runs_at_once_and_is_completed_once(rig: Rig) -> None:
     rig.send("a", 10**7, watch=["order:42"], unique="u")
     rig.send("b", 20, watch=["order:43"])
     rig.run(rounds=2)
@@ -85,7 +85,7 @@ def test_a_task_that_watches_two_of_the_keys_counts_for_both_and_is_cancelled_on
     assert len(rig.disk.shard(0).outcomes) == 1
 
 
-def test_what_left_is_too_late_once_and_then_watches_nothing(rig: Rig) -> None:
+def test_a_published_task_is_too_late_once_and_then_watches_nothing(rig: Rig) -> None:
     rig.send("a", 0, watch=["k"])
     rig.send("b", 100, watch=["k"])
     rig.run(rounds=2)
@@ -95,7 +95,7 @@ def test_what_left_is_too_late_once_and_then_watches_nothing(rig: Rig) -> None:
     assert complete(rig, "k") == {"k": (0, 0)}
 
 
-def test_what_is_on_its_way_is_too_late_and_still_watches(rig: Rig) -> None:
+def test_a_task_in_flight_is_too_late_and_still_watches(rig: Rig) -> None:
     rig.send("a", 0, watch=["k"])
     rig.run("tend", "ingest", "prefetch")
     dispatch = rig.engine.dispatch()
@@ -117,7 +117,7 @@ def test_a_key_may_be_used_again(rig: Rig) -> None:
     assert watches(rig) == []
 
 
-def test_what_was_sent_before_is_taken_in_before_a_key_is_completed() -> None:
+def test_messages_sent_before_are_accepted_before_a_key_is_completed() -> None:
     rig = Rig(Limits(intake_count=2))
     rig.run()
     for n in range(5):
@@ -129,7 +129,7 @@ def test_what_was_sent_before_is_taken_in_before_a_key_is_completed() -> None:
     assert answer(rig, number) == {"k": (5, 0)}
 
 
-def test_what_is_beyond_the_window_is_completed_too() -> None:
+def test_a_task_beyond_the_window_is_completed_too() -> None:
     rig = Rig(Limits(window_ms=1_000))
     rig.send("far", 100_000, watch=["k"])
     rig.send("farther", 200_000, watch=["l"])
@@ -180,11 +180,11 @@ def test_cancelled_and_replaced_tasks_watch_nothing(rig: Rig) -> None:
     "given",
     ['{"keys": []}', '{"keys": ["a"], "how": "stop"}', '{"task_ids": ["a"]}', '{"keys": [7]}', r'{"keys": ["\u0000"]}'],
 )
-def test_a_command_that_makes_no_sense_is_kept_as_rejected(rig: Rig, given: str) -> None:
+def test_an_unreadable_completion_is_kept_as_rejected(rig: Rig, given: str) -> None:
     rig.store.put_inbox(0, [("complete", given.encode())])
     rig.run()
     (outcome,) = rig.disk.shard(0).outcomes
     assert outcome.kind == "rejected"
     assert "cannot be read" in outcome.reason
     assert rig.disk.shard(0).inbox == {}
-    assert {stored.row.lane for stored in rig.disk.shard(0).rows.values()} == {REST}
+    assert {stored.row.lane for stored in rig.disk.shard(0).rows.values()} == {STOPPED}

@@ -1,7 +1,7 @@
-"""Due time under any sequence of steps, suspensions, and answers: it is never ahead of what the second clock says.
+"""Due time is never ahead of the second clock, under any sequence of steps, suspensions and readings.
 
-The oracle knows the second clock at every instant. ``ahead`` is due time less the second clock; it grows in no look but
-up to the tolerance, and between two looks not at all.
+The oracle knows the second clock at every instant. ``ahead`` is due time less the second clock; it grows in a check
+only up to the tolerance, and not at all between two checks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DueClockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_second)
     @rule(ms=STEPS_MS)
     def the_second_clock_is_stepped(self, ms: int) -> None:
-        """What was right by it is so no more: the promise is about the second clock from here on."""
+        """From here on the promise is about the stepped second clock."""
         self.second_offset_ms += ms
 
     @invariant()
@@ -59,7 +59,7 @@ class DueClockMachine(RuleBasedStateMachine):
         assert self.due.now_ms() == self.clock.monotonic_ms() + self.offset_ms
 
     @rule(there_ms=WAITS_MS, back_ms=WAITS_MS, silent=st.booleans(), step_ms=st.one_of(st.just(0), STEPS_MS))
-    def look(self, there_ms: int, back_ms: int, silent: bool, step_ms: int) -> None:
+    def check(self, there_ms: int, back_ms: int, silent: bool, step_ms: int) -> None:
         def second_clock() -> int | None:
             self.clock.advance(there_ms)
             answer_ms = self.second_offset_ms + self.clock.monotonic_ms()
@@ -70,7 +70,7 @@ class DueClockMachine(RuleBasedStateMachine):
             return answer_ms if self.has_second else None
 
         before_ms, ahead_ms = self.offset_ms, self.ahead_ms
-        fit = self.due.look(second_clock)
+        fit = self.due.check(second_clock)
         self.offset_ms = self.due.now_ms() - self.clock.monotonic_ms()
         moved_ms = self.offset_ms - before_ms
         wall_ms = self.clock.now_ms() - self.due.now_ms()
@@ -87,7 +87,7 @@ class DueClockMachine(RuleBasedStateMachine):
     @rule()
     def a_right_wall_clock_is_followed(self) -> None:
         self.the_wall_clock_is_set_by_the_second()
-        self.look(0, 0, silent=False, step_ms=0)
+        self.check(0, 0, silent=False, step_ms=0)
         assert abs(self.ahead_ms) <= 2
         assert self.due.disputed_ms == 0
 

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from celery_wheel.engine.context import Round, run_round
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import MAX_SEQ, REST, Message, Position, Unreadable
+from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
 from celery_wheel.testing.fence import Fence
 from tests.unit.engine.conftest import START_MS, Rig
 
 
-def test_a_task_waits_and_leaves_when_it_is_due_not_before(rig: Rig) -> None:
+def test_a_task_is_published_when_it_is_due_and_not_before(rig: Rig) -> None:
     rig.send("a", 1_000)
     rig.run(rounds=2)
     rig.pass_time(999)
@@ -24,7 +24,7 @@ def test_a_task_waits_and_leaves_when_it_is_due_not_before(rig: Rig) -> None:
     assert rig.pushed == ["a"]
 
 
-def test_tasks_leave_by_due_time_and_then_by_arrival(rig: Rig) -> None:
+def test_tasks_are_published_by_due_time_and_then_by_arrival(rig: Rig) -> None:
     for task_id, delay_ms in (("late", 30), ("first", 10), ("second", 10), ("overdue", -5_000)):
         rig.send(task_id, delay_ms)
     rig.run(rounds=2)
@@ -43,7 +43,7 @@ def test_the_queue_is_trimmed_only_of_what_is_in_the_store(rig: Rig) -> None:
     assert len(rig.disk.shard(0).rows) == 1
 
 
-def test_a_message_that_comes_again_is_taken_in_once(rig: Rig) -> None:
+def test_a_repeated_message_is_accepted_once(rig: Rig) -> None:
     message = rig.send("a", 10)
     rig.run(rounds=2)
     rig.server.keys.wheel.append(message)
@@ -55,7 +55,7 @@ def test_a_message_that_comes_again_is_taken_in_once(rig: Rig) -> None:
     assert rig.pushed == ["a"]
 
 
-def test_what_cannot_be_read_comes_to_rest_with_its_bytes_and_the_loop_goes_on(rig: Rig) -> None:
+def test_an_unreadable_message_is_rejected_with_its_bytes_and_stops_nothing(rig: Rig) -> None:
     rig.server.keys.wheel.append(Unreadable("00000000-0000-5000-8000-000000000001", "not JSON", b"\xff{"))
     rig.send("a", -1)
     rig.run(rounds=2)
@@ -63,7 +63,7 @@ def test_what_cannot_be_read_comes_to_rest_with_its_bytes_and_the_loop_goes_on(r
     shard = rig.disk.shard(0)
     (outcome,) = shard.outcomes
     stored = shard.rows[outcome.timer_id]
-    assert (outcome.kind, outcome.reason, stored.row.lane) == ("rejected", "not JSON", REST)
+    assert (outcome.kind, outcome.reason, stored.row.lane) == ("rejected", "not JSON", STOPPED)
     assert isinstance(stored.message, Unreadable)
     assert stored.message.raw == b"\xff{"
 
@@ -81,7 +81,7 @@ def test_the_window_stays_within_its_count_and_nothing_is_lost_by_it() -> None:
     assert rig.pushed == [str(n) for n in range(100)]
 
 
-def test_the_window_stays_within_its_bytes_but_a_larger_message_still_leaves() -> None:
+def test_the_window_stays_within_its_bytes_but_a_larger_message_is_still_published() -> None:
     rig = Rig(Limits(window_bytes=1_000, load_bytes=500))
     for n in range(5):
         rig.send(str(n), 100 + n, body=b"x" * (5_000 if n == 2 else 300))
@@ -94,7 +94,7 @@ def test_the_window_stays_within_its_bytes_but_a_larger_message_still_leaves() -
     assert rig.engine.state.window.bytes == 0
 
 
-def test_a_task_beyond_the_window_is_in_the_store_alone_until_it_comes_near() -> None:
+def test_a_task_beyond_the_window_is_only_in_the_store_until_it_is_near() -> None:
     rig = Rig(Limits(window_ms=10_000))
     rig.send("far", 3_600_000)
     rig.run(rounds=3)
@@ -108,7 +108,7 @@ def test_a_task_beyond_the_window_is_in_the_store_alone_until_it_comes_near() ->
     assert rig.pushed == ["far"]
 
 
-def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> None:
+def test_a_settlement_moves_the_offset_and_writes_one_batch_for_many_chunks() -> None:
     rig = Rig(Limits(chunk_count=2))
     for n in range(10):
         rig.send(str(n), 0)
@@ -122,7 +122,7 @@ def test_a_settlement_moves_the_hand_and_writes_one_batch_for_many_chunks() -> N
     assert not any(shard.tally.values())
 
 
-def test_an_unanswered_publish_is_repeated_and_sent_once(rig: Rig) -> None:
+def test_an_unanswered_publish_is_repeated_and_the_message_is_sent_once(rig: Rig) -> None:
     from celery_wheel.errors import BrokerError
 
     rig.send("a", 0)
@@ -160,13 +160,13 @@ def test_a_commit_without_an_answer_ends_the_state_and_the_shard_is_adopted_unde
     assert rig.pushed == ["a"]
 
 
-def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_leaves(rig: Rig) -> None:
+def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_is_published(rig: Rig) -> None:
     rig.send("a", 10)
     rig.send("b", 20)
     rig.run(rounds=2)
     assert rig.engine.state is not None
     row_id = next(iter(rig.engine.state.window.rows))
-    rig.engine.state.window.withdraw(row_id)  # memory forgets a row that the store has
+    rig.engine.state.window.remove(row_id)  # memory forgets a row that the store has
     rig.pass_time(30)
     assert rig.run("dispatch") is Round.FAILED
     assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.state) == ([], 1, None)
@@ -188,6 +188,30 @@ def test_a_standby_takes_over_when_the_lease_runs_out_and_the_former_holder_is_f
     assert run_round(former.dispatch()) is Round.FAILED
     assert former.state is None
     assert rig.pushed == ["a"]
+
+
+@pytest.mark.parametrize("delayed", [False, True], ids=["reads after the takeover", "delayed in its read"])
+def test_rows_of_a_later_epoch_do_not_enter_the_memory_of_a_former_holder(rig: Rig, delayed: bool) -> None:
+    """Their positions are after those that the former holder assigns, and its next row would get one of them."""
+    rig.run()
+    former = rig.engine
+    rig.pass_time(rig.limits.window_ms)
+    steps = former.prefetch()
+    while delayed and next(steps) != "horizon moved":
+        pass
+    rig.engine = rig.new_engine("two")
+    rig.send("a", 100)
+    rig.send("b", 100)
+    rig.run("tend", "ingest")
+    rig.pass_time(100)
+    prefetched, dispatching = run_round(steps), former.dispatch()
+    while next(dispatching, "taken") != "taken":
+        pass
+    rig.send("c", 0)
+    run_round(former.ingest())
+    assert (former.stats.guard_trips, prefetched, former.state) == (0, Round.FAILED, None)
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b", "c"]
 
 
 def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
@@ -215,7 +239,7 @@ def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: 
     assert not any(rig.disk.shard(0).tally.values())
 
 
-def test_a_long_inbox_keeps_the_wheel_queue_waiting_for_no_more_than_a_few_of_its_items() -> None:
+def test_a_long_inbox_does_not_delay_the_wheel_queue() -> None:
     rig = Rig(Limits(inbox_count=3))
     rig.run("tend")
     rig.store.put_inbox(0, [("levitate", bytes([n])) for n in range(7)])
@@ -229,7 +253,7 @@ class TestCancel:
     def cancel(self, rig: Rig, task_id: str) -> None:
         rig.store.put_inbox(0, [("cancel", f'{{"task_ids": ["{task_id}"], "actor": "ann"}}'.encode())])
 
-    def test_a_cancelled_task_does_not_leave_and_says_who_did_it(self, rig: Rig) -> None:
+    def test_a_cancelled_task_is_not_published_and_has_its_actor(self, rig: Rig) -> None:
         rig.send("a", 100)
         rig.send("b", 100)
         rig.run(rounds=2)
@@ -242,7 +266,7 @@ class TestCancel:
         assert (outcome.kind, outcome.actor) == ("cancelled", "ann")
         assert not any(rig.disk.shard(0).tally.values())
 
-    def test_it_works_for_a_task_that_arrives_with_the_command_and_for_one_beyond_the_window(self) -> None:
+    def test_a_task_that_arrives_with_the_command_and_a_task_beyond_the_window_are_cancelled(self) -> None:
         rig = Rig(Limits(window_ms=1_000))
         rig.send("far", 100_000)
         self.cancel(rig, "far")
@@ -251,7 +275,7 @@ class TestCancel:
         rig.run(rounds=3)
         assert rig.pushed == []
 
-    def test_what_was_handed_over_or_is_unknown_changes_nothing(self, rig: Rig) -> None:
+    def test_a_cancel_of_a_published_or_unknown_task_changes_nothing(self, rig: Rig) -> None:
         rig.send("a", 0)
         rig.run(rounds=2)
         self.cancel(rig, "a")
@@ -261,7 +285,7 @@ class TestCancel:
         assert rig.disk.shard(0).outcomes == []
         assert rig.disk.shard(0).inbox == {}
 
-    def test_what_is_sent_anew_behind_a_cancellation_of_its_id_is_not_cancelled(self, rig: Rig) -> None:
+    def test_a_task_sent_again_after_its_cancel_is_not_cancelled(self, rig: Rig) -> None:
         rig.send("order", 100)
         rig.run(rounds=2)
         sent = {name: rig.send(name, 100) for name in ("early", "order", "other")}
@@ -279,14 +303,14 @@ class TestCancel:
         assert sorted(rig.pushed) == ["order", "other"]
 
     def anew(self, rig: Rig, *task_ids: str) -> list[tuple[str, bytes]]:
-        """Messages for the inbox."""
+        """Return messages for the inbox, sent again."""
         sent = {task_id: rig.send(task_id, 100, watch=["order:1"]) for task_id in task_ids}
         del rig.server.keys.wheel[-len(task_ids) :]
         rig.broker.decode = lambda raw: sent[raw.decode()]  # type: ignore[method-assign]
         return [("message", task_id.encode()) for task_id in task_ids]
 
-    def test_what_is_cancelled_though_nobody_knew_it_and_then_sent_is_sent(self, rig: Rig) -> None:
-        """As one transaction does that puts a reminder off, whether there is one or not."""
+    def test_a_task_sent_in_the_inbox_after_its_cancel_is_published(self, rig: Rig) -> None:
+        """A transaction that postpones a reminder does this, whether the reminder is pending or not."""
         rig.run()
         self.cancel(rig, "order")
         rig.store.put_inbox(0, self.anew(rig, "order"))
@@ -308,7 +332,7 @@ class TestCancel:
         ("kind", "asked"),
         [("cancel", '"task_ids": ["order"]'), ("move", '"task_ids": ["order"]'), ("complete", '"keys": ["order:1"]')],
     )
-    def test_a_command_behind_what_was_sent_anew_finds_it(self, rig: Rig, kind: str, asked: str) -> None:
+    def test_a_command_after_a_message_sent_again_finds_it(self, rig: Rig, kind: str, asked: str) -> None:
         rig.send("order", 100)
         rig.run(rounds=2)
         self.cancel(rig, "order")
@@ -322,8 +346,8 @@ class TestCancel:
         assert rig.pushed == (["order"] if kind == "move" else [])
 
     @pytest.mark.parametrize("before", ["left", "cancelled"])
-    def test_a_later_message_of_the_same_task_is_looked_for_before_a_verdict(self, before: str) -> None:
-        """A retry has the id of what left; and what was cancelled may be sent anew."""
+    def test_a_result_waits_for_a_later_message_of_the_same_task(self, before: str) -> None:
+        """A retry has the id of a published task, and a cancelled task may be sent again."""
         rig = Rig(Limits(intake_count=2))
         rig.send("a", 0 if before == "left" else 100)
         rig.run(rounds=2)
@@ -343,7 +367,7 @@ class TestCancel:
         rig.run(rounds=2)
         assert rig.pushed == (["a"] if before == "left" else [])
 
-    def test_who_cancels_what_was_cancelled_is_told_so(self, rig: Rig) -> None:
+    def test_a_second_cancel_answers_already(self, rig: Rig) -> None:
         for task_id in ("a", "b"):
             rig.send(task_id, 100)
         rig.run(rounds=2)
@@ -354,7 +378,7 @@ class TestCancel:
         assert [rig.store.answer(number) for number, _ in asked] == [{"a": "done"}, {"a": "already", "b": "done"}]
         assert rig.disk.shard(0).tombstones == {}
 
-    def test_a_command_that_cannot_be_read_is_kept_as_rejected(self, rig: Rig) -> None:
+    def test_an_unreadable_command_is_kept_as_rejected(self, rig: Rig) -> None:
         rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
         rig.run()
         assert [outcome.kind for outcome in rig.disk.shard(0).outcomes] == ["rejected"] * 3
@@ -362,8 +386,10 @@ class TestCancel:
 
     @pytest.mark.parametrize("field", ["task_ids", "actor", "reason"])
     @pytest.mark.parametrize("text", [r"a\u0000b", r"\ud800"])
-    def test_a_command_that_no_store_could_take_is_kept_as_rejected(self, rig: Rig, field: str, text: str) -> None:
-        """PostgreSQL refuses NUL in a text, and the item would come again in every term."""
+    def test_a_command_with_text_that_no_store_accepts_is_kept_as_rejected(
+        self, rig: Rig, field: str, text: str
+    ) -> None:
+        """PostgreSQL refuses NUL in a text, and every later state would read the item again."""
         value = f'["{text}"]' if field == "task_ids" else f'"{text}"'
         command = f'{{"task_ids": ["a"], "{field}": {value}}}'.encode()
         rig.store.put_inbox(0, [("cancel", command)])
@@ -388,18 +414,18 @@ class TestBrokerRollback:
         rig.server.keys.fence.last = 0
         return rig
 
-    def test_what_the_broker_lost_leaves_once_more_also_when_nothing_else_is_due(self) -> None:
+    def test_messages_that_the_broker_lost_are_replayed_also_when_no_other_is_due(self) -> None:
         rig = self.dispatched(Limits())
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"] * 2
         assert not any(rig.disk.shard(0).tally.values())
 
-    def test_at_most_the_batches_of_the_rollback_window_leave_again(self) -> None:
+    def test_at_most_the_batches_of_the_rollback_window_are_replayed(self) -> None:
         rig = self.dispatched(Limits(rollback_window_ms=90_000))
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2", "2"]
 
-    def test_warn_sends_nothing_again(self) -> None:
+    def test_warn_replays_nothing(self) -> None:
         rig = self.dispatched(Limits(replay_on_rollback=False))
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"]
@@ -408,8 +434,8 @@ class TestBrokerRollback:
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2", "next"]
 
-    def test_rows_that_a_fenced_holder_did_not_know_are_not_taken_for_dispatched(self) -> None:
-        """The broker lost the new holder's epoch, and so let the former one publish what that had in memory."""
+    def test_rows_that_a_fenced_holder_did_not_know_do_not_count_as_dispatched(self) -> None:
+        """The broker lost the new holder's epoch, so that the former holder could publish the rows in its memory."""
         rig = Rig()
         rig.send("known", 50)
         rig.run(rounds=2)
@@ -439,7 +465,7 @@ class TestBrokerRollback:
 
 
 class TestClock:
-    def test_a_step_back_fires_nothing_twice_and_holds_no_new_task_back(self, rig: Rig) -> None:
+    def test_a_step_back_publishes_nothing_twice_and_delays_no_new_task(self, rig: Rig) -> None:
         rig.true_ms = None
         rig.send("a", 0)
         rig.run(rounds=2)
@@ -498,9 +524,7 @@ class TestClock:
         rig.run()
         assert rig.engine.held
 
-    def test_a_broker_that_does_not_tell_its_time_is_no_reason_to_trust_a_clock(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_silent_broker_is_no_reason_to_trust_the_clock(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         def silent() -> int:
             raise BrokerError("away")
 
@@ -515,7 +539,7 @@ class TestClock:
         assert rig.engine.held, "it was found right before"
 
 
-def test_next_wait_is_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
+def test_dispatch_waits_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
     rig.run()
     assert rig.engine.wait_ms() == 1_000
     rig.send("a", 300)
@@ -525,7 +549,7 @@ def test_next_wait_is_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
     assert rig.engine.wait_ms() == 0
 
 
-def test_positions_are_given_once_and_grow(rig: Rig) -> None:
+def test_positions_are_unique_and_grow(rig: Rig) -> None:
     for n in range(20):
         rig.send(str(n), n)
     rig.run(rounds=2)
@@ -539,7 +563,7 @@ def test_nothing_happens_while_the_shard_is_not_held(rig: Rig, activity: str) ->
     assert rig.run(activity) is Round.IDLE
 
 
-def test_the_stores_clock_is_the_second_opinion_where_the_broker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stores_clock_is_the_second_clock_where_the_broker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.disk.now_ms = lambda: START_MS + rig.clock.monotonic_ms()
     rig.clock.step(100_000)
@@ -552,7 +576,7 @@ def test_the_stores_clock_is_the_second_opinion_where_the_broker_has_none(monkey
     assert rig.engine.held
 
 
-def test_a_destination_that_refuses_is_waited_for_and_not_spun_on() -> None:
+def test_a_refusing_destination_is_tried_again_after_a_wait() -> None:
     rig = Rig()
     rig.send("a", 0)
     rig.run("tend", "ingest", "prefetch")

@@ -1,4 +1,4 @@
-"""What leaves slowly or not at all: meters by themselves, and gates at work in an engine."""
+"""Paused and rate-limited tasks: meters by themselves, and gates in an engine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
 from tests.unit.engine.conftest import Rig
+
+NUMBER = "00000000-0000-4000-8000-000000000001"
 
 MINUTE = 60_000
 
@@ -42,7 +44,7 @@ def test_in_no_time_more_than_the_rate_and_a_burst(rate: Rate, pauses: list[int]
 
 
 @given(rate=st.builds(Rate, st.integers(1, 5_000), st.sampled_from((1_000, 60_000))))
-def test_who_asks_when_told_to_gets_the_whole_rate(rate: Rate) -> None:
+def test_retries_at_the_returned_instants_get_the_whole_rate(rate: Rate) -> None:
     meter, now_ms, passed = Meter(rate, 0), 0, 0
     while now_ms < rate.per_ms:
         room = meter.room(now_ms)
@@ -63,6 +65,11 @@ def command(rig: Rig, kind: str, *gates: str, **more: object) -> None:
     rig.run("ingest")
 
 
+def run_until(steps: Iterator[object], name: str) -> None:
+    while next(steps) != name:
+        pass
+
+
 def let_run(rig: Rig, ms: int, step_ms: int = 10) -> None:
     for _ in range(ms // step_ms):
         rig.run()
@@ -80,7 +87,7 @@ def held(rig: Rig) -> Iterator[Rig]:
     assert sum(pending.values()) == rig.sent - len(rig.pushed) - len(rig.disk.shard(0).order.get(-1, []))
 
 
-def test_what_is_paused_waits_and_holds_up_no_other(held: Rig) -> None:
+def test_paused_tasks_wait_and_delay_no_other(held: Rig) -> None:
     command(held, "pause", "queue:mail")
     for n in range(3):
         held.send(f"mail-{n}", 10 * n, queue="mail")
@@ -130,7 +137,7 @@ def test_a_pause_outlives_its_holder(held: Rig) -> None:
     assert held.pushed == ["a"]
 
 
-def test_what_is_paused_can_be_cancelled_and_moved(held: Rig) -> None:
+def test_paused_tasks_can_be_cancelled_and_moved(held: Rig) -> None:
     command(held, "pause", "queue:celery")
     for name in ("a", "b", "c"):
         held.send(name, 0)
@@ -140,6 +147,60 @@ def test_what_is_paused_can_be_cancelled_and_moved(held: Rig) -> None:
     command(held, "resume", "queue:celery")
     let_run(held, 30)
     assert held.pushed == ["c", "b"]
+
+
+@pytest.mark.parametrize("moves", ["before the cancel ends", "while the cancel is carried out"])
+def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Rig, moves: str) -> None:
+    """The row that the cancel has found is at its old position, which dispatch has passed."""
+    held.send("a", 5)
+    held.run("tend", "ingest", "prefetch")
+    command(held, "pause", "queue:celery")
+    held.pass_time(10)
+    held.store.put_inbox(0, [("cancel", json.dumps({"task_ids": ["a"], "id": NUMBER}).encode())])
+    cancel, diversion = held.engine.ingest(), held.engine.dispatch()
+    if moves == "before the cancel ends":
+        run_until(cancel, "found")
+        list(diversion)
+        list(cancel)
+    else:
+        run_until(diversion, "taken")
+        list(cancel)
+        list(diversion)
+    let_run(held, 50)
+    assert held.store.answer(NUMBER) == {"a": "done"}
+    command(held, "resume", "queue:celery")
+    let_run(held, 50)
+    assert held.pushed == []
+
+
+def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_completed(held: Rig) -> None:
+    held.send("a", 5, watch=["order:42"])
+    held.run("tend", "ingest", "prefetch")
+    command(held, "pause", "queue:celery")
+    held.pass_time(10)
+    held.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"], "id": NUMBER}).encode())])
+    completion = held.engine.ingest()
+    run_until(completion, "watchers found")
+    held.run("dispatch")
+    list(completion)
+    let_run(held, 50)
+    assert held.store.answer(NUMBER) == {"order:42": {"done": 1, "too_late": 0}}
+
+
+def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_keeps_its_unique_key(held: Rig) -> None:
+    held.send("a", 5, unique="daily")
+    held.run("tend", "ingest", "prefetch")
+    command(held, "pause", "queue:celery")
+    held.pass_time(10)
+    held.send("b", 5, unique="daily", on_conflict="keep")
+    intake = held.engine.ingest()
+    run_until(intake, "claimants found")
+    held.run("dispatch")
+    list(intake)
+    let_run(held, 50)
+    command(held, "resume", "queue:celery")
+    let_run(held, 50)
+    assert held.pushed == ["a"]
 
 
 def test_a_backlog_leaves_evenly_over_a_time(held: Rig) -> None:
@@ -171,7 +232,7 @@ def test_a_spread_goes_on_after_a_takeover(held: Rig) -> None:
     assert held.pushed == [f"task-{n}" for n in range(100)]
 
 
-def test_resuming_what_was_not_paused_is_unknown(held: Rig) -> None:
+def test_resuming_a_gate_that_was_not_paused_is_unknown(held: Rig) -> None:
     number = "00000000-0000-4000-8000-000000000001"
     command(held, "resume", "queue:mail", id=number)
     assert held.store.answer(number) == {"queue:mail": "unknown"}
@@ -190,7 +251,7 @@ def test_resuming_what_was_not_paused_is_unknown(held: Rig) -> None:
     "payload",
     [b"{}", b'{"gates": []}', b'{"gates": ["mail"]}', b'{"gates": [5]}', b'{"gates": ["all:"], "per_ms": 0}'],
 )
-def test_a_gate_that_cannot_be_read_is_set_aside(held: Rig, payload: bytes) -> None:
+def test_an_unreadable_resume_is_rejected(held: Rig, payload: bytes) -> None:
     held.store.put_inbox(0, [("resume", payload)])
     held.run("ingest")
     assert held.store.read_inbox(0, 10) == []
@@ -207,7 +268,7 @@ def limited(**rates: tuple[int, int]) -> Rig:
     return rig
 
 
-def test_below_its_rate_nothing_is_moved() -> None:
+def test_below_its_rate_no_row_is_moved() -> None:
     rig = limited(mail=(100, 1_000))
     for n in range(20):
         rig.send(f"mail-{n}", 100 * n, queue="mail")
@@ -264,7 +325,7 @@ def test_a_limited_crowd_does_not_fill_the_window() -> None:
 # -- what is found late ---------------------------------------------------------------------------------
 
 
-def test_what_is_found_too_late_is_set_aside(held: Rig) -> None:
+def test_a_task_later_than_its_misfire_option_expires(held: Rig) -> None:
     held.send("skip", 0, misfire_ms=60_000)
     held.send("run", 0)
     held.send("soon", 3_000, misfire_ms=60_000)

@@ -1,4 +1,4 @@
-"""Lanes: idle ones cost a round nothing, and are closed after a while without anything getting lost."""
+"""Lanes: idle lanes cost a round nothing, and are closed after a while without loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.context import run_round
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
-from celery_wheel.engine.work import UnitOfWork
+from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, InvariantBroken
 from celery_wheel.store.model import ORIGIN, Position, Row
 from tests.unit.engine.conftest import Rig
@@ -23,7 +23,7 @@ IDLE_MS = 60_000
 
 
 def limited(names: int, **limits: int) -> Rig:
-    """A shard of which so many queues were limited once, each with a row that had to wait, and that is empty now."""
+    """A shard with an empty lane for each of several queues that were limited once."""
     rates = {f"q{n}": Rate(1, 100) for n in range(names)}
     rig = Rig(Limits(rates=rates, lane_idle_ms=IDLE_MS, **limits))
     for n in range(names):
@@ -37,21 +37,21 @@ def limited(names: int, **limits: int) -> Rig:
 
 
 def looked_at(rig: Rig) -> int:
-    """How often an idle round asks a lane for anything."""
+    """Return how often an idle round calls a lane."""
     with mock.patch.object(Lane, "next_due_ms", autospec=True, side_effect=Lane.next_due_ms) as asked:
         rig.run("prefetch", "dispatch", "settle")
         rig.engine.wait_ms()
     return asked.call_count
 
 
-def test_lanes_that_are_empty_again_cost_a_round_nothing() -> None:
+def test_empty_lanes_cost_a_round_nothing() -> None:
     few, many = limited(2), limited(60)
     assert many.engine.state is not None
     assert len(many.engine.state.lanes.all) == 61
     assert looked_at(many) == looked_at(few)
 
 
-def test_a_lane_wakes_when_a_row_is_to_wait_in_it() -> None:
+def test_a_lane_wakes_when_a_row_enters_it() -> None:
     rig = limited(2)
     state = rig.engine.state
     assert state is not None
@@ -77,7 +77,7 @@ class TestClose:
         rig.run("tend", "keep_house")
         return rig
 
-    def test_lanes_that_were_idle_for_long_leave_memory_store_and_broker(self) -> None:
+    def test_long_idle_lanes_are_deleted_from_memory_store_and_broker(self) -> None:
         rig = self.closed()
         state = rig.engine.state
         assert state is not None
@@ -92,7 +92,7 @@ class TestClose:
         assert rig.engine.stats.rollbacks == 0
         assert len(rig.pushed) == 9
 
-    def test_a_crash_before_the_broker_forgets_them_is_made_up_for_by_the_next_holder(self) -> None:
+    def test_the_next_holder_drops_closed_lanes_after_a_crash(self) -> None:
         rig = limited(3)
         rig.pass_time(IDLE_MS)
         for step in rig.engine.keep_house():
@@ -105,7 +105,7 @@ class TestClose:
         assert set(rig.server.keys.fence.offsets) == {0}
         assert rig.engine.stats.rollbacks == 0
 
-    def test_a_broker_that_does_not_answer_then_ends_no_state(self) -> None:
+    def test_a_broker_that_does_not_answer_the_drop_ends_no_state(self) -> None:
         rig = limited(3)
         rig.pass_time(IDLE_MS)
         with mock.patch.object(rig.broker, "drop_lanes", side_effect=BrokerError("away")):
@@ -113,22 +113,22 @@ class TestClose:
         assert rig.engine.state is not None
         assert len(rig.store.lanes(0)) == 1
 
-    def test_rows_of_a_closed_lane_have_left(self) -> None:
-        """They are found in the history: a cancel comes too late, and they can be replayed."""
+    def test_rows_of_a_closed_lane_count_as_published(self) -> None:
+        """The history has them: a cancel is too late, and a replay finds them."""
         rig = self.closed()
         moved = next(one for one in rig.disk.shard(0).rows.values() if one.row.lane > 0)
         number, row_id = "00000000-0000-4000-8000-000000000001", moved.row.id
         task_id = rig.task_id(row_id)
-        rig.store.ask(0, "cancel", json.dumps({"task_ids": [task_id], "id": number}).encode())
+        rig.store.put_command(0, "cancel", json.dumps({"task_ids": [task_id], "id": number}).encode())
         rig.run("ingest")
         assert rig.store.answer(number) == {task_id: "too_late"}
         replay = number[:-1] + "2"
-        rig.store.ask(0, "replay", json.dumps({"rows": [str(row_id)], "id": replay}).encode())
+        rig.store.put_command(0, "replay", json.dumps({"rows": [str(row_id)], "id": replay}).encode())
         rig.run(rounds=2)
         assert rig.store.answer(replay) == {str(row_id): "done"}
         assert rig.pushed.count(task_id) == 2
 
-    def test_a_place_has_another_lane_when_rows_come_after_that(self) -> None:
+    def test_a_place_gets_a_new_lane_after_its_lane_was_closed(self) -> None:
         rig = limited(1)
         (before,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
         rig.pass_time(IDLE_MS)
@@ -143,14 +143,14 @@ class TestClose:
             rig.run()
         assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
 
-    def test_nothing_is_remembered_of_closed_lanes(self) -> None:
-        """A place that is limited now and then has a lane of another number each time."""
+    def test_memory_keeps_nothing_of_closed_lanes(self) -> None:
+        """A place that is limited from time to time has a lane of another number each time."""
         rig = self.closed()
         state = rig.engine.state
         assert state is not None
         assert set(state.window._weights) <= {0}
 
-    def test_a_lane_that_wakes_meanwhile_stays(self) -> None:
+    def test_a_lane_that_wakes_meanwhile_is_not_closed(self) -> None:
         rig = limited(1)
         rig.pass_time(IDLE_MS)
         rig.run("tend")
@@ -176,7 +176,7 @@ class TestClose:
     ],
     ids=["reserve before the watermark", "settle after the watermark", "take twice"],
 )
-def test_a_lane_that_is_not_as_it_must_be_says_so(misuse: Callable[[Lane], object]) -> None:
+def test_a_lane_reports_a_broken_invariant(misuse: Callable[[Lane], object]) -> None:
     lane = Lane(0, watermark=Position(10, 1))
     with pytest.raises(InvariantBroken):
         misuse(lane)
@@ -195,8 +195,8 @@ def test_a_broken_invariant_ends_the_state_and_not_the_process() -> None:
     assert rig.pushed == ["a"]
 
 
-def test_people_are_told_once_that_a_state_ended(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Each activity that was under way finds its epoch over."""
+def test_the_end_of_a_state_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Each activity that is under way finds that its epoch is over."""
     rig.run()
     rig.send("a", 0)
     rounds = [rig.engine.ingest(), rig.engine.keep_house()]
@@ -211,14 +211,14 @@ def test_people_are_told_once_that_a_state_ended(rig: Rig, caplog: pytest.LogCap
 
 
 class TestShares:
-    """Of the window each lane has its share: none is kept out by what waits in another."""
+    """Each lane has its share of the window: rows of one lane keep no row of another out."""
 
     def gate(self, rig: Rig, kind: str) -> None:
-        rig.store.ask(0, kind, json.dumps({"gates": ["queue:mail"]}).encode())
+        rig.store.put_command(0, kind, json.dumps({"gates": ["queue:mail"]}).encode())
         rig.run("ingest")
 
     def paused(self, limits: Limits, body: bytes = b"body") -> Rig:
-        """A shard with 200 tasks that are due and paused, and 60 that are due in 20 s and are not."""
+        """A shard with 200 due tasks that are paused, and 60 tasks that are due in 20 s."""
         rig = Rig(limits)
         rig.run()
         self.gate(rig, "pause")
@@ -236,7 +236,7 @@ class TestShares:
         [Limits(window_bytes=200_000, load_bytes=50_000), Limits(window_count=100, load_count=50)],
         ids=["bytes", "count"],
     )
-    def test_a_paused_queue_keeps_nothing_out_that_becomes_due(self, limits: Limits) -> None:
+    def test_a_paused_queue_keeps_no_due_row_out_of_the_window(self, limits: Limits) -> None:
         rig = self.paused(limits, b"x" * 2_000)
         state = rig.engine.state
         assert state is not None
@@ -246,8 +246,8 @@ class TestShares:
         rig.run(rounds=10)
         assert rig.pushed == [f"open {n}" for n in range(60)]
 
-    def test_many_lanes_that_are_over_their_share_are_cut_in_one_pass(self) -> None:
-        """All are, when another awakes: a pass for each held up the shard for longer than its lease."""
+    def test_many_lanes_over_their_share_are_evicted_in_one_pass(self) -> None:
+        """All are over it when another lane wakes: one pass a lane took longer than the lease."""
 
         class Rows(dict[int, Row]):
             passes = 0
@@ -268,7 +268,7 @@ class TestShares:
         assert state.window.evict(state.lanes) > 60
         assert rows.passes == 1
 
-    def test_what_is_due_again_does_not_wait_for_room_in_the_main_lane(self) -> None:
+    def test_resumed_rows_do_not_wait_for_room_in_the_main_lane(self) -> None:
         rig = self.paused(Limits(window_count=100, load_count=50))
         self.gate(rig, "resume")
         rig.run(rounds=60)
@@ -276,7 +276,7 @@ class TestShares:
 
 
 def test_gates_are_read_while_lanes_open(rig: Rig) -> None:
-    """A pause that ends slowly counts what waits in each lane; dispatch opens one meanwhile."""
+    """A pause that ends slowly counts the rows of each lane while dispatch opens a lane."""
     rig.run()
     state, count = rig.engine.state, rig.store.count
     assert state is not None
@@ -287,16 +287,16 @@ def test_gates_are_read_while_lanes_open(rig: Rig) -> None:
         return count(*args)  # type: ignore[arg-type]
 
     number = "00000000-0000-4000-8000-000000000001"
-    rig.store.ask(0, "pause", json.dumps({"gates": ["all:"]}).encode())
+    rig.store.put_command(0, "pause", json.dumps({"gates": ["all:"]}).encode())
     rig.run("ingest")
-    rig.store.ask(0, "resume", json.dumps({"gates": ["all:"], "per_ms": 1_000, "id": number}).encode())
+    rig.store.put_command(0, "resume", json.dumps({"gates": ["all:"], "per_ms": 1_000, "id": number}).encode())
     with mock.patch.object(rig.store, "count", counting):
         rig.run("ingest")
     assert rig.store.answer(number) == {"all:": "done"}
 
 
 def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
-    """One that another unit opened may be settled further by the time that this one commits."""
+    """A lane that another unit opened may be settled further before this unit commits."""
     rig.send("first", 0)
     rig.run()
     state = rig.engine.state
@@ -310,6 +310,6 @@ def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
     assert [one.lane for one in work.change.lanes] == [0]
 
 
-def test_limits_say_when_lanes_close() -> None:
+def test_limits_decide_when_lanes_close() -> None:
     assert replace(Limits(), lane_idle_ms=1).lane_idle_ms == 1
     assert Limits().lane_idle_ms >= Limits().rollback_window_ms

@@ -1,4 +1,4 @@
-"""A holder trusts its lease, and nothing else: what it may do while the store or the broker is away."""
+"""A holder relies on its lease while the store or the broker does not answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from celery_wheel.engine.context import Round
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import StoreError
 from tests.unit.engine.conftest import Rig
@@ -21,7 +21,7 @@ def cut_off(rig: Rig) -> None:
 
 
 def test_a_holder_that_cannot_renew_no_longer_says_that_it_holds_the_shard(rig: Rig) -> None:
-    """Beat sends periodic entries while this is true: another scheduler does, once the lease is over."""
+    """Beat sends periodic entries while this is true; another scheduler does so after the lease."""
     rig.run()
     assert rig.engine.held
     cut_off(rig)
@@ -68,7 +68,7 @@ def test_where_another_holder_took_the_shard_meanwhile_memory_is_dropped(rig: Ri
 
 
 @pytest.mark.parametrize("left_ms", [1, 199])
-def test_nothing_leaves_to_a_broker_without_a_fence_when_the_lease_is_nearly_over(left_ms: int) -> None:
+def test_nothing_is_published_without_a_fence_when_the_lease_is_nearly_over(left_ms: int) -> None:
     rig = RabbitRig()
     rig.send_in("a")
     rig.run("tend", "ingest", "prefetch")

@@ -1,4 +1,4 @@
-"""The engine with a broker that keeps no offset: what may be there twice says so, and a former holder sends nothing."""
+"""The engine with a broker that keeps no offset: second copies are marked, and a former holder sends nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.errors import Interrupted
+from celery_wheel.errors import PublishInterrupted
 from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
 from tests.simulation.model_store import ModelStore
 from tests.unit.engine.conftest import Rig
@@ -39,7 +39,7 @@ def rig() -> RabbitRig:
 
 
 @pytest.mark.parametrize(("exchange", "marked"), [("", False), ("news", True)])
-def test_what_one_queue_of_an_exchange_refused_is_marked_since_another_may_have_it(
+def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
     rig: RabbitRig, exchange: str, marked: bool
 ) -> None:
     rig.send_in("a", exchange=exchange, exchange_type="direct")
@@ -54,8 +54,10 @@ def test_what_one_queue_of_an_exchange_refused_is_marked_since_another_may_have_
     assert rig.sent_as == [("a", marked)]
 
 
-def test_a_chunk_in_doubt_is_not_sent_again_by_a_former_holder(rig: RabbitRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its machine stood still, and its monotonic clock with it: the lease looks as good as ever."""
+def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
+    rig: RabbitRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine and its monotonic clock stood still, so that the lease seems valid."""
     rig.send_in("a")
     rig.run("tend", "ingest", "prefetch")
     monkeypatch.setattr(rig.model, "publish", _interrupted)
@@ -68,11 +70,11 @@ def test_a_chunk_in_doubt_is_not_sent_again_by_a_former_holder(rig: RabbitRig, m
     assert rig.engine.state is None
 
 
-def test_a_look_into_the_queue_from_before_the_command_does_not_count(rig: RabbitRig) -> None:
-    """A round that was held up between its look and the command: what was sent before may have come meanwhile."""
+def test_a_peek_from_before_the_command_does_not_count(rig: RabbitRig) -> None:
+    """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
     rig.run("tend")
     number = "00000000-0000-4000-8000-000000000001"
-    rig.store.ask(0, "cancel", json.dumps({"task_ids": ["a"], "id": number}).encode())
+    rig.store.put_command(0, "cancel", json.dumps({"task_ids": ["a"], "id": number}).encode())
     rig.run("ingest")
     steps = rig.engine.ingest()
     while next(steps) != "found":
@@ -89,4 +91,4 @@ def test_a_look_into_the_queue_from_before_the_command_does_not_count(rig: Rabbi
 
 
 def _interrupted(*args: object, **options: object) -> None:
-    raise Interrupted("the connection ended", set())
+    raise PublishInterrupted("the connection ended", set())

@@ -1,4 +1,4 @@
-"""Cancels of tasks that have not come yet: all in the store, few bits in memory, and pruned when they are over."""
+"""Tombstones of tasks that have not arrived: in the store, with few bits in memory, and deleted after their time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_no_id_that_was_added_is_missed(first: list[str], later: list[str]) -> N
     assert found.candidates([*first, *later]) == [*first, *later]
 
 
-def test_few_other_ids_are_taken_for_one() -> None:
+def test_few_other_ids_may_have_a_tombstone() -> None:
     found = TombstoneFilter([f"revoked {n}" for n in range(10_000)])
     assert len(found.candidates(f"other {n}" for n in range(10_000))) < 50
 
@@ -32,11 +32,11 @@ def test_100_000_ids_cost_half_a_megabyte() -> None:
 
 
 def cancel(rig: Rig, *task_ids: str) -> None:
-    rig.store.ask(0, "cancel", json.dumps({"task_ids": list(task_ids)}).encode())
+    rig.store.put_command(0, "cancel", json.dumps({"task_ids": list(task_ids)}).encode())
     rig.run("tend", "ingest")
 
 
-def test_a_task_that_was_cancelled_before_it_came_does_not_leave(rig: Rig) -> None:
+def test_a_task_cancelled_before_it_arrived_is_not_published(rig: Rig) -> None:
     cancel(rig, "a", "b")
     for task_id in ("a", "c", "b"):
         rig.send(task_id, 0)
@@ -44,7 +44,7 @@ def test_a_task_that_was_cancelled_before_it_came_does_not_leave(rig: Rig) -> No
     assert rig.pushed == ["c"]
 
 
-def test_the_next_holder_knows_them_too(rig: Rig) -> None:
+def test_the_next_holder_knows_the_tombstones(rig: Rig) -> None:
     cancel(rig, "a")
     rig.engine = rig.new_engine("two")
     rig.pass_time(5_000)
@@ -54,7 +54,7 @@ def test_the_next_holder_knows_them_too(rig: Rig) -> None:
     assert rig.pushed == []
 
 
-def test_those_that_are_over_go_from_store_and_memory(rig: Rig) -> None:
+def test_tombstones_past_their_time_are_deleted_from_store_and_memory(rig: Rig) -> None:
     with mock.patch("celery_wheel.engine.state.tombstones.FEWEST", 10):
         cancel(rig, *(f"early {n}" for n in range(500)))
         rig.pass_time(TOMBSTONE_MS + 1)
@@ -84,7 +84,7 @@ def test_a_cancel_while_the_filter_is_filled_anew_is_in_it(rig: Rig) -> None:
     assert rig.pushed == []
 
 
-def test_where_nothing_was_cancelled_the_store_is_not_asked(rig: Rig) -> None:
+def test_the_store_is_not_read_where_no_task_was_cancelled(rig: Rig) -> None:
     rig.run()
     rig.send("a", 0)
     with mock.patch.object(rig.store, "tombstones", side_effect=AssertionError("asked")):

@@ -1,23 +1,23 @@
-"""Of a unique key one task waits: which one, whatever comes when, and what becomes of the others."""
+"""A unique key has one pending task: which task that is, and the outcomes of the others."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_wheel.engine.context import Round, run_round
-from celery_wheel.store.model import REST, UNANNOUNCED, Message, Watch
+from celery_wheel.engine.round import Round, run_round
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Watch
 from tests.unit.engine.conftest import Rig
 
 
 def states(rig: Rig) -> dict[str, str]:
-    """What has become of each task: waits, left, or the kind of its outcome."""
+    """Return the state of each task: pending, published, or the kind of its outcome."""
     data = rig.disk.shard(0)
     kinds = {one.timer_id: one.kind for one in data.outcomes}
     found = {}
     for stored in data.rows.values():
         assert isinstance(stored.message, Message)
         row = stored.row
-        left = "left" if row.lane != REST and row.position <= data.lanes[row.lane].offset else "waits"
+        left = "left" if row.lane != STOPPED and row.position <= data.lanes[row.lane].offset else "waits"
         found[stored.message.task_id] = kinds.get(row.id, left)
     return found
 
@@ -40,7 +40,7 @@ def reasons(rig: Rig) -> list[str]:
         ("replace", ["cancelled", "cancelled", "waits"], ["c"]),
     ],
 )
-def test_one_of_three_waits(
+def test_one_of_three_tasks_with_a_unique_key_is_pending(
     rig: Rig, rounds: int, on_conflict: str | None, expected: list[str], pushed: list[str]
 ) -> None:
     for task_id in "abc":
@@ -69,16 +69,16 @@ def test_reasons_name_the_key_and_the_other_task(rig: Rig) -> None:
     assert {one.actor for one in rig.disk.shard(0).outcomes} == {"wheel"}
 
 
-def test_a_rejected_one_keeps_its_bytes(rig: Rig) -> None:
+def test_a_rejected_task_keeps_its_bytes(rig: Rig) -> None:
     rig.send("a", 100, unique="k")
     rig.send("b", 100, unique="k", on_conflict="reject", body=b"mine")
     rig.run(rounds=2)
-    (stored,) = [one for one in rig.disk.shard(0).rows.values() if one.row.lane == REST]
+    (stored,) = [one for one in rig.disk.shard(0).rows.values() if one.row.lane == STOPPED]
     assert isinstance(stored.message, Message)
     assert (stored.message.task_id, stored.message.body) == ("b", b"mine")
 
 
-def test_debouncing_puts_the_time_off(rig: Rig) -> None:
+def test_debouncing_postpones_the_task(rig: Rig) -> None:
     for n in range(5):
         rig.send(str(n), 100, unique="k", on_conflict="replace")
         rig.run(rounds=2)
@@ -91,7 +91,7 @@ def test_debouncing_puts_the_time_off(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
-def test_what_left_or_rests_does_not_count(rig: Rig, on_conflict: str) -> None:
+def test_published_and_retired_tasks_do_not_count_for_a_unique_key(rig: Rig, on_conflict: str) -> None:
     rig.send("left", 0, unique="k")
     rig.run(rounds=2)
     assert rig.pushed == ["left"]
@@ -106,8 +106,8 @@ def test_what_left_or_rests_does_not_count(rig: Rig, on_conflict: str) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
-def test_what_is_on_its_way_counts_as_left(rig: Rig, on_conflict: str) -> None:
-    """It was taken, and whether the broker has it is not known yet."""
+def test_a_task_in_flight_counts_as_published(rig: Rig, on_conflict: str) -> None:
+    """Dispatch has taken it, and the broker has not answered yet."""
     rig.send("a", 0, unique="k")
     rig.run("tend", "ingest", "prefetch")
     dispatch = rig.engine.dispatch()
@@ -139,7 +139,7 @@ def test_each_of_several_on_conflict_is_judged_in_the_order_of_arrival(rig: Rig)
     }
 
 
-def test_a_message_that_comes_again_changes_nothing(rig: Rig) -> None:
+def test_a_repeated_message_changes_nothing(rig: Rig) -> None:
     first = rig.send("a", 100, unique="k", on_conflict="replace")
     rig.run(rounds=2)
     rig.send("b", 100, unique="k", on_conflict="replace")
@@ -166,7 +166,7 @@ def test_a_crash_between_commit_and_trim_changes_nothing(rig: Rig, on_conflict: 
     assert len(rig.pushed) == 1
 
 
-def test_one_that_was_cancelled_before_it_came_neither_waits_nor_replaces(rig: Rig) -> None:
+def test_a_task_cancelled_before_it_arrived_neither_waits_nor_replaces(rig: Rig) -> None:
     rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["early"], "reason": "paid"}')])
     rig.run(rounds=2)
     rig.send("a", 100, unique="k")
@@ -177,7 +177,7 @@ def test_one_that_was_cancelled_before_it_came_neither_waits_nor_replaces(rig: R
     assert reasons(rig) == ["paid"]
 
 
-def test_one_beyond_the_window_is_replaced_too(rig: Rig) -> None:
+def test_a_task_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     rig.send("far", 10**8, unique="k")
     rig.run(rounds=2)
     rig.send("near", 10, unique="k", on_conflict="replace")
@@ -187,7 +187,7 @@ def test_one_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     assert rig.pushed == ["near"]
 
 
-def test_nothing_passes_a_replaced_one_before_the_store_knows(rig: Rig) -> None:
+def test_no_row_passes_a_replaced_task_before_the_commit(rig: Rig) -> None:
     rig.send("a", 10, unique="k")
     rig.send("c", 20)
     rig.run(rounds=2)
@@ -204,14 +204,14 @@ def test_nothing_passes_a_replaced_one_before_the_store_knows(rig: Rig) -> None:
     assert rig.engine.stats.guard_trips == 0
 
 
-def test_nothing_is_asked_of_the_store_where_no_key_is_unique(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_not_read_where_no_arrival_has_a_unique_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.store, "watchers", None)
     rig.send("a", 10, watch=["order:42"])
     rig.run(rounds=2)
     assert states(rig) == {"a": "waits"}
 
 
-def test_one_that_was_revoked_by_its_stamps_before_it_came_replaces_nothing(rig: Rig) -> None:
+def test_a_task_revoked_by_its_stamps_replaces_nothing(rig: Rig) -> None:
     rig.send("old", 100, unique="report")
     rig.run(rounds=2)
     assert rig.engine.state is not None
@@ -222,7 +222,7 @@ def test_one_that_was_revoked_by_its_stamps_before_it_came_replaces_nothing(rig:
     assert states(rig) == {"old": "waits", "new": "cancelled"}
 
 
-def test_one_that_is_requeued_is_unique_no_more_and_completes_with_no_key(rig: Rig) -> None:
+def test_a_requeued_task_has_no_unique_key_and_watches_no_key(rig: Rig) -> None:
     rig.server.wrong_types.add("celery")
     rig.send("bad", 0, unique="report", watch=["order:1"])
     rig.run(rounds=3)

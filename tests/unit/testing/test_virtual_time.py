@@ -1,4 +1,4 @@
-"""Virtual time beside the time that the test's other code sees."""
+"""Virtual time, beside the time of the test's other code."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from celery_wheel.testing.clock import VirtualClock
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def test_an_eta_of_the_real_clock_is_met_by_an_advance_of_as_much(wheel: VirtualWheel, add: Any) -> None:
+def test_an_advance_meets_an_eta_of_the_real_clock(wheel: VirtualWheel, add: Any) -> None:
     for _ in range(20):
         result = add.apply_async((1, 1), eta=datetime.now(UTC) + timedelta(minutes=30))
         assert [one.id for one in wheel.advance(minutes=30)] == [result.id]
@@ -87,7 +87,7 @@ def test_a_freezer_may_be_moved_by_the_test_itself(wheel: VirtualWheel, add: Any
         assert len(wheel.run_due()) == 1
 
 
-def test_a_freezer_that_goes_back_holds_nothing_up(wheel: VirtualWheel, add: Any) -> None:
+def test_a_freezer_that_goes_back_delays_nothing(wheel: VirtualWheel, add: Any) -> None:
     with freeze_time(NOON) as frozen:
         add.apply_async((1, 1), countdown=60)
         wheel.advance(minutes=1)
@@ -119,7 +119,7 @@ def test_the_wheels_monotonic_clock_never_goes_back() -> None:
         assert clock.monotonic_ms() == began + 5_000
 
 
-def test_freeze_makes_the_clock_of_the_test_the_wheels(wheel: VirtualWheel, wheel_app: Any) -> None:
+def test_freeze_makes_datetime_now_the_wheels_time(wheel: VirtualWheel, wheel_app: Any) -> None:
     seen: list[datetime] = []
     wheel.advance(days=1)
     wheel.freeze()
@@ -137,7 +137,7 @@ def test_the_marker_freezes_from_the_beginning(wheel: VirtualWheel) -> None:
     assert datetime.now(UTC) == datetime.now(UTC) == wheel.now
 
 
-def test_freeze_says_what_to_install(wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_freeze_names_the_package_to_install(wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "time_machine", None)
     monkeypatch.setitem(__import__("sys").modules, "freezegun", None)
     with pytest.raises(RuntimeError, match="pip install time-machine"):

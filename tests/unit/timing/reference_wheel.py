@@ -1,6 +1,6 @@
-"""A slow wheel that is DESIGN §3 word for word: arrays of buckets, every bucket looked at in every step.
+"""A slow reference wheel: arrays of buckets, and every bucket is visited in every step.
 
-No expiry queue, no bisection, no shortcut, one timer at a time. What the real wheel must agree with.
+No expiry queue, no bisection, no shortcut, one timer at a time. The real wheel must agree with it.
 """
 
 from __future__ import annotations

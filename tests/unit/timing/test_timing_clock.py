@@ -1,4 +1,4 @@
-"""The clocks: the machine's, and the one that tests move by hand."""
+"""The system clock and the manual clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.timing import Clock, ManualClock, SystemClock
+from tests.kit.patience import patience
 from tests.unit.timing.watched_clock import WatchedClock
 
 
 class RecordingCondition(threading.Condition):
-    """Does not wait, but keeps how long it was asked to, in seconds."""
+    """Records the timeouts of its waits, in seconds, and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def ended(thread: threading.Thread) -> bool:
-    thread.join(timeout=10)
+    thread.join(timeout=patience(10))
     return not thread.is_alive()
 
 
@@ -64,7 +65,7 @@ def test_the_system_clock_waits_for_the_rest_to_the_nanosecond(monkeypatch: pyte
     assert condition.timeouts == [0.99975]
 
 
-def test_the_system_clock_does_not_wait_for_what_has_passed() -> None:
+def test_the_system_clock_does_not_wait_for_an_instant_that_has_passed() -> None:
     condition = RecordingCondition()
     SystemClock().wait_until(condition, SystemClock().monotonic_ms())
     SystemClock().wait_until(condition, -5)
@@ -72,7 +73,7 @@ def test_the_system_clock_does_not_wait_for_what_has_passed() -> None:
 
 
 def test_the_system_clock_comes_back_within_a_second_where_there_is_an_instant_to_wait_for() -> None:
-    """A condition's wait goes on as long as ever when the machine was suspended meanwhile."""
+    """The wait of a condition does not count the time in which the machine was suspended."""
     condition = RecordingCondition()
     SystemClock().wait_until(condition, None)
     SystemClock().wait_until(condition, 10**400)
@@ -84,7 +85,7 @@ def test_a_manual_clock_stands_still() -> None:
     assert [(clock.now_ms(), clock.monotonic_ms()) for _ in range(3)] == [(1_000, 0)] * 3
 
 
-def test_a_manual_clock_begins_at_a_date_of_our_time_unless_told_otherwise() -> None:
+def test_a_manual_clock_begins_in_2026_by_default() -> None:
     assert time.gmtime(ManualClock().now_ms() // 1_000)[:6] == (2026, 1, 1, 0, 0, 0)
 
 
@@ -121,7 +122,7 @@ def test_a_waiter_is_woken_by_the_advance_that_reaches_its_instant() -> None:
             seen.append(clock.monotonic_ms())
 
     waiter = in_thread(wait)
-    assert clock.somebody_waits() == 100
+    assert clock.wait_for_waiter() == 100
     clock.advance(99)
     clock.step(1_000_000)
     clock.advance(1)
@@ -148,7 +149,7 @@ def test_a_waiter_is_woken_by_a_notification(until: int | None) -> None:
             clock.wait_until(condition, until)
 
     waiter = in_thread(wait)
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     with condition:
         condition.notify_all()
     assert ended(waiter)

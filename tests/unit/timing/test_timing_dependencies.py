@@ -1,4 +1,4 @@
-"""The package imports the standard library only; looked at in a process of its own."""
+"""The package imports the standard library only, checked in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import celery_wheel
+from tests.kit.patience import patience
 
 ROOT = Path(celery_wheel.__file__).parents[1]
 MODULES = [
@@ -38,7 +39,9 @@ print(sorted(name for name in sys.modules if name.startswith("celery_wheel.") an
 @pytest.mark.parametrize("module", MODULES)
 def test_importing_the_timing_package_imports_nothing_but_the_standard_library(module: str) -> None:
     script = LOOK.format(module=module)
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=patience(60)
+    )
     assert answer.stdout.split("\n")[:2] == ["[]", "[]"], answer.stdout
 
 
@@ -53,6 +56,6 @@ def test_the_wheel_has_no_clock_and_no_thread() -> None:
         "print(sorted({'threading', 'asyncio', 'logging', 'datetime'} & set(sys.modules)))\n"
     )
     answer = subprocess.run(
-        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, timeout=patience(60), cwd=ROOT
     )
     assert answer.stdout.strip() == "[]"

@@ -30,7 +30,7 @@ SETTINGS = settings(
 
 
 class WheelMachine(RuleBasedStateMachine):
-    """The model: id → (due_at_ms, order). Whatever the wheel says must follow from it, the tick and the time."""
+    """The model: id → (due_at_ms, order). Every answer of the wheel must follow from it, the tick and the time."""
 
     wheel_type = TimingWheel
 
@@ -127,7 +127,7 @@ class WheelMachine(RuleBasedStateMachine):
 
 
 class CascadeOff(TimingWheel):
-    """What a coarse bucket holds leaves when the bucket begins."""
+    """The timers of a coarse bucket expire when the bucket begins."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class CascadeOff(TimingWheel):
 
 
 class CascadeLoses(TimingWheel):
-    """What a coarse bucket holds is forgotten when the bucket begins."""
+    """The timers of a coarse bucket are lost when the bucket begins."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ class CascadeLoses(TimingWheel):
 
 
 class CoarseTimesStandStill(TimingWheel):
-    """Only the finest level's time advances, so that coarse levels go by an old lap."""
+    """Only the finest level's time advances, so that coarse levels use an old lap."""
 
     __slots__ = ()
 

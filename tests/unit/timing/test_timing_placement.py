@@ -177,11 +177,11 @@ PLACES = [
     (1000, 512, 848_378_594, 2_223_668_020, 2, 8, 2_097_152_000),
 ]
 
-DESIGN_EXAMPLE = [(350, 1, 17, 340), (450, 2, 1, 400), (446, 2, 1, 400), (455, 2, 1, 400), (473, 2, 1, 400)]
+WORKED_EXAMPLE = [(350, 1, 17, 340), (450, 2, 1, 400), (446, 2, 1, 400), (455, 2, 1, 400), (473, 2, 1, 400)]
 
 
 def place_of(wheel: TimingWheel, timer_id: object) -> tuple[int, int, int]:
-    """Level, bucket index and expiration of the one bucket that holds a timer."""
+    """Return level, bucket index and expiration of the only bucket that holds a timer."""
     (place,) = (
         (level.number, bucket.index, bucket.expiration_ms)
         for level in wheel.levels()
@@ -192,7 +192,7 @@ def place_of(wheel: TimingWheel, timer_id: object) -> tuple[int, int, int]:
 
 
 def laid_out(tick: int, size: int, now: int, due_at: int) -> tuple[int, int, int]:
-    """The same, by drawing one lap of each level as a list of boundaries and looking between which two it lies."""
+    """Return the same by one lap of each level as a list of boundaries: the timer lies between two of them."""
     due = next(instant for instant in range(due_at, due_at + tick) if instant % tick == 0)
     hand = next(instant for instant in range(now, now - tick, -1) if instant % tick == 0)
     level = 0
@@ -248,8 +248,8 @@ def test_random_instants_lie_where_the_laid_out_levels_have_them(tick: int, size
         assert place_of(wheel, "timer") == laid_out(tick, size, now, due_at)
 
 
-@pytest.mark.parametrize(("due_at", "level", "index", "expiration"), DESIGN_EXAMPLE)
-def test_the_timers_of_the_worked_example_lie_where_the_design_says(
+@pytest.mark.parametrize(("due_at", "level", "index", "expiration"), WORKED_EXAMPLE)
+def test_the_timers_of_the_worked_example_lie_in_the_documented_buckets(
     due_at: int, level: int, index: int, expiration: int
 ) -> None:
     wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
@@ -286,7 +286,7 @@ def test_instants_before_the_epoch_lie_on_the_same_grid() -> None:
     assert [timer.timer_id for timer in wheel.advance(-700)] == ["timer"]
 
 
-def test_a_level_a_thousand_years_away_is_no_trouble() -> None:
+def test_a_timer_a_thousand_years_away_has_a_level() -> None:
     year_ms = 365 * 86_400_000
     wheel = TimingWheel(tick_ms=1, wheel_size=2, start_ms=1_767_225_600_000)
     wheel.schedule("far", 1_767_225_600_000 + 1_000 * year_ms)

@@ -1,4 +1,4 @@
-"""Operations that wait for a key or for their time-out. Time is advanced by hand."""
+"""Operations that wait for a key or for their time-out. The tests advance the clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
+from tests.kit.patience import patience
 from tests.unit.timing.waiting_operation import WaitingOperation
 from tests.unit.timing.watched_clock import WatchedClock
 
@@ -37,7 +38,7 @@ def pass_time(clock: ManualClock, timer: SystemTimer, ms: int) -> None:
     timer.advance_clock(0)
 
 
-def test_what_is_ready_is_completed_at_once_and_not_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_a_ready_operation_is_completed_at_once_and_not_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
     operation = WaitingOperation()
     operation.ready = True
     assert purgatory.try_complete_else_watch(operation, ["a"]) is True
@@ -46,7 +47,7 @@ def test_what_is_ready_is_completed_at_once_and_not_watched(purgatory: Purgatory
     assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
 
 
-def test_what_is_not_ready_waits_until_a_check_finds_it_so(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_an_operation_waits_until_a_check_finds_it_ready(purgatory: Purgatory, timer: SystemTimer) -> None:
     operation = WaitingOperation()
     assert purgatory.try_complete_else_watch(operation, ["a", "b"]) is False
     assert purgatory.check_and_complete("a") == 0
@@ -76,7 +77,9 @@ def test_a_time_out_completes_first_and_expires_then(
     assert purgatory.delayed == 0
 
 
-def test_what_completed_in_time_does_not_expire(purgatory: Purgatory, clock: ManualClock, timer: SystemTimer) -> None:
+def test_an_operation_completed_in_time_does_not_expire(
+    purgatory: Purgatory, clock: ManualClock, timer: SystemTimer
+) -> None:
     operation = WaitingOperation(30)
     purgatory.try_complete_else_watch(operation, ["a"])
     assert operation.force_complete() is True
@@ -84,7 +87,7 @@ def test_what_completed_in_time_does_not_expire(purgatory: Purgatory, clock: Man
     assert operation.called == ["complete"]
 
 
-def test_without_any_delay_it_expires_while_it_is_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_an_operation_without_delay_expires_while_it_is_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
     operation = WaitingOperation(0)
     assert purgatory.try_complete_else_watch(operation, ["a"]) is False
     assert operation.called == ["complete", "expiration"]
@@ -92,35 +95,35 @@ def test_without_any_delay_it_expires_while_it_is_watched(purgatory: Purgatory, 
     assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
 
 
-def test_what_happens_between_the_look_and_the_watching_is_not_lost(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_a_change_between_the_first_attempt_and_the_watch_is_found(purgatory: Purgatory, timer: SystemTimer) -> None:
     def happen() -> None:
         operation.ready = True
         assert purgatory.check_and_complete("a") == 0
 
-    operation = WaitingOperation(after_the_first_look=happen)
+    operation = WaitingOperation(after_the_first_read=happen)
     assert purgatory.try_complete_else_watch(operation, ["a"]) is True
     assert operation.called == ["complete"]
     assert (purgatory.delayed, timer.size()) == (0, 0)
 
 
-def test_a_check_that_finds_another_at_work_leaves_word_and_goes_on(purgatory: Purgatory) -> None:
+def test_a_check_during_try_complete_requests_a_recheck_and_returns(purgatory: Purgatory) -> None:
     looked, changed = threading.Event(), threading.Event()
     operation = WaitingOperation()
     purgatory.try_complete_else_watch(operation, ["a"])
-    operation._after_the_first_look = lambda: (looked.set(), changed.wait(10))
+    operation._after_the_first_read = lambda: (looked.set(), changed.wait(10))
     counts: list[int] = []
     slow = threading.Thread(target=lambda: counts.append(purgatory.check_and_complete("a")))
     slow.start()
-    assert looked.wait(10)
+    assert looked.wait(patience(10))
     operation.ready = True
     assert purgatory.check_and_complete("a") == 0, "it is at work and does not come back before we do"
     changed.set()
-    slow.join(10)
+    slow.join(patience(10))
     assert counts == [1]
     assert operation.thread is slow
 
 
-def test_whoever_holds_a_lock_that_try_complete_wants_may_check(purgatory: Purgatory) -> None:
+def test_a_thread_that_holds_a_lock_of_try_complete_may_check(purgatory: Purgatory) -> None:
     state, looking = threading.Lock(), threading.Event()
 
     def look() -> None:
@@ -130,14 +133,14 @@ def test_whoever_holds_a_lock_that_try_complete_wants_may_check(purgatory: Purga
 
     operation = WaitingOperation()
     purgatory.try_complete_else_watch(operation, ["a"])
-    operation._after_the_first_look = look
+    operation._after_the_first_read = look
     with state:
         other = threading.Thread(target=purgatory.check_and_complete, args=["a"], daemon=True)
         other.start()
-        assert looking.wait(10)
+        assert looking.wait(patience(10))
         operation.ready = True
         purgatory.check_and_complete("a")
-    other.join(10)
+    other.join(patience(10))
     assert operation.called == ["complete"]
 
 
@@ -188,7 +191,7 @@ def test_a_long_chain_is_no_deep_one(purgatory: Purgatory, clock: ManualClock, t
     ("hook", "called"),
     [("try_complete", ["complete", "expiration"]), ("on_complete", ["expiration"]), ("on_expiration", ["complete"])],
 )
-def test_a_failing_hook_is_logged_and_stops_nobody(
+def test_a_failing_hook_is_logged_and_stops_no_other(
     purgatory: Purgatory,
     clock: ManualClock,
     timer: SystemTimer,
@@ -218,20 +221,20 @@ def test_the_reaper_of_the_purgatory_expires_and_survives_failing_hooks(caplog: 
 
     clock, expired = WatchedClock(), threading.Event()
     with Purgatory("orders", SystemTimer(clock)) as purgatory:
-        clock.somebody_waits()
+        clock.wait_for_waiter()
         purgatory.try_complete_else_watch(Failing(5), ["a"])
         last = WaitingOperation(10, then=expired.set)
         purgatory.try_complete_else_watch(last, ["a"])
         clock.advance(5)
         clock.advance(5)
-        assert expired.wait(10)
+        assert expired.wait(patience(10))
         assert last.thread is not None
         assert last.thread.name == "celery-wheel-purgatory-orders"
     assert not last.thread.is_alive()
     assert "the printer is on fire" in caplog.text
 
 
-def test_entries_left_behind_are_purged_beyond_the_bound(clock: ManualClock, timer: SystemTimer) -> None:
+def test_stale_entries_are_purged_beyond_the_bound(clock: ManualClock, timer: SystemTimer) -> None:
     purgatory = Purgatory("orders", timer, purge_interval=100, reaper=False)
     living = WaitingOperation(1_000_000)
     purgatory.try_complete_else_watch(living, ["hot", "cold"])
@@ -249,7 +252,7 @@ def test_entries_left_behind_are_purged_beyond_the_bound(clock: ManualClock, tim
     assert purgatory.check_and_complete("cold") == 1
 
 
-def test_a_check_takes_what_others_completed_out_of_its_list(purgatory: Purgatory) -> None:
+def test_a_check_removes_completed_operations_from_its_list(purgatory: Purgatory) -> None:
     for keys in (["a"], ["a", "b"], ["a", "b", "c"]):
         operation = WaitingOperation()
         purgatory.try_complete_else_watch(operation, keys)
@@ -262,7 +265,7 @@ def test_a_check_takes_what_others_completed_out_of_its_list(purgatory: Purgator
     assert found == [4, 2, 1]
 
 
-def test_completed_while_its_entries_are_made_it_leaves_none_for_ever(
+def test_an_operation_completed_while_its_entries_are_made_leaves_none(
     clock: ManualClock, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
@@ -335,12 +338,14 @@ def test_a_purgatory_without_a_timer_has_one_and_ends_it() -> None:
     expired = threading.Event()
     purgatory = Purgatory("orders")
     assert purgatory.try_complete_else_watch(WaitingOperation(1, then=expired.set), ["a"]) is False
-    assert expired.wait(10)
+    assert expired.wait(patience(10))
     purgatory.shutdown()
     assert purgatory._timer.is_shut_down
 
 
-def test_a_timer_that_is_shut_down_takes_nothing_and_nothing_is_left(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_a_timer_that_is_shut_down_accepts_no_operation_and_keeps_no_entry(
+    purgatory: Purgatory, timer: SystemTimer
+) -> None:
     timer.shutdown()
     with pytest.raises(RuntimeError, match=r"^timer is shut down"):
         purgatory.try_complete_else_watch(WaitingOperation(), ["a"])
@@ -365,9 +370,7 @@ def test_an_operation_is_watched_once(purgatory: Purgatory) -> None:
         ([["a"]], TypeError, "unhashable"),
     ],
 )
-def test_keys_that_make_no_sense_are_refused(
-    purgatory: Purgatory, keys: list[str], error: type[Exception], says: str
-) -> None:
+def test_invalid_keys_are_refused(purgatory: Purgatory, keys: list[str], error: type[Exception], says: str) -> None:
     operation = WaitingOperation()
     operation.ready = True
     with pytest.raises(error, match=says):
@@ -375,7 +378,7 @@ def test_keys_that_make_no_sense_are_refused(
     assert not operation.completed
 
 
-def test_numbers_that_make_no_sense_are_refused(timer: SystemTimer) -> None:
+def test_invalid_numbers_are_refused(timer: SystemTimer) -> None:
     with pytest.raises(ValueError, match="delay_ms must be at least 0, got -1"):
         WaitingOperation(-1)
     with pytest.raises(TypeError, match=r"delay_ms must be an integer, got 1\.5"):

@@ -1,4 +1,4 @@
-"""Hooks that exit or shut down, and keys that fail: nobody else loses anything by it."""
+"""Hooks that exit or shut down, and keys that fail, affect no other operation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
+from tests.kit.patience import patience
 from tests.unit.timing.waiting_operation import WaitingOperation
 from tests.unit.timing.watched_clock import WatchedClock
 
@@ -24,7 +25,7 @@ def test_a_hook_that_calls_exit_does_not_end_the_reaper_nor_lose_what_is_due_wit
 ) -> None:
     clock, expired = WatchedClock(), threading.Event()
     with Purgatory("orders", SystemTimer(clock)) as purgatory, caplog.at_level(logging.ERROR):
-        clock.somebody_waits()
+        clock.wait_for_waiter()
         leaving, same_time, later = (
             WaitingOperation(5, then=sys.exit),
             WaitingOperation(5),
@@ -34,7 +35,7 @@ def test_a_hook_that_calls_exit_does_not_end_the_reaper_nor_lose_what_is_due_wit
             purgatory.try_complete_else_watch(operation, ["a"])
         clock.advance(5)
         clock.advance(1)
-        assert expired.wait(10)
+        assert expired.wait(patience(10))
     assert [leaving.called, same_time.called] == [["complete"], ["complete", "expiration"]]
     assert later.called == ["complete", "expiration"]
     assert "callback of timer Watch(<WaitingOperation completed" in caplog.text
@@ -43,7 +44,7 @@ def test_a_hook_that_calls_exit_does_not_end_the_reaper_nor_lose_what_is_due_wit
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_is_let_through_after_the_hooks_of_what_is_completed(
+def test_an_interrupt_propagates_after_the_hooks_of_completed_operations(
     timer: SystemTimer, interrupt: type[BaseException]
 ) -> None:
     def then() -> None:
@@ -59,32 +60,32 @@ def test_an_interrupt_is_let_through_after_the_hooks_of_what_is_completed(
         purgatory.check_and_complete("a")
     assert [first.called, second.called, third.called] == [["complete"]] * 3
     assert purgatory.delayed == 0
-    # And the thread is at nobody's hooks any more.
+    # The thread runs no other hooks any more.
     fourth = WaitingOperation()
     assert fourth.force_complete() is True
     assert fourth.called == ["complete"]
 
 
-def test_an_interrupted_look_leaves_the_operation_to_the_next_one(timer: SystemTimer) -> None:
+def test_an_interrupted_check_leaves_the_operation_to_the_next_check(timer: SystemTimer) -> None:
     purgatory = Purgatory("orders", timer, reaper=False)
     operation = WaitingOperation()
     purgatory.try_complete_else_watch(operation, ["a"])
-    operation._after_the_first_look = sys.exit
+    operation._after_the_first_read = sys.exit
     with pytest.raises(SystemExit):
         purgatory.check_and_complete("a")
     operation.ready = True
     assert purgatory.check_and_complete("a") == 1
 
 
-def test_what_is_due_with_a_hook_that_shuts_down_does_not_expire_any_more() -> None:
+def test_an_operation_due_with_a_hook_that_shuts_down_does_not_expire() -> None:
     clock, over = WatchedClock(), threading.Event()
     purgatory = Purgatory("orders", SystemTimer(clock))
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     last, due_with_it = WaitingOperation(5, then=lambda: (purgatory.shutdown(), over.set())), WaitingOperation(5)
     for operation in (last, due_with_it):
         purgatory.try_complete_else_watch(operation, ["a"])
     clock.advance(5)
-    assert over.wait(10)
+    assert over.wait(patience(10))
     purgatory.shutdown()  # waits for the thread, which the hook could not
     assert last.called == ["complete", "expiration"]
     assert (due_with_it.called, purgatory.delayed) == ([], 1)
@@ -110,7 +111,7 @@ def test_a_purge_that_fails_by_a_key_does_not_keep_the_operation_from_its_hook(t
     assert operation.called == ["complete"]
 
 
-def test_what_a_timer_refused_may_be_watched_elsewhere(timer: SystemTimer) -> None:
+def test_an_operation_that_a_timer_refused_may_be_watched_elsewhere(timer: SystemTimer) -> None:
     over = SystemTimer(ManualClock())
     over.shutdown()
     operation = WaitingOperation()

@@ -1,4 +1,4 @@
-"""A Hypothesis state machine: the purgatory against a list of what was watched. It fails where a look is left out."""
+"""A Hypothesis state machine: the purgatory against a list of operations. It must fail without the second attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = settings(
 
 @dataclass
 class Watched:
-    """The model of one operation: what must have happened to it."""
+    """The model of one operation and of its expected state."""
 
     operation: WaitingOperation
     keys: set[int]
@@ -33,7 +33,7 @@ class Watched:
 
 
 class PurgatoryMachine(RuleBasedStateMachine):
-    """Nothing but lists and a time; every question is answered by walking all there ever was."""
+    """The model has only lists and a time; it answers every question by a walk through all operations."""
 
     purgatory_type = Purgatory
 
@@ -77,7 +77,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         operation = WaitingOperation(
             delay,
             then=None if then is None else lambda: self.check(then),
-            after_the_first_look=between if ready == "between" else None,
+            after_the_first_read=between if ready == "between" else None,
         )
         operation.ready = ready == "before"
         watched = Watched(operation, keys, self.clock.now_ms() + delay, then, ready != "not yet")
@@ -139,7 +139,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
 
 class LooksOnce(Purgatory):
-    """It does not look again at what it has just begun to watch."""
+    """It makes no second attempt after it has begun to watch."""
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
         looks = iter([operation._attempt])
@@ -151,14 +151,14 @@ class LooksOnce(Purgatory):
 
 
 class NeverPurges(Purgatory):
-    """What is completed stays in the lists until somebody checks its keys."""
+    """A completed operation stays in the lists until its keys are checked."""
 
     def __init__(self, name: str, timer: SystemTimer, shards: int, purge_interval: int, *, reaper: bool) -> None:
         super().__init__(name, timer, shards, 1_000_000, reaper=reaper)
 
 
 class KeepsTimers(Purgatory):
-    """What is completed stays in the timer until its time-out."""
+    """A completed operation stays in the timer until its time-out."""
 
     def __init__(self, name: str, timer: SystemTimer, shards: int, purge_interval: int, *, reaper: bool) -> None:
         super().__init__(name, timer, shards, purge_interval, reaper=reaper)
@@ -170,7 +170,7 @@ def test_the_purgatory_agrees_with_a_list() -> None:
 
 
 @pytest.mark.parametrize("broken", [LooksOnce, NeverPurges, KeepsTimers])
-def test_the_machine_fails_when_a_look_a_purge_or_a_cancel_is_left_out(broken: type[Purgatory]) -> None:
+def test_the_machine_fails_without_the_second_attempt_the_purge_or_the_cancel(broken: type[Purgatory]) -> None:
     machine = type("BrokenMachine", (PurgatoryMachine,), {"purgatory_type": broken})
     find = settings(SETTINGS, max_examples=200, phases=[Phase.generate], derandomize=True, database=None)
     with pytest.raises(AssertionError):

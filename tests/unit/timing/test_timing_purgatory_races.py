@@ -1,6 +1,6 @@
-"""Threads that race for the same operations. Who wins is open; that somebody does, once, is not.
+"""Threads race for the same operations, and exactly one wins each.
 
-First the moments that matter, one by one, each brought about; then crowds, for those that nobody has thought of.
+First the critical interleavings, each forced by its test; then crowds of threads, for other interleavings.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
+from tests.kit.patience import patience
 from tests.unit.timing.waiting_operation import WaitingOperation
 
 OPERATIONS = 2_000
@@ -22,7 +23,7 @@ BOUND = 50
 
 @pytest.fixture(autouse=True)
 def impatient_threads() -> Iterator[None]:
-    """Threads take turns every few instructions, so that what can happen between two lines does."""
+    """Let threads switch every few instructions, so that they interleave between any two lines."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -30,7 +31,7 @@ def impatient_threads() -> Iterator[None]:
 
 
 class Race:
-    """Everybody begins at the same moment; what anybody's thread raises is the test's failure."""
+    """Threads that begin at the same moment; an error of any thread fails the test."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -44,7 +45,7 @@ class Race:
 
         def runs(runner: Callable[[], object]) -> None:
             try:
-                begin.wait(10)
+                begin.wait(patience(10))
                 runner()
             except BaseException as error:
                 self.raised.append(error)
@@ -53,7 +54,7 @@ class Race:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         assert not any(thread.is_alive() for thread in threads), "somebody waits for somebody"
         assert self.raised == []
 
@@ -71,10 +72,10 @@ class Race:
 
 
 def elsewhere(work: Callable[[], object]) -> None:
-    """Have another thread do it now."""
+    """Run a function in another thread and wait for it."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(patience(10))
     assert not thread.is_alive(), "it waits for us"
 
 
@@ -88,7 +89,7 @@ def purgatory(timer: SystemTimer) -> Purgatory:
     return Purgatory("moments", timer, purge_interval=0, reaper=False)
 
 
-def test_overtaken_just_before_it_wins_it_does_nothing(purgatory: Purgatory) -> None:
+def test_a_check_that_is_overtaken_before_it_wins_does_nothing(purgatory: Purgatory) -> None:
     class Overtaken:
         def __init__(self) -> None:
             self._lock, self._first = threading.Lock(), True
@@ -108,17 +109,17 @@ def test_overtaken_just_before_it_wins_it_does_nothing(purgatory: Purgatory) -> 
     assert purgatory.delayed == 0
 
 
-def test_what_another_completes_while_it_is_looked_at_is_not_counted(purgatory: Purgatory) -> None:
+def test_an_operation_completed_by_another_thread_meanwhile_is_not_counted(purgatory: Purgatory) -> None:
     operation = WaitingOperation()
     purgatory.try_complete_else_watch(operation, ["a"])
-    operation._after_the_first_look = lambda: elsewhere(operation.force_complete)
+    operation._after_the_first_read = lambda: elsewhere(operation.force_complete)
     operation.ready = True
     assert purgatory.check_and_complete("a") == 0
     assert operation.called == ["complete"]
     assert (purgatory.watched, purgatory.delayed) == (0, 0)
 
 
-def test_completed_as_soon_as_it_can_settle_it_is_settled_once(purgatory: Purgatory, timer: SystemTimer) -> None:
+def test_an_operation_completed_while_it_is_watched_is_settled_once(purgatory: Purgatory, timer: SystemTimer) -> None:
     class Quick(WaitingOperation):
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
@@ -129,7 +130,7 @@ def test_completed_as_soon_as_it_can_settle_it_is_settled_once(purgatory: Purgat
     assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
 
 
-def test_a_shutdown_while_it_is_entered_leaves_no_time_out(
+def test_a_shutdown_while_an_operation_is_watched_leaves_no_time_out(
     purgatory: Purgatory, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = purgatory._lists.add
@@ -138,7 +139,7 @@ def test_a_shutdown_while_it_is_entered_leaves_no_time_out(
     assert (purgatory.delayed, timer.size()) == (1, 0)
 
 
-def test_what_is_ready_is_completed_in_the_order_of_watching(purgatory: Purgatory) -> None:
+def test_ready_operations_are_completed_in_the_order_of_watching(purgatory: Purgatory) -> None:
     order: list[int] = []
     operations = [WaitingOperation(then=functools.partial(order.append, number)) for number in range(50)]
     for operation in operations[::2] + operations[1::2]:
@@ -148,7 +149,7 @@ def test_what_is_ready_is_completed_in_the_order_of_watching(purgatory: Purgator
     assert order == [*range(0, 50, 2), *range(1, 50, 2)]
 
 
-def test_of_checks_force_and_time_outs_one_wins_each_operation() -> None:
+def test_one_event_wins_each_operation_among_checks_force_and_time_outs() -> None:
     race = Race()
     won: list[int] = []
 
@@ -176,7 +177,7 @@ def test_of_checks_force_and_time_outs_one_wins_each_operation() -> None:
     race.everything_is_settled()
 
 
-def test_who_begins_to_watch_while_others_check_misses_nothing() -> None:
+def test_a_watch_during_checks_misses_no_wake_up() -> None:
     race = Race()
     won: list[int] = []
 
@@ -184,7 +185,7 @@ def test_who_begins_to_watch_while_others_check_misses_nothing() -> None:
         won.append(sum(race.watch(number) for number in numbers))
 
     def happen(numbers: range) -> None:
-        # No time passes and nobody checks again: a wake-up that is lost is lost for good.
+        # No time passes and no later check comes: a lost wake-up would stay lost.
         completed = 0
         for number in numbers:
             race.operations[number].ready = True
@@ -199,7 +200,7 @@ def test_who_begins_to_watch_while_others_check_misses_nothing() -> None:
     race.everything_is_settled()
 
 
-def test_a_change_is_seen_by_whoever_is_at_the_operation() -> None:
+def test_the_thread_that_runs_try_complete_finds_a_change() -> None:
     race = Race()
     won: list[int] = []
     for number in range(OPERATIONS):
@@ -222,7 +223,7 @@ def test_a_change_is_seen_by_whoever_is_at_the_operation() -> None:
     race.everything_is_settled()
 
 
-def test_whoever_shuts_down_while_others_watch_leaves_nothing_to_expire() -> None:
+def test_a_shutdown_while_threads_watch_leaves_nothing_to_expire() -> None:
     race = Race()
     refused: list[int] = []
 

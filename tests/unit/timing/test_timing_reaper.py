@@ -1,4 +1,4 @@
-"""The thread that waits for the next bucket."""
+"""The reaper: a thread that waits for the next bucket."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from celery_wheel.timing import Reaper, SystemTimer
 from celery_wheel.timing import reaper as reaper_module
+from tests.kit.patience import patience
 from tests.unit.timing.watched_clock import WatchedClock
 
 START = 1_767_225_600_000
@@ -40,7 +41,7 @@ def test_the_reaper_runs_what_falls_due_in_its_own_thread(
     timer.add("a", START + 5, lambda: (names.append(threading.current_thread().name), ran.set()))
     reaper.start()
     clock.advance(5)
-    assert ran.wait(10)
+    assert ran.wait(patience(10))
     assert names == ["celery-wheel-reaper"]
 
 
@@ -52,7 +53,7 @@ def test_the_reaper_wakes_for_buckets_and_not_for_ticks(
         timer.add(delay, START + delay, lambda delay=delay: ran.append(delay))
     reaper.start()
     woken_at = []
-    while (until_ms := clock.somebody_waits()) is not None:
+    while (until_ms := clock.wait_for_waiter()) is not None:
         woken_at.append(until_ms)
         while clock.monotonic_ms() < until_ms:
             clock.advance(1)
@@ -62,9 +63,9 @@ def test_the_reaper_wakes_for_buckets_and_not_for_ticks(
     assert reaper.wakeups == 5
 
 
-def test_an_empty_timer_wakes_nobody(clock: WatchedClock, timer: SystemTimer, reaper: Reaper) -> None:
+def test_an_empty_timer_wakes_no_thread(clock: WatchedClock, timer: SystemTimer, reaper: Reaper) -> None:
     reaper.start()
-    assert clock.somebody_waits() is None
+    assert clock.wait_for_waiter() is None
     clock.advance(365 * 86_400_000)
     assert reaper.wakeups == 0
 
@@ -79,7 +80,7 @@ def test_a_failing_callback_does_not_end_the_reaper(
     with caplog.at_level(logging.ERROR):
         clock.advance(5)
         clock.advance(1)
-        assert ran.wait(10)
+        assert ran.wait(patience(10))
     assert reaper.running
     assert "callback of timer bad failed" in caplog.text
 
@@ -98,18 +99,18 @@ def test_a_failing_timer_is_logged_and_tried_again(
 
     monkeypatch.setattr(reaper_module, "_PAUSE_AFTER_FAILURE_S", 0.0)
     with caplog.at_level(logging.ERROR), Reaper(BrokenOnce(clock)) as reaper:
-        clock.somebody_waits()
+        clock.wait_for_waiter()
         assert reaper.running
     assert "no clock" in caplog.text
     assert not reaper.running
 
 
-def test_stop_ends_it_wherever_it_waits_and_what_waits_stays(
+def test_stop_ends_the_thread_in_any_wait_and_timers_stay_pending(
     clock: WatchedClock, timer: SystemTimer, reaper: Reaper
 ) -> None:
     timer.add("a", START + 500_000, list)
     reaper.start()
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     reaper.stop()
     reaper.stop()
     assert not reaper.running
@@ -126,7 +127,7 @@ def test_stop_before_start_does_nothing_and_it_can_be_started_again(
         assert not reaper.running
 
 
-def test_it_is_not_started_twice(reaper: Reaper) -> None:
+def test_a_running_reaper_is_not_started_twice(reaper: Reaper) -> None:
     reaper.start()
     with pytest.raises(RuntimeError, match=r"^reaper celery-wheel-reaper runs already"):
         reaper.start()
@@ -134,10 +135,10 @@ def test_it_is_not_started_twice(reaper: Reaper) -> None:
 
 def test_the_shutdown_of_its_timer_ends_it(clock: WatchedClock, timer: SystemTimer, reaper: Reaper) -> None:
     reaper.start()
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     timer.shutdown()
     assert reaper._thread is not None
-    reaper._thread.join(timeout=10)
+    reaper._thread.join(timeout=patience(10))
     assert not reaper.running
 
 
@@ -146,4 +147,4 @@ def test_a_callback_may_stop_its_own_reaper(clock: WatchedClock, timer: SystemTi
     timer.add("a", START + 5, lambda: (reaper.stop(), stopped.set()))
     reaper.start()
     clock.advance(5)
-    assert stopped.wait(10)
+    assert stopped.wait(patience(10))

@@ -1,4 +1,4 @@
-"""The timer with a clock and a lock. Time is moved by hand; threads are waited for, never slept for."""
+"""The timer with a clock and a lock. The tests move the clock, and wait for threads without sleeping."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_wheel.timing import ManualClock, SystemClock, SystemTimer
+from tests.kit.patience import patience
 from tests.unit.timing.watched_clock import WatchedClock
 
 START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 begin here
@@ -30,7 +31,7 @@ def timer(clock: WatchedClock) -> SystemTimer:
 
 
 class Advancing:
-    """A thread in ``advance_clock``, and what it returned."""
+    """A thread in ``advance_clock``, and its result."""
 
     def __init__(self, timer: SystemTimer, timeout_ms: int | None) -> None:
         self.answers: list[int] = []
@@ -40,7 +41,7 @@ class Advancing:
         self._thread.start()
 
     def answer(self) -> int:
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=patience(10))
         assert self.answers, "it still waits"
         return self.answers[0]
 
@@ -65,7 +66,9 @@ def test_callbacks_run_in_order_of_due_time_and_adding(clock: WatchedClock, time
     assert ran == ["a", "b1", "b2", "c", "d"]
 
 
-def test_what_is_already_due_runs_at_once_in_the_thread_that_adds_it(clock: WatchedClock, timer: SystemTimer) -> None:
+def test_a_timer_that_is_already_due_runs_at_once_in_the_thread_that_adds_it(
+    clock: WatchedClock, timer: SystemTimer
+) -> None:
     ran: list[threading.Thread] = []
     clock.advance(500)
     for due in (START - 1, START, START + 499, START + 500):
@@ -74,7 +77,7 @@ def test_what_is_already_due_runs_at_once_in_the_thread_that_adds_it(clock: Watc
     assert timer.size() == 0
 
 
-def test_adding_an_id_again_replaces_what_waits(clock: WatchedClock, timer: SystemTimer) -> None:
+def test_adding_an_id_again_replaces_the_pending_timer(clock: WatchedClock, timer: SystemTimer) -> None:
     ran: list[str] = []
     timer.add("a", START + 100, lambda: ran.append("old"))
     timer.add("a", START + 200, lambda: ran.append("new"))
@@ -104,7 +107,7 @@ def test_a_cancelled_timer_does_not_run_and_one_that_ran_cannot_be_cancelled(
 def test_advance_clock_waits_for_the_next_bucket(clock: WatchedClock, timer: SystemTimer) -> None:
     timer.add("a", START + 15, list)
     advancing = Advancing(timer, 500)
-    assert clock.somebody_waits() == 15
+    assert clock.wait_for_waiter() == 15
     clock.advance(15)
     assert advancing.answer() == 1
     assert timer.wakeups == 1
@@ -113,7 +116,7 @@ def test_advance_clock_waits_for_the_next_bucket(clock: WatchedClock, timer: Sys
 def test_advance_clock_returns_when_its_time_is_over(clock: WatchedClock, timer: SystemTimer) -> None:
     timer.add("a", START + 900, list)
     advancing = Advancing(timer, 500)
-    assert clock.somebody_waits() == 500
+    assert clock.wait_for_waiter() == 500
     clock.advance(500)
     assert advancing.answer() == 0
     assert timer.size() == 1
@@ -123,30 +126,30 @@ def test_a_bucket_that_only_cascades_is_no_reason_to_return(clock: WatchedClock,
     timer.add("a", START + 450, list)
     advancing = Advancing(timer, None)
     for until_ms in (400, 440, 450):  # level 2, level 1, level 0
-        assert clock.somebody_waits() == until_ms
+        assert clock.wait_for_waiter() == until_ms
         clock.advance(until_ms - clock.monotonic_ms())
     assert advancing.answer() == 1
 
 
-def test_an_earlier_timer_wakes_the_one_who_waits_and_a_later_one_does_not(
+def test_an_earlier_timer_wakes_the_waiting_thread_and_a_later_timer_does_not(
     clock: WatchedClock, timer: SystemTimer
 ) -> None:
     timer.add("middle", START + 15, list)
     advancing = Advancing(timer, None)
-    assert clock.somebody_waits() == 15
+    assert clock.wait_for_waiter() == 15
     timer.add("late", START + 18, list)
     timer.add("early", START + 4, list)
-    assert clock.somebody_waits() == 4
+    assert clock.wait_for_waiter() == 4
     clock.advance(4)
     assert advancing.answer() == 1
     assert clock.waits == [15, 4]
 
 
-def test_the_first_timer_of_an_empty_wheel_wakes_the_one_who_waits(clock: WatchedClock, timer: SystemTimer) -> None:
+def test_the_first_timer_of_an_empty_wheel_wakes_the_waiting_thread(clock: WatchedClock, timer: SystemTimer) -> None:
     advancing = Advancing(timer, None)
-    assert clock.somebody_waits() is None
+    assert clock.wait_for_waiter() is None
     timer.add("a", START + 7, list)
-    assert clock.somebody_waits() == 7
+    assert clock.wait_for_waiter() == 7
     clock.advance(7)
     assert advancing.answer() == 1
 
@@ -154,7 +157,7 @@ def test_the_first_timer_of_an_empty_wheel_wakes_the_one_who_waits(clock: Watche
 def test_a_step_forward_of_the_wall_clock_is_noticed_within_a_second(clock: WatchedClock, timer: SystemTimer) -> None:
     timer.add("a", START + 10 * DAY_MS, list)
     advancing = Advancing(timer, None)
-    assert clock.somebody_waits() == 1_000
+    assert clock.wait_for_waiter() == 1_000
     clock.step(10 * DAY_MS)
     clock.advance(1_000)
     assert advancing.answer() == 1
@@ -235,7 +238,7 @@ def test_with_an_executor_callbacks_run_there(clock: WatchedClock) -> None:
     assert names == ["pool_0", "pool_0"]
 
 
-def test_an_executor_that_takes_no_more_work_is_logged(clock: WatchedClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_executor_that_is_shut_down_is_logged(clock: WatchedClock, caplog: pytest.LogCaptureFixture) -> None:
     executor = ThreadPoolExecutor(1)
     timer = SystemTimer(clock, executor=executor)
     timer.add("a", START + 10, list)
@@ -246,22 +249,20 @@ def test_an_executor_that_takes_no_more_work_is_logged(clock: WatchedClock, capl
     assert "timer a was not run" in caplog.text
 
 
-def test_wake_makes_the_one_who_waits_return_or_else_the_next_who_would(
-    clock: WatchedClock, timer: SystemTimer
-) -> None:
+def test_wake_makes_the_waiting_call_return_or_else_the_next_call(clock: WatchedClock, timer: SystemTimer) -> None:
     advancing = Advancing(timer, None)
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     timer.wake()
     assert advancing.answer() == 0
     timer.wake()
     assert timer.advance_clock(None) == 0
 
 
-def test_shutdown_ends_waiting_and_what_waits_does_not_run(clock: WatchedClock, timer: SystemTimer) -> None:
+def test_shutdown_ends_waiting_and_pending_timers_do_not_run(clock: WatchedClock, timer: SystemTimer) -> None:
     ran: list[str] = []
     timer.add("a", START + 500, lambda: ran.append("a"))
     advancing = Advancing(timer, None)
-    clock.somebody_waits()
+    clock.wait_for_waiter()
     timer.shutdown()
     timer.shutdown()
     assert advancing.answer() == 0
@@ -281,7 +282,7 @@ def test_shutdown_ends_waiting_and_what_waits_does_not_run(clock: WatchedClock, 
         (lambda t: t.advance_clock(-1), ValueError, "timeout_ms must be at least 0, got -1"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_are_refused(
     timer: SystemTimer, call: Callable[[SystemTimer], object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=f"^{message}$"):
@@ -302,7 +303,7 @@ def test_with_the_clock_of_this_machine_it_waits_for_the_wall_clock() -> None:
 
 @pytest.fixture
 def impatient_threads() -> Iterator[None]:
-    """Threads take turns every few instructions, so that a missing lock shows."""
+    """Let threads switch every few instructions, so that a missing lock shows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -310,7 +311,7 @@ def impatient_threads() -> Iterator[None]:
 
 
 class Crowd:
-    """Eight threads that add timers and cancel one another's, while two more compete for what falls due."""
+    """Eight threads add timers and cancel each other's, while two more threads run the due timers."""
 
     PER_THREAD = 500
 
@@ -349,9 +350,9 @@ def test_eight_threads_add_and_cancel_and_each_timer_runs_once_or_was_cancelled(
     for thread in (*threads, passing):
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=patience(60))
     crowd.adding_is_over.set()
-    passing.join(timeout=60)
+    passing.join(timeout=patience(60))
     crowd.clock.advance(30_000)
     crowd.timer.advance_clock(0)
     crowd.timer.wake()

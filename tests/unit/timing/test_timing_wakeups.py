@@ -1,4 +1,4 @@
-"""There are no empty ticks: how often a caller that follows ``next_expiration_ms`` is woken, counted."""
+"""No empty ticks: the tests count the wake-ups of a caller that follows ``next_expiration_ms``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_million_timers_of_one_bucket_are_one_wake_up() -> None:
     assert wheel.next_expiration_ms() is None
 
 
-def test_cancelled_timers_wake_nobody() -> None:
+def test_cancelled_timers_wake_no_thread() -> None:
     wheel = TimingWheel(1, 20, START_MS)
     dues = spread_over_a_year(wheel, 1_000)
     for due in dues[:-1]:

@@ -1,4 +1,4 @@
-"""The wheel's interface: what each call answers, and what it leaves alone."""
+"""The wheel's interface: the result and the effect of each call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_instant_that_is_not_an_integer_is_refused_and_changes_nothing() -> N
     assert len(wheel) == 1
 
 
-def test_whatever_says_that_it_is_an_integer_is_taken_as_one() -> None:
+def test_a_value_with_index_counts_as_an_integer() -> None:
     class Instant:
         def __index__(self) -> int:
             return 50
@@ -102,7 +102,7 @@ def test_cancel_returns_the_timer_once() -> None:
 
 
 @pytest.mark.parametrize("due_at", [-1, 0, 95, 100])
-def test_what_is_already_due_is_not_placed(due_at: int) -> None:
+def test_a_timer_that_is_already_due_is_not_placed(due_at: int) -> None:
     wheel = TimingWheel(tick_ms=10, start_ms=109)
     assert wheel.schedule("a", due_at) is False
     assert len(wheel) == 0
@@ -146,7 +146,7 @@ def test_cascading_keeps_the_place_in_the_order() -> None:
     assert ids(wheel.advance(500)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
 
 
-def test_timers_of_one_tick_leave_in_order_of_what_was_asked() -> None:
+def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
     wheel = TimingWheel(tick_ms=1000)
     for due_at in (1_900, 1_100, 2_000, 1_001, 1_100):
         wheel.schedule(len(wheel), due_at)

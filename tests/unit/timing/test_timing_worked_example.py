@@ -1,4 +1,4 @@
-"""The worked example of DESIGN §3, tick by tick: tick 1, size 20, start 0, timers due at 350, 446, 450, 455 and 473."""
+"""The worked example, tick by tick: tick 1, size 20, start 0, timers due at 350, 446, 450, 455 and 473."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def buckets(wheel: TimingWheel) -> list[object]:
     ]
 
 
-def test_each_tick_of_the_worked_example_shows_the_buckets_of_the_design() -> None:
+def test_each_tick_of_the_worked_example_has_the_documented_buckets() -> None:
     wheel = example()
     expected: list[object] = list(AT_0)
     assert buckets(wheel) == expected
@@ -72,7 +72,7 @@ def test_one_long_advance_takes_the_whole_example_in_order() -> None:
     assert [timer.timer_id for timer in example().advance(10_000)] == [350, 446, 450, 455, 473]
 
 
-def test_an_advance_into_the_middle_of_the_example_leaves_the_rest_where_single_ticks_would() -> None:
+def test_an_advance_into_the_middle_of_the_example_equals_single_ticks() -> None:
     wheel = example()
     assert [timer.timer_id for timer in wheel.advance(447)] == [350, 446]
     assert buckets(wheel) == AT_446

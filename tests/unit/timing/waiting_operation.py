@@ -1,4 +1,4 @@
-"""An operation for the purgatory's tests: ready when it is told so, and it remembers what was called."""
+"""An operation for the purgatory's tests: a test makes it ready, and it records the calls of its hooks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class WaitingOperation(DelayedOperation):
         delay_ms: int = 1_000,
         *,
         then: Callable[[], object] | None = None,
-        after_the_first_look: Callable[[], object] | None = None,
+        after_the_first_read: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(delay_ms)
         self.ready = False
         self.called: list[str] = []
         self.thread: threading.Thread | None = None
         self._then = then
-        self._after_the_first_look = after_the_first_look
+        self._after_the_first_read = after_the_first_read
 
     def try_complete(self) -> bool:
         ready = self.ready
-        # What another thread might do between this look and what the purgatory does next.
-        first, self._after_the_first_look = self._after_the_first_look, None
+        # Another thread may run between this read and the next step of the purgatory.
+        first, self._after_the_first_read = self._after_the_first_read, None
         if first is not None:
             first()
         return ready

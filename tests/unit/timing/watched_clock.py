@@ -1,4 +1,4 @@
-"""A manual clock that says when somebody begins to wait on it, so that a test need not guess."""
+"""A manual clock that reports when a thread begins to wait on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WatchedClock(ManualClock):
         self._begun.release()
         super().wait_until(condition, monotonic_until_ms)
 
-    def somebody_waits(self) -> int | None:
-        """Return until when, as soon as one more wait has begun."""
+    def wait_for_waiter(self) -> int | None:
+        """Wait until one more wait has begun; return its end."""
         assert self._begun.acquire(timeout=10), "nobody waits"
         return self.waits[-1]

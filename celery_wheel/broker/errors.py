@@ -1,0 +1,37 @@
+"""Errors that the broker edges share, and kombu's errors as BrokerError for code that calls kombu without an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu.exceptions import OperationalError
+
+from celery_wheel.errors import BrokerError, PublishInterrupted
+
+
+class UnencodableMessage(ValueError):
+    """This broker cannot carry the message of a row; the text gives the reason."""
+
+
+def not_adopted(shard: int) -> BrokerError:
+    return BrokerError(
+        f"this scheduler does not hold shard {shard}: its wheel queue is not read and no message was taken; adopt the "
+        "shard first"
+    )
+
+
+def stopped(confirmed: set[int]) -> PublishInterrupted:
+    return PublishInterrupted("the lease has run out or the shard was left: no more messages are published", confirmed)
+
+
+@contextmanager
+def broker_errors(connection: Any) -> Iterator[None]:
+    """Raise the transport's connection errors as BrokerError; the connection stays open."""
+    try:
+        yield
+    except (OperationalError, OSError, *connection.connection_errors) as error:
+        raise BrokerError(
+            f"the broker at {connection.as_uri()} does not answer ({error}); start it, or correct broker_url"
+        ) from error

@@ -1,0 +1,61 @@
+"""A message in the form that it has in the wheel queue, for writers into the store's inbox.
+
+::
+
+    producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
+                                                                    dict, as the queue has it          bytes
+
+kombu's own code serialises and compresses; no connection is made.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from inspect import signature
+from typing import Any, Protocol, cast
+
+from kombu.messaging import Producer
+from kombu.utils.json import JSONEncoder
+
+
+class MessagePreparer(Protocol):
+    """The methods of kombu's Producer that need no connection."""
+
+    def _prepare(self, body: Any, serializer: Any, *, compression: Any, headers: Any) -> tuple[bytes, str, str]: ...
+    def _delivery_details(self, exchange: Any, delivery_mode: Any) -> tuple[str, int]: ...
+
+
+#: kombu's serialising, compressing and defaults, without a channel.
+preparer = cast("MessagePreparer", cast(Any, Producer)(None))
+
+#: Arguments of kombu's ``publish`` that are no properties of the message.
+_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
+
+
+def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
+
+    As kombu does, it writes the compression into the headers that it is given.
+    """
+    headers = publish["headers"]
+    encoded, content_type, content_encoding = preparer._prepare(
+        body, publish.get("serializer"), compression=publish.get("compression"), headers=headers
+    )
+    _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
+    properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
+    return {
+        "body": encode_body(encoded),
+        "content-encoding": content_encoding,
+        "content-type": content_type,
+        "headers": headers,
+        "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
+    }
+
+
+def encode_body(body: Any) -> str:
+    """Return a body as base64 text; serialisers return text or bytes."""
+    return b64encode(body.encode() if isinstance(body, str) else body).decode()
+
+
+def encode_message(message: dict[str, Any]) -> bytes:
+    return JSONEncoder().encode(message).encode()

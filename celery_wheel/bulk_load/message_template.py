@@ -1,0 +1,207 @@
+"""The template of a kind of messages: a sample that Celery's own code made, with places for the values of a row.
+
+::
+
+    {"body": "[[%s …, {…}]", …, "headers": {…, "id": %s, …, <own headers> "wheel": {…}}, "properties": {…}}
+
+    values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key, envelope
+    parts of the kind     all others: destination, serializer, compression, priority, limits, origin, parents …
+
+With the JSON serializer and no compression the body is text in the message. Arguments are then parts of a text, and
+take few bytes in a pack.
+
+``MessageTemplate.values`` returns the values of a row. ``MessageTemplate.fill`` (or ``message_pack.unpack``) makes the
+message of them, which ``MessageTemplate.agrees`` compares with a second sample of the same kind.
+"""
+
+from __future__ import annotations
+
+import json.encoder
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from json.encoder import encode_basestring_ascii as quoted
+from operator import itemgetter
+from typing import Any
+
+from celery.utils.time import add_seconds_to_datetime, maybe_make_aware
+from kombu.serialization import registry
+from kombu.utils import json as kombu_json
+
+from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.queued_message import encode_body, preparer
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.bulk_load.argsrepr import argsrepr
+from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.bulk_load.sample import Sample
+from celery_wheel.producer.eta import expiry_ms
+from celery_wheel.store.message_pack import PackTemplate
+from celery_wheel.store.model import Message
+from celery_wheel.values.ids import uuid7
+
+#: The places, in the order of ``MessageTemplate.values``. Each stands for a JSON value, except the body, which may be
+#: the beginning of a value, and the own headers, which are members of an object.
+BODY, ID, ARGSREPR, KWARGSREPR, ETA, EXPIRES, OWN_HEADERS, ENVELOPE, ETA_MS, CREATED_MS, EXPIRES_MS, KEY = PLACES = (
+    "body",
+    "id",
+    "argsrepr",
+    "kwargsrepr",
+    "eta",
+    "expires",
+    "own headers",
+    "envelope",
+    "eta_ms",
+    "created_ms",
+    "expires_ms",
+    "key",
+)
+
+#: The encoder that ``kombu.utils.json.dumps`` makes anew for each call.
+_encoder = kombu_json.JSONEncoder()
+_json = _encoder.encode
+#: The C encoder that ``encode`` makes anew for each call; without the check for cycles, which raise RecursionError.
+_make: Any = getattr(json.encoder, "c_make_encoder", None)  # None in a Python without C
+_chunks = _make and _make(None, _encoder.default, quoted, None, ": ", ", ", False, False, True)
+
+
+class MessageTemplate(PackTemplate):
+    """Made of a call and its sample. ``proven`` is set once the template gives a second sample exactly."""
+
+    def __init__(self, app: Any, call: TaskCall, sample: Sample) -> None:
+        self.proven = False
+        self.key: str | None = sample.envelope["key"] if call.key is None else None  #: the route's
+        self._app = app
+        self._embed, self._serializer, self._compression = sample.embed, sample.serializer, sample.compression
+        self._is_json = not sample.compression and _is_kombu_json(sample.serializer)
+        self._max_args, self._max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize
+        self._max_levels = app.conf.task_repr_maxlevels
+        self._expires = call.options["expires"] if "expires" in call.options else getattr(call.task, "expires", None)
+        self._check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
+        text, names = _with_places(call, sample, f", {_json(sample.embed)}]" if self._is_json else None)
+        own = [name for name in PLACES if name in names]
+        super().__init__(text, [own.index(name) for name in names])
+        self._own = itemgetter(*map(PLACES.index, own))
+        self._can_expire = EXPIRES in own
+
+    def values(self, call: TaskCall, task_id: str, envelope_id: str) -> tuple[str, ...]:
+        """Return the values of a call of this kind. Raises the errors of ``apply_async`` for its arguments."""
+        args, kwargs = call.args or (), call.kwargs or {}
+        if type(args) is not tuple and not isinstance(args, list | tuple):
+            raise TypeError("task args must be a list or tuple")
+        if type(kwargs) is not dict and not isinstance(kwargs, Mapping):
+            raise TypeError("task keyword arguments must be a mapping")
+        if self._check_arguments is not None:
+            self._check_arguments(*args, **kwargs)
+        expires, expires_ms = self._expiry(call) if self._can_expire else ("null", "null")
+        key = call.key or self.key
+        found: tuple[str, ...] = self._own(
+            (  # in the order of PLACES
+                self._body(args, kwargs),
+                quoted(task_id),
+                quoted(argsrepr(args, self._max_args, self._max_levels)),
+                quoted(argsrepr(kwargs, self._max_kwargs, self._max_levels)),
+                quoted(call.due.text),
+                expires,
+                _members(call.options["headers"]) if "headers" in call.options else "",
+                f'"{envelope_id}"',
+                str(call.due.eta_ms),
+                str(time.time_ns() // 1_000_000),
+                expires_ms,
+                "null" if key is None else quoted(key),
+            )
+        )
+        return found
+
+    def _body(self, args: Any, kwargs: Any) -> str:
+        if self._is_json:
+            try:
+                text = "".join(_chunks((args, kwargs), 0))
+            except Exception:
+                text = _json((args, kwargs))  # its error names the fault
+            return quoted(text[:-1])[:-1]
+        body, _, _ = preparer._prepare(
+            (args, kwargs, self._embed), self._serializer, compression=self._compression, headers={}
+        )
+        return f'"{encode_body(body)}"'
+
+    def _expiry(self, call: TaskCall) -> tuple[str, str]:
+        """Return header and instant, as ``as_task_v2`` and the interception make them."""
+        expires: Any = call.options.get("expires", self._expires)
+        if not isinstance(expires, datetime):
+            expires = maybe_make_aware(add_seconds_to_datetime(self._app.now(), expires), tz=self._app.timezone)
+        text = expires.isoformat()
+        at_ms = expiry_ms(self._app, text)
+        return quoted(text), "null" if at_ms is None else str(at_ms)
+
+    def agrees(self, call: TaskCall, sample: Sample) -> bool:
+        """Whether the scheduler reads the same message from this template as from the sample, except relative times."""
+        envelope = sample.envelope
+        try:
+            ours = self.fill(self.values(call, envelope["task_id"], envelope["id"]))
+        except Exception:  # Celery's own code raised nothing
+            return False
+        return bool(_comparable(ours) == _comparable(sample.raw))
+
+
+def _is_kombu_json(serializer: str | None) -> bool:
+    encoder = registry._encoders.get(serializer or "json")
+    return encoder is not None and bool(encoder.encoder is kombu_json.dumps)
+
+
+def _members(headers: Any) -> str:
+    """Return a dict's members as text in another dict, with a comma behind them."""
+    return _json(headers)[1:-1] + ", " if headers else ""
+
+
+def _comparable(raw: bytes) -> Any:
+    found = QueuedMessageReader().decode(raw)
+    if not isinstance(found, Message):
+        return raw
+    headers = json.loads(found.headers)
+    headers["expires"] = headers.get("expires") is not None
+    fields = {name: getattr(found, name) for name in Message.__slots__ if name not in ("created_ms", "expires_ms")}
+    return {**fields, "headers": json.dumps(headers)}  # as text: the order counts
+
+
+def _with_places(call: TaskCall, sample: Sample, behind_arguments: str | None) -> tuple[str, list[str]]:
+    """Return the message with %s for each place, and the places in order; a place may occur twice.
+
+    ``behind_arguments`` ends a body that is text; None: the body is one value, in base64.
+    """
+    message = sample.message
+    headers, properties, envelope = dict(message["headers"]), dict(message["properties"]), dict(sample.envelope)
+    task_id = envelope["task_id"]
+    mark = uuid7()  # occurs nowhere else
+    at = {name: f"{mark} {name}" for name in PLACES}
+    for name in call.options.get("headers") or ():
+        headers.pop(name)
+    headers.update(id=at[ID], eta=at[ETA])
+    for name in (ARGSREPR, KWARGSREPR):
+        if name not in call.options:
+            headers[name] = at[name]
+    if headers["root_id"] == task_id:
+        headers["root_id"] = at[ID]
+    if headers["expires"] is not None:
+        headers["expires"] = at[EXPIRES]
+        envelope["expires_ms"] = at[EXPIRES_MS]
+    envelope |= {name: at[name] for name in (ETA_MS, CREATED_MS, KEY)}
+    envelope |= {"id": at[ENVELOPE], "task_id": at[ID]}
+    del headers[HEADER]  # the compression follows it
+    behind = {name: headers.pop(name) for name in ("compression",) if name in headers}
+    own: dict[str, Any] = {at[OWN_HEADERS]: None} if call.options.get("headers") else {}
+    headers |= {**own, HEADER: envelope, **behind}
+    if properties.get("correlation_id") == task_id:
+        properties["correlation_id"] = at[ID]
+    if behind_arguments is not None:
+        properties["body_encoding"] = "utf-8"
+    text = _json({**message, "body": at[BODY], "headers": headers, "properties": properties})
+    if behind_arguments is not None:
+        text = text.replace(f'"{at[BODY]}"', f'"{at[BODY]}"{quoted(behind_arguments)[1:]}')
+    text = text.replace(f'"{at[OWN_HEADERS]}": null, ', f'"{at[OWN_HEADERS]}"')
+    return _split(text.replace("%", "%%"), mark)
+
+
+def _split(text: str, mark: str) -> tuple[str, list[str]]:
+    first, *rest = text.split(f'"{mark} ')
+    parts = [part.partition('"') for part in rest]
+    return "%s".join([first, *(piece for _, _, piece in parts)]), [name for name, _, _ in parts]

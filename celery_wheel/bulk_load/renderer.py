@@ -1,0 +1,143 @@
+"""The renderer, which makes the messages of calls: by the template of a kind once it is proven equal to Celery's code.
+
+::
+
+    kind = (task, key or none, options)      1st row   a sample, which becomes the kind's template
+                                             2nd row   a sample, and by the template: they must be equal
+                                             others    by the template
+
+Celery's own code, which is as slow as ``apply_async``, makes
+
+    all messages   while a receiver of before_task_publish, after_task_publish or task_sent is connected, and where
+                   the app is not plain (``overrides``): a router that is a function, ``task_send_sent_event``,
+                   ``task_protocol = 1``, a subclass or an instrumentation that changes messages
+    a task's       if the task is not plain, or its second sample differs from the template's message
+    a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
+                   options of the wheel other than a key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from celery import signals
+from kombu.exceptions import OperationalError
+
+from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.names import shard_of
+from celery_wheel.bulk_load.message_template import MessageTemplate
+from celery_wheel.bulk_load.overrides import is_plain_app, is_plain_task
+from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.bulk_load.sample import Sampler
+from celery_wheel.producer.options import PLAIN
+from celery_wheel.store.message_pack import WHOLE, PackTemplate
+from celery_wheel.values.ids import uuid7
+from celery_wheel.values.text import text_rule
+
+#: Cached kinds, of about 3 kB each; beyond this number the least recently used kind is dropped.
+MAX_KINDS = 10_000
+
+_EXPIRES = (int, float, datetime)
+
+_before, _after, _sent = signals.before_task_publish, signals.after_task_publish, signals.task_sent
+
+
+class RenderedMessage(NamedTuple):
+    """A message as its template and the values of its places."""
+
+    shard: int
+    template: PackTemplate
+    values: tuple[str, ...]
+    task_id: str
+
+
+class Renderer:
+    """Renders the calls of one load in one process; use it in one thread, and close it."""
+
+    def __init__(self, app: Any, shards: int, max_bytes: int) -> None:
+        app.finalize()  # gives tasks their names
+        self._app = app
+        self._shards = shards
+        self._max_bytes = max_bytes
+        self._sampler = Sampler(app)
+        #: In the order of their last use; None: all messages of the kind are samples.
+        self._templates: dict[Any, MessageTemplate | None] = {}
+        self._is_plain = is_plain_app(app)
+        #: Headers that Celery, kombu or the wheel writes.
+        self._fixed = {*app.amqp.as_task_v2("id", "task").headers, "compression", HEADER} if self._is_plain else set()
+
+    def render(self, call: TaskCall) -> RenderedMessage:
+        """Return the message of a call. Raises Celery's errors, and ValueError for the wheel's rules."""
+        template, kind = None, None
+        if self._is_plain and call.wheel is PLAIN and not (_before.receivers or _after.receivers or _sent.receivers):
+            kind = kind_of(call, self._fixed)
+            if kind in self._templates:
+                template = self._templates[kind] = self._templates.pop(kind)  # now the last used
+        if template is None or not template.proven or not _is_text(call.task_id) or not _is_text(call.key):
+            return self._sampled(call, kind, template)
+        new_id = call.envelope_id or uuid7()  # the message's id, and that of a task without one
+        task_id = call.task_id or new_id
+        return self._rendered(call.key or template.key, template, template.values(call, task_id, new_id), task_id)
+
+    def _sampled(self, call: TaskCall, kind: Any, template: MessageTemplate | None) -> RenderedMessage:
+        sample = self._sampler.send(call)
+        if kind is not None and kind not in self._templates:
+            if len(self._templates) >= MAX_KINDS:
+                del self._templates[next(iter(self._templates))]
+            self._templates[kind] = MessageTemplate(self._app, call, sample) if is_plain_task(call.task) else None
+        elif template is not None and not template.proven:
+            template.proven = template.agrees(call, sample)
+            if not template.proven:
+                self._templates[kind] = None
+        envelope = sample.envelope
+        return self._rendered(envelope["key"], WHOLE, (sample.raw.decode(),), envelope["task_id"])
+
+    def _rendered(
+        self, key: str | None, template: PackTemplate, values: tuple[str, ...], task_id: str
+    ) -> RenderedMessage:
+        size = template.size(values)
+        if size > self._max_bytes:
+            raise ValueError(
+                f"message must be at most {self._max_bytes:,} bytes (wheel_max_message_bytes), got {size:,}"
+            )
+        return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id)
+
+    def is_outage(self, error: Exception) -> bool:
+        """Whether a row failed because the broker or the result backend did not answer."""
+        return isinstance(error, (OSError, OperationalError, *getattr(self._app.backend, "connection_errors", ())))
+
+    def close(self) -> None:
+        self._sampler.close()
+
+
+def _is_text(text: str | None) -> bool:
+    """Whether the store can hold a task id or a key; Celery's own code raises the error for others."""
+    return text is None or text_rule(text) is None
+
+
+def kind_of(call: TaskCall, fixed: Set[str]) -> Any:
+    """Return the key of the rows that share a template; None for a row that shares none.
+
+    ``fixed`` are names that a row's own headers must not have. Equal values of different types count as different: 1
+    and True are different in a header.
+    """
+    parts: list[Any] = [call.name, call.task, call.key is None]
+    for name, value in call.options.items():
+        if name == "headers":
+            if type(value) is not dict or not fixed.isdisjoint(value):
+                return None
+            parts.append(name if value else None)
+        elif name == "expires":
+            if value is not None and type(value) not in _EXPIRES:
+                return None
+            parts.append((name, value is None))
+        else:
+            parts.append((name, value, type(value)))
+    kind = tuple(parts)
+    try:
+        hash(kind)
+    except TypeError:  # a list or a dict somewhere: links, stamps
+        return None
+    return kind

@@ -1,0 +1,99 @@
+"""Commands that print pages: one of them, or all as they are read; as tables or as JSON.
+
+::
+
+    --limit 50          a page, and the cursor of the next    {"items": […], "next": "1800000000000:4352" or null}
+    --after <cursor>    the next page
+    --all               page after page until the last        {…}\\n{…}\\n…   nothing is kept in memory
+
+The output of ``--all`` is not the state of one moment: a task that is accepted or dispatched in the meantime may be in
+it or not; a task that stays is in it, once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import click
+
+from celery_wheel.console.output import Column, GrowingTable, print_json, print_table, progress
+from celery_wheel.store.model import Position
+
+if TYPE_CHECKING:
+    from celery_wheel.store.ports.pages import HasPosition, Page
+
+T = TypeVar("T", bound="HasPosition")
+
+#: Rows of one page where all are wanted.
+PAGE = 1_000
+
+#: Reads the page after a cursor, of so many rows at most.
+Read = Callable[[Any, int], "Page[T]"]
+
+
+def pages(read: Read[T], start: Any) -> Iterator[list[T]]:
+    """Yield the rows of each page; a page may be empty, where a filter matched nothing in the part that was read."""
+    at = start
+    while at is not None:
+        page = read(at, PAGE)
+        at = page.next
+        yield page.items
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """The output of a command that prints pages."""
+
+    title: str  #: as in "no pending tasks"
+    columns: Sequence[Column[T]]
+    as_dict: Callable[[T], dict[str, Any]]
+    read: Read[T]
+    start: Position
+
+    def show(
+        self, *, limit: int, after: Any, whole: bool, as_json: bool, count: Callable[[], int] | None = None
+    ) -> None:
+        """Print a page, or all. ``count`` returns the number of all rows, where counting is cheap."""
+        start = self.start if after is None else Position(*after)
+        if not whole:
+            self._show_page(start, limit, as_json)
+        elif sys.stdout.isatty():  # the rows themselves show the progress
+            self._show_all(start, as_json, lambda done: None)
+        else:
+            with progress(f"writing {self.title}", count() if count and sys.stderr.isatty() else None) as done:
+                self._show_all(start, as_json, done)
+
+    def _show_page(self, start: Position, limit: int, as_json: bool) -> None:
+        found: list[T] = []
+        at: Any = start
+        with progress(f"reading {self.title}", limit) as done:
+            # The store's own pages may end short, where a filter matches little.
+            while at is not None and len(found) < limit:
+                page = self.read(at, limit - len(found))
+                found += page.items
+                at = page.next
+                done(len(page.items))
+        cursor = None if at is None else f"{at[0]}:{at[1]}"
+        if as_json:
+            print_json({"items": [self.as_dict(one) for one in found], "next": cursor})
+            return
+        print_table(self.columns, found, empty=f"no {self.title}")
+        if cursor is not None:
+            click.echo(f"more: --after {cursor}")
+
+    def _show_all(self, start: Position, as_json: bool, done: Callable[[float], None]) -> None:
+        table = None if as_json else GrowingTable(self.columns)
+        printed = 0
+        for items in pages(self.read, start):
+            if table is None:
+                for one in items:
+                    print_json(self.as_dict(one))
+            elif items:
+                table.print(items)
+            printed += len(items)
+            done(len(items))
+        if table is not None and not printed:
+            click.echo(f"no {self.title}")

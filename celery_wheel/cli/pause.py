@@ -1,0 +1,100 @@
+"""``celery wheel pause`` and ``resume``: stop dispatch to a queue, of a task, or of everything, and resume it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.bin.base import CeleryCommand
+
+from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
+from celery_wheel.cli.results import request_options
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import Column, print_json, print_table
+from celery_wheel.values.format import format_duration, format_utc, printable
+
+if TYPE_CHECKING:
+    from celery_wheel.control import Wheel
+    from celery_wheel.store.model import Gate
+
+_names = options.all_of(
+    click.option("--queue", help="Tasks for this queue (or with this routing key, where they name no queue)."),
+    click.option("--task", help="Tasks of this name."),
+    click.option("--all", "everything", is_flag=True, help="All tasks."),
+)
+
+
+@wheel.command(cls=CeleryCommand, short_help="Stop dispatch to a queue, of a task, or of everything.")
+@_names
+@options.request
+@click.pass_context
+def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
+    """Stop dispatch to a queue, of a task, or of everything; without options show the pauses.
+
+    A pause holds until `resume`, also over a restart. Tasks that become due meanwhile wait in order and hold up no
+    others; they can be cancelled and rescheduled. A second pause replaces the reason and the actor; one resume undoes
+    both. Exit code: 0 when it is done; 4 when no scheduler answered in time: the request was withdrawn.
+    """
+    names = {name: params[name] for name in ("queue", "task") if params[name] is not None}
+    with open_wheel(ctx) as wheel:
+        if names or params["everything"]:
+            wheel.pause(**_gate(**params))
+            if names and not wheel.forecast(**names):
+                [name] = names.values()
+                click.echo(f"no pending task is for {printable(name)}; is the name misspelt?", err=True)
+        _show(wheel, as_json)
+
+
+@wheel.command(cls=CeleryCommand, short_help="Undo a pause.")
+@_names
+@click.option(
+    "--over",
+    type=options.DurationParameter(),
+    help="Time over which the backlog is dispatched evenly: seconds, or a length like 10m or 1h.",
+)
+@options.request
+@click.pass_context
+def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: Any) -> None:
+    """Undo a pause, of the same queue, task, or of everything; show the pauses that remain.
+
+    Exit code: 0 when it is done; 3 when no such pause was in force; 4 when no scheduler answered in time: the request
+    was withdrawn.
+    """
+    gate = _gate(**params)
+    with open_wheel(ctx) as wheel:
+        try:
+            was_paused = wheel.resume(**gate, over=over)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--over") from error
+        if not was_paused:
+            click.echo("that was not paused", err=True)
+        _show(wheel, as_json)
+    ctx.exit(0 if was_paused else NEEDS_ACTION)
+
+
+def _gate(queue: str | None, task: str | None, everything: bool, reason: str, timeout: float) -> dict[str, Any]:
+    if [queue is not None, task is not None, everything].count(True) != 1:
+        raise click.UsageError("name one of --queue, --task and --all")
+    names = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
+    return {**names, **request_options(reason, timeout)}
+
+
+def _show(wheel: Wheel, as_json: bool) -> None:
+    found, at_ms = wheel.gates(), options.now_ms()
+    if as_json:
+        print_json({"gates": [_as_dict(one) for one in found]})
+        return
+    columns: list[Column[Gate]] = [
+        Column("what", lambda one: one.what),
+        Column("state", lambda one: one.state),
+        Column("for", lambda one: format_duration(max(0, at_ms - one.at_ms)), "right"),
+        Column("since", lambda one: format_utc(one.at_ms), no_wrap=True),
+        Column("evenly over", lambda one: format_duration(one.per_ms) if one.per_ms else ""),
+        Column("by", lambda one: one.actor, optional=True),
+        Column("reason", lambda one: one.reason, max_chars=200),
+    ]
+    print_table(columns, found, empty="nothing is paused")
+
+
+def _as_dict(one: Gate) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in ("scope", "name", "state", "per_ms", "reason", "actor", "at_ms")}

@@ -1,0 +1,72 @@
+"""The status of the shards: a table each, by rich, or one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_wheel.cli.group import NEEDS_ACTION
+from celery_wheel.console.output import console, facts_table
+from celery_wheel.values.format import format_utc, printable
+
+if TYPE_CHECKING:
+    from celery_wheel.requests.status import ShardStatus
+
+
+def report(shards: Sequence[ShardStatus], *, as_json: bool) -> tuple[str, int]:
+    """Return the text, and the exit code: 3 while a shard has no live holder.
+
+    Raises ImportError, with the remedy, where tables are wanted and rich is not installed.
+    """
+    code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
+    if as_json:
+        return json.dumps({"shards": [shard.as_dict() for shard in shards]}), code
+    terminal = console()
+    with terminal.capture() as captured:
+        for shard in shards:
+            terminal.print(facts_table(f"shard {shard.shard}", _facts(shard)))
+            if shard.live and shard.snapshot:
+                terminal.print(_levels(shard.snapshot))
+    return captured.get().rstrip("\n"), code
+
+
+def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
+    heard = "never" if shard.snapshot_age_ms is None else f"{shard.snapshot_age_ms / 1000:.1f} s ago"
+    yield "holder", f"{shard.holder or 'none'} (epoch {shard.epoch}, last seen: {heard})"
+    yield "pending", f"{shard.pending:,} accepted by a scheduler"
+    yield "next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms)
+    yield "behind", f"{shard.behind_ms / 1000:.1f} s" if shard.behind_ms else "no"
+    if shard.clock_dispute:
+        yield "clock", f"disputed: {shard.clock_dispute}"
+    for lane in shard.lanes:
+        beside = ", beside the main lane" if lane["lane"] else ""
+        refusing = f", waits for {printable(lane['target'])}" if lane["target"] else beside
+        yield "offset", f"{instant(lane['offset'][0])} (seq {lane['offset'][1]}){refusing}"
+    for gate in shard.gates:
+        yield gate.state, f"{printable(gate.what)}, since {format_utc(gate.at_ms)}, by {printable(gate.actor)}"
+    snapshot = shard.snapshot if shard.live else None
+    if snapshot:
+        yield "in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes"
+        yield "dispatched", f"{snapshot['dispatched']:,} since this holder began"
+        yield "rejected", f"{snapshot['rejected']:,} since this holder began"
+
+
+def _levels(snapshot: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    levels = Table("level", "tick", "interval", "buckets in use", "pending", title="levels", title_justify="left")
+    for level in snapshot["levels"]:
+        levels.add_row(
+            str(level["level"]),
+            f"{level['tick_ms']:,} ms",
+            f"{level['interval_ms']:,} ms",
+            str(len(level["buckets"])),
+            f"{level['pending']:,}",
+        )
+    return levels
+
+
+def instant(at_ms: int) -> str:
+    """Return ISO 8601 in UTC; the position before everything is "the beginning"."""
+    return format_utc(at_ms) if at_ms else "the beginning"

@@ -1,0 +1,200 @@
+"""All settings of celery-wheel, in one table.
+
+``Conf(app)`` reads ``app.conf`` at each use: under ``namespace="CELERY"``, ``wheel_lease`` is ``CELERY_WHEEL_LEASE``.
+The app's own defaults stay unchanged, since added defaults override a user's values.
+
+Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
+A setting's docstring is its line in the README's table, whose rows ``settings()`` yields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from celery_wheel.conf.setting import Setting, flag, folder, matching, one_of, rates, scheduler, seconds, whole
+from celery_wheel.errors import SettingError
+
+MIB = 2**20
+GIB = 2**30
+
+#: Celery's own default, for projects without django-celery-beat.
+PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
+
+#: The default store.
+PLAIN_STORE = "sqlite:///celery-wheel.sqlite3"
+
+
+def _django_settings() -> Any:
+    """Return the settings of this process's Django project; None without one."""
+    django_conf = sys.modules.get("django.conf")
+    return django_conf.settings if django_conf is not None and django_conf.settings.configured else None
+
+
+def _installed(project: Any, name: str) -> bool:
+    return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
+
+
+def default_base_scheduler() -> str:
+    """Return django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
+    if _installed(_django_settings(), "django_celery_beat"):
+        return "django_celery_beat.schedulers:DatabaseScheduler"
+    return PLAIN_SCHEDULER
+
+
+def default_store() -> str:
+    """Return a file; in the project's folder where a Django project lists django_wheel, for its web processes."""
+    project = _django_settings()
+    folder = getattr(project, "BASE_DIR", None) if _installed(project, "django_wheel") else None
+    return PLAIN_STORE if folder is None else f"sqlite:///{Path(folder).absolute() / 'celery-wheel.sqlite3'}"
+
+
+class Conf:
+    """The settings of one app, read and validated at each access."""
+
+    store = Setting(
+        default_store,
+        matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
+        "The URL of the store: a SQLite file, a PostgreSQL database, or django://default.",
+        secret=True,
+    )
+    namespace = Setting(
+        "wheel",
+        matching(r"[A-Za-z0-9._-]{1,100}", "1 to 100 letters, digits, '.', '_' or '-'"),
+        "The first part of every name that celery-wheel uses in the broker.",
+    )
+    shards = Setting(
+        1,
+        whole(1, 256),
+        "The store's number of shards, each with its own queue, holder and order. `celery wheel reshard` changes it.",
+    )
+    tick_ms = Setting(
+        0.001,
+        seconds(1, whole_ms=True),
+        "The wheel's tick in seconds; due times are rounded up to it.",
+    )
+    size = Setting(512, whole(2), "The number of buckets on each level of the wheel.")
+    enabled = Setting(True, flag(), "False sends every delayed task as Celery itself would.")
+    min_delay_ms = Setting(0, seconds(0), "Celery itself delays tasks by fewer seconds than this.")
+    transactional = Setting(
+        False,
+        flag(),
+        "True schedules delayed tasks in the caller's own Django transaction; wheel_store must be a django://… URL.",
+    )
+    window_ms = Setting(300, seconds(1_000), "The seconds ahead for which the wheel holds messages in memory.")
+    window_count = Setting(100_000, whole(1), "The most messages that the wheel holds in memory.")
+    window_bytes = Setting(64 * MIB, whole(1), "The most bytes of messages that the wheel holds in memory.")
+    chunk = Setting(1_000, whole(1, 1_000), "The most messages in one publish to the broker.")
+    durability = Setting(
+        "disk",
+        one_of("disk", "memory"),
+        '"disk" accepts a message when it is on disk (fsync); "memory" leaves that to the operating system.',
+    )
+    history_retention_ms = Setting(
+        7 * 86_400,
+        seconds(3_600_000),
+        "The seconds for which a dispatched message stays in the history; at least one hour.",
+    )
+    history_max_bytes = Setting(10 * GIB, whole(1), "The most bytes of history.")
+    history_archive = Setting(
+        False,
+        flag(),
+        "True keeps history of any age and size until the job `archive` has it; see docs/pipeline-jobs.md.",
+    )
+    max_message_bytes = Setting(8 * MIB, whole(1), "A larger message is rejected, and stored with its bytes.")
+    max_clock_skew_ms = Setting(
+        5,
+        seconds(1),
+        "A scheduler whose clock differs by more seconds than this from the broker's clock holds no shard.",
+    )
+    lease_ms = Setting(
+        2.0,
+        seconds(100),
+        "A scheduler on PostgreSQL loses its shards after so many silent seconds; on SQLite the kernel frees them.",
+    )
+    poll_interval_ms = Setting(0.05, seconds(1), "The seconds between two reads of an empty wheel queue.")
+    on_broker_rollback = Setting(
+        "replay",
+        one_of("replay", "warn"),
+        'When the broker lost confirmed messages: "replay" publishes them again, "warn" only reports the loss.',
+    )
+    rollback_window_ms = Setting(300, seconds(0), "The most seconds of messages that a replay publishes again.")
+    rate_limits = Setting(
+        {},
+        rates(),
+        'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
+    )
+    base_scheduler = Setting(
+        default_base_scheduler,
+        scheduler(),
+        "The beat scheduler that runs the periodic entries; django-celery-beat's where it is installed.",
+    )
+    control = Setting(
+        True,
+        flag(),
+        "True makes the scheduler a node of Celery's remote control: revoke, inspect and Flower work on pending tasks.",
+    )
+    keep_eta = Setting(False, flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`.")
+
+    rescue = Setting(False, flag(), "True makes workers forward eta messages of other producers to the wheel.")
+    rescue_after_ms = Setting(1, seconds(0), "A worker itself delays messages that are due within so many seconds.")
+
+    results = Setting(
+        None,
+        folder(),
+        "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows.",
+    )
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    def check(self) -> None:
+        """Read every setting. Raises SettingError, which names each invalid or unknown setting."""
+        problems = [str(problem) for problem in self.problems()]
+        if problems:
+            raise SettingError("\n".join(problems))
+
+    def problems(self) -> Iterator[SettingError]:
+        """Yield an error for each invalid or unknown setting."""
+        for setting in _all():
+            try:
+                setting.__get__(self, Conf)
+            except SettingError as error:
+                yield error
+        yield from self._unknown()
+
+    def _unknown(self) -> Iterator[SettingError]:
+        """Yield an error for each name that begins like a setting of celery-wheel and is none."""
+        known = {setting.name for setting in _all()}
+        prefix = self.app.conf.prefix or ""
+        for spelling in sorted(map(str, self.app.conf.keys())):
+            name = spelling.removeprefix(prefix).lower()
+            if not name.startswith("wheel_") or (name in known and spelling in _spellings(name, prefix)):
+                continue
+            if prefix and not spelling.startswith((prefix, "wheel_")):
+                continue  # WHEEL_SIZE beside CELERY_… in a project's settings: another package's
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            meant = _spellings(nearest, prefix)[0]
+            yield SettingError(f"{spelling} is an unknown setting and has no effect; did you mean {meant}?")
+
+
+def _spellings(name: str, prefix: str) -> tuple[str, ...]:
+    """Return the spellings under which Celery finds a setting, the recommended one first."""
+    if not prefix:
+        return (name,)
+    return ((prefix + name).upper() if prefix.isupper() else prefix + name), name
+
+
+def _all() -> Iterator[Setting[Any]]:
+    return (value for value in vars(Conf).values() if isinstance(value, Setting))
+
+
+def settings() -> Iterator[tuple[str, Any, str]]:
+    """Yield (name, default, docstring) of every setting, in the order of the README's table."""
+    plain = {default_base_scheduler: PLAIN_SCHEDULER, default_store: PLAIN_STORE}
+    for setting in _all():
+        default = plain[setting.default] if callable(setting.default) else setting.default
+        yield setting.name, default, setting.__doc__ or ""

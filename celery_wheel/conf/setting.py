@@ -1,0 +1,177 @@
+"""One setting: its name, its default, and the rule it must meet.
+
+::
+
+    app.conf.get("wheel_lease", 2.0) ──► rule ──► conf.lease_ms = 2000
+                                          └────► SettingError: wheel_lease must be a time of at least 0.1 s, got -1
+
+1. A ``Setting`` is a descriptor: each access reads the app's configuration, so that a value that is set late counts,
+   and ``CELERY_WHEEL_…`` under ``namespace="CELERY"`` as well.
+2. A ``Rule`` is a phrase for people and a function that returns the value to use, or raises.
+3. A setting in seconds has a name without a unit, like Celery's own, and a property that ends in ``_ms``.
+
+Promise: an access returns a value that meets the rule, or raises SettingError. No value is cached.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from celery_wheel.errors import SettingError
+
+T = TypeVar("T")
+
+
+class HasApp(Protocol):
+    app: Any  #: the Celery app; celery carries no types
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """``phrase`` completes "<name> must be …"; ``parse`` returns the value to use, or raises ValueError."""
+
+    phrase: str
+    parse: Callable[[Any], T]
+
+
+class Setting(Generic[T]):
+    """A typed, validated view of one ``wheel_*`` setting. Its docstring is its line in the README."""
+
+    name: str
+
+    def __init__(self, default: Any, rule: Rule[T], doc: str, secret: bool = False) -> None:
+        self.default = default
+        self.rule = rule
+        self.secret = secret  # errors do not quote the value, which may hold a password
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.name = "wheel_" + attribute.removesuffix("_ms")
+
+    @overload
+    def __get__(self, conf: None, owner: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, conf: HasApp, owner: type) -> T: ...
+    def __get__(self, conf: HasApp | None, owner: type) -> Setting[T] | T:
+        if conf is None:
+            return self
+        value = conf.app.conf.get(self.name, self.default)
+        try:
+            return self.rule.parse(value() if value is self.default and callable(value) else value)
+        except ValueError:
+            got = "another value (not shown)" if self.secret else repr(value)
+            raise SettingError(f"{self.name} must be {self.rule.phrase}, got {got}") from None
+
+
+def _reject(value: object) -> ValueError:
+    return ValueError(value)
+
+
+def flag() -> Rule[bool]:
+    def parse(value: Any) -> bool:
+        if value is True or value is False:
+            return bool(value)
+        raise _reject(value)
+
+    return Rule("True or False", parse)
+
+
+def whole(at_least: int, at_most: int | None = None) -> Rule[int]:
+    """A whole number in a range, both ends included."""
+
+    def parse(value: Any) -> int:
+        if type(value) is int and value >= at_least and (at_most is None or value <= at_most):
+            return int(value)
+        raise _reject(value)
+
+    upper = "" if at_most is None else f" and at most {at_most:,}"
+    return Rule(f"a whole number of at least {at_least:,}{upper}", parse)
+
+
+def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
+    """Seconds (int, float or timedelta), returned as integer milliseconds.
+
+    A fraction of a millisecond is rounded up, or refused with ``whole_ms``.
+    """
+
+    def parse(value: Any) -> int:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise _reject(value)
+        exact: float = round(value * 1000, 6)  # 0.001 * 1000 is not a whole number in binary
+        if exact < at_least_ms or (whole_ms and exact != int(exact)):
+            raise _reject(value)
+        return math.ceil(exact)
+
+    unit = f"a time of at least {at_least_ms / 1000:g} s" if at_least_ms else "a time of 0 s or more"
+    return Rule(f"{unit}, in whole milliseconds" if whole_ms else unit, parse)
+
+
+def rates() -> Rule[dict[str, tuple[int, int]]]:
+    """Rates by name, in Celery's notation: ``{"mail": "500/s"}`` is read as ``{"mail": (500, 1000)}``."""
+
+    def parse(value: Any) -> dict[str, tuple[int, int]]:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            raise _reject(value)
+        return {str(name): _rate(rate) for name, rate in value.items()}
+
+    return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
+
+
+def _rate(value: Any) -> tuple[int, int]:
+    text = f"{value}/s" if type(value) is int else value
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([smh])", text) if isinstance(text, str) else None
+    if found is None:
+        raise _reject(value)
+    return int(found[1]), {"s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
+def one_of(*choices: str) -> Rule[str]:
+    def parse(value: Any) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise _reject(value)
+
+    return Rule(" or ".join(repr(choice) for choice in choices), parse)
+
+
+def matching(pattern: str, phrase: str) -> Rule[str]:
+    """A string that ``pattern`` matches as a whole."""
+    compiled = re.compile(pattern)
+
+    def parse(value: Any) -> str:
+        if isinstance(value, str) and compiled.fullmatch(value):
+            return value
+        raise _reject(value)
+
+    return Rule(phrase, parse)
+
+
+def folder() -> Rule[Path | None]:
+    """An absolute path, since web processes start in any folder; the folder need not exist. None for no folder."""
+
+    def parse(value: Any) -> Path | None:
+        if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
+            return value if value is None else Path(value)
+        raise _reject(value)
+
+    return Rule("the absolute path of a folder, like /var/lib/wheel, or None", parse)
+
+
+def scheduler() -> Rule[Any]:
+    """A class, or its import path as Celery writes it: ``package.module:Class``."""
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, type) or (isinstance(value, str) and value.strip()):
+            return value
+        raise _reject(value)
+
+    return Rule("a scheduler class or its import path", parse)

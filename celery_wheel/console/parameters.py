@@ -1,0 +1,160 @@
+"""Parameters of commands: filters, instants, lengths of time and cursors; a wrong one is refused with its rule.
+
+::
+
+    instant   2027-01-15T08:00  2027-01-15T08:00+01:00  1800000000000  now  +30m  -1h30m
+              without an offset: UTC, as in all output; a number: Unix milliseconds
+    cursor    1800000000000:4352   printed by the previous page
+    length    90  90s  10m  1h30m  2d   a number alone is seconds
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_RELATIVE = re.compile(r"([+-])((?:\d{1,9}(?:ms|[smhdw]))+)").fullmatch
+_LENGTH = re.compile(r"(?:\d{1,9}(?:ms|[smhdw]))+").fullmatch
+_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?").fullmatch
+_PART = re.compile(r"(\d+)(ms|[smhdw])")
+#: From 1973 to 5138: a number of seconds, or a date without dashes, would silently be another instant.
+_MILLISECONDS = re.compile(r"[1-9]\d{11,13}").fullmatch
+#: The database's largest whole number is beyond 18 digits.
+_CURSOR = re.compile(r"(\d{1,18}):(\d{1,18})").fullmatch
+
+
+class InstantParameter(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
+    """An instant, as Unix milliseconds."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        at_ms = _instant(text)
+        if at_ms is None or not 0 <= at_ms < 2**62:
+            self.fail(
+                f"must be like 2027-01-15T08:00 (UTC, or with an offset: +01:00), 1800000000000 (Unix milliseconds), "
+                f"now, +30m or -1h30m, got {text!r}",
+                param,
+                ctx,
+            )
+        return at_ms
+
+
+def now_ms() -> int:
+    return int(time.time() * 1_000)
+
+
+def _instant(text: str) -> int | None:
+    if text == "now":
+        return now_ms()
+    if found := _RELATIVE(text):
+        length_ms = _length_ms(found[2])
+        return now_ms() - length_ms if found[1] == "-" else now_ms() + length_ms
+    if text.isdigit():
+        return int(text) if _MILLISECONDS(text) else None
+    try:
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        return None
+
+
+class DurationParameter(click.ParamType):  # type: ignore[type-arg]
+    """A length of time, as seconds."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return value
+        text = str(value).strip()
+        if _SECONDS(text):
+            return float(text)
+        if _LENGTH(text):
+            return _length_ms(text) / 1_000
+        self.fail(f"must be a length of time like 90 (seconds), 10m, 1h30m or 2d, got {text!r}", param, ctx)
+
+
+def _length_ms(text: str) -> int:
+    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+class CursorParameter(click.ParamType):  # type: ignore[type-arg]
+    """The position after which a page begins: (milliseconds, number)."""
+
+    name = "cursor"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = _CURSOR(str(value).strip())
+        if found is None:
+            self.fail(f"must be a cursor that a page printed, like 1800000000000:4352, got {value!r}", param, ctx)
+        return int(found[1]), int(found[2])
+
+
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+shard = click.option("--shard", type=click.IntRange(0), help="Only this shard.")
+names = all_of(
+    click.option("--task", help="Only tasks of this name."),
+    click.option("--queue", help="Only tasks for this queue (or with this routing key, where they name no queue)."),
+)
+span = all_of(
+    click.option(
+        "--from", "from_ms", type=InstantParameter(), help="From this instant on: ISO 8601, Unix ms, now, +30m, -1h."
+    ),
+    click.option("--to", "to_ms", type=InstantParameter(), help="Before this instant."),
+)
+paging = all_of(
+    click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page."),
+    click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."),
+    click.option("--all", "whole", is_flag=True, help="All pages, as they are read; --json then is JSON Lines."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --all one a line."),
+)
+#: The options of every request to the schedulers.
+request = all_of(
+    click.option("--reason", default="", help="Reason, kept with the tasks and shown to people."),
+    click.option(
+        "--timeout",
+        type=DurationParameter(),
+        default=10,
+        show_default=True,
+        help="Time to wait for the schedulers' answers: seconds, or a length like 1m.",
+    ),
+    as_json,
+)
+yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def take_criteria(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the filters out of a command's options, and return them as ``Wheel``'s methods accept them.
+
+    Raises BadParameter for a span that no instant is in.
+    """
+    filters = ("shard", "task", "queue", "key", "from_ms", "to_ms")
+    criteria = {name: options.pop(name) for name in filters if name in options}
+    from_ms, to_ms = criteria.get("from_ms"), criteria.get("to_ms")
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise click.BadParameter("must be after --from", param_hint="--to")
+    return criteria

@@ -1,0 +1,77 @@
+"""Rounds: the generators in which an engine's activities run, and the context that they share.
+
+::
+
+    Round       IDLE, BUSY or FAILED: how a round ended; its thread waits accordingly
+    Steps       a part of a round: yields the name of each step when it is done
+    RoundSteps  a round: as Steps; its last item is a Round
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from celery_wheel.engine.delivery import Delivery
+from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import Broker
+from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.stats import Stats
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import TaskRow
+from celery_wheel.store.ports import Store
+
+
+class Round(Enum):
+    """How a round ended; its thread waits accordingly."""
+
+    IDLE = "there was no work"
+    BUSY = "work was done; there may be more"
+    FAILED = "a call was not answered; wait before the next round"
+
+
+#: The steps of a part of a round, by name.
+Steps = Iterator[str]
+
+#: The steps of a round; its last item is a Round.
+RoundSteps = Iterator[str | Round]
+
+
+def run_round(steps: RoundSteps) -> Round:
+    """Run a round to its end; returns how it ended. The simulation steps through rounds by itself."""
+    result = Round.IDLE
+    for step in steps:
+        if isinstance(step, Round):
+            result = step
+    return result
+
+
+#: Announces cancelled rows; returns the ids of the rows that it has announced. A call may take long.
+OnCancelled = Callable[[Sequence[TaskRow]], set[int]]
+
+
+@dataclass(slots=True)
+class Context:
+    shard: int
+    store: Store
+    delivery: Delivery
+    clock: DueClock
+    limits: Limits
+    stats: Stats = field(default_factory=Stats)
+    wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do
+    unsettled: threading.Event = field(default_factory=threading.Event)  #: set when settle has something to do
+    unannounced: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
+    stamps: RevokedStamps = field(default_factory=RevokedStamps)
+    on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
+
+    @property
+    def broker(self) -> Broker:
+        return self.delivery.broker
+
+    def fence(self, epoch: int) -> None:
+        """Raise Fenced where another holder has acquired the shard after ``epoch``; commits need no such check."""
+        if self.store.state(self.shard).epoch != epoch:
+            raise Fenced(f"another holder has taken shard {self.shard}; this process publishes nothing more from it")

@@ -1,0 +1,313 @@
+"""A unit of work: the one way in which a shard's state changes, in memory and in the store alike.
+
+::
+
+    under the lock    build      rows are accepted, moved or retired with an outcome, lanes settled, gates set: one
+                                 ``Change``
+                      reserve    the lowest position that the change touches in each lane: dispatch takes no row at or
+                                 after it
+    one call          commit     store.apply: one transaction, fenced by the epoch
+    under the lock    apply      rows are placed at their new positions; offsets and gates are as committed
+                      or         roll back: the request was withdrawn; every row is back at its old position
+                      release    the reservations end; dispatch is woken
+
+A cancel of the row at (10 000, 7): ``take_out`` removes it from the window, ``cancel`` adds its move to lane STOPPED
+and its outcome, ``reserve`` keeps dispatch before (10 000, 7), ``commit`` stores the change, and the reservation ends.
+
+Ingest, commands, gates, diversion, settlement and the closing of lanes are such units. Changes that must be committed
+together (a new task that replaces another) share one unit.
+
+Promises. A row between the ends of a chunk that is not in the chunk has its outcome in the store before the chunk is
+published: old positions stay reserved until the commit. No slice that was read earlier brings back a row that was
+removed from the window. A change that may or may not be in the store (CommitInDoubt) is neither applied nor rolled
+back: the state ends, and the shard is adopted anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.gates import Place
+from celery_wheel.engine.state.lane import END, Lane, Unsettled
+from celery_wheel.engine.state.lanes import has_more
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
+from celery_wheel.store.model import (
+    HOUR_MS,
+    STOPPED,
+    UNANNOUNCED,
+    Answer,
+    Batch,
+    Change,
+    Message,
+    Move,
+    NewReject,
+    NewRow,
+    Outcome,
+    Position,
+    Row,
+    TallyKey,
+    Unreadable,
+    Watch,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Retirement:
+    """Why a row is retired: it moves to lane STOPPED with this outcome and is not published."""
+
+    kind: str
+    reason: str
+    actor: str
+
+
+@dataclass(slots=True, eq=False)
+class UnitOfWork:
+    """One change; built and reserved in one section under the state's lock, then committed without the lock."""
+
+    state: ShardState
+    now_ms: int
+    change: Change = field(default_factory=Change)
+    rows: list[Row] = field(default_factory=list)  #: taken out of their lanes, or requeued from the store
+    _moved: list[tuple[Row, Move]] = field(default_factory=list)
+    _lowest: dict[int, tuple[int, int]] = field(default_factory=dict)  #: lane → position to reserve
+    _tokens: list[tuple[Lane, int]] = field(default_factory=list)
+    _saved: dict[int, tuple[Lane, Position]] = field(default_factory=dict)  #: lane → (lane to write, its offset)
+    _tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
+    _taken_out: set[int] = field(default_factory=set)
+    _applied: list[Callable[[], None]] = field(default_factory=list)
+    _rolled_back: list[Callable[[], None]] = field(default_factory=list)
+    _diverts: bool = False
+    _removed: set[int] | None = None  #: rows that other units remove from the window before this unit is applied
+
+    # -- build: under the lock ---------------------------------------------------------------------
+
+    def accept(self, message: Message) -> NewRow:
+        """Accept a message: it becomes a row with a position."""
+        state, seq = self.state, self.state.next_seq()
+        lane = state.lanes.for_eta(message.eta_ms, self.now_ms)
+        due_ms = lane.late_due_ms(message.eta_ms)
+        new = NewRow(seq, lane.number, due_ms, seq, self.now_ms, message)
+        self.change.rows.append(new)
+        # Plain tuples in the loops and named tuples at the end: making a named tuple costs three times as much.
+        self._count(due_ms, message.queue or message.routing_key, message.task, 1)
+        self._touch(lane, due_ms, seq)
+        return new
+
+    def accept_retired(self, message: Message, why: Retirement) -> NewRow:
+        """Accept a message that will not be published: its row is retired at once."""
+        seq = self.state.next_seq()
+        new = NewRow(seq, STOPPED, self.now_ms, seq, self.now_ms, message)
+        self.change.rows.append(new)
+        self._outcome(seq, why.kind, why.reason, why.actor, self.now_ms)
+        if why.kind == "cancelled":
+            self.mark_unannounced([seq])
+        return new
+
+    def reject(self, unreadable: Unreadable) -> None:
+        """Keep the bytes of an unreadable message, as rejected."""
+        seq = self.state.next_seq()
+        self.change.rejects.append(NewReject(seq, self.now_ms, unreadable))
+        self._outcome(seq, "rejected", unreadable.reason, "wheel", self.now_ms)
+
+    def take_out(self, row: Row) -> bool:
+        """Take a pending row out of its lane, to move or retire it; False where it may have been published."""
+        state = self.state
+        if state.may_be_published(row.lane, row.position):
+            return False
+        self._touch(state.lanes[row.lane], row.due_ms, row.seq)
+        state.window.remove(row.id)
+        self._taken_out.add(row.id)
+        self.rows.append(row)
+        self._count(row.due_ms, row.target, row.task, -1)
+        return True
+
+    def retire(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int | None = None) -> None:
+        """Retire a row with an outcome; the caller has subtracted it from the tally of pending rows."""
+        at_ms = self.now_ms if at_ms is None else at_ms
+        self.change.moves.append(Move(row_id, STOPPED, at_ms, self.state.next_seq()))
+        self._outcome(row_id, kind, reason, actor, at_ms)
+
+    def cancel(self, row: Row, why: Retirement) -> None:
+        """Retire a row that was taken out, and end its claims on keys; a cancelled row will be announced."""
+        self.retire(row.id, why.kind, why.reason, why.actor)
+        self.change.unwatched.append(row.id)
+        if why.kind == "cancelled":
+            self.mark_unannounced([row.id])
+
+    def move(self, row: Row, lane: Lane, due_ms: int, eta_ms: int | None = None) -> None:
+        """Give a row another position, after the lane's watermark."""
+        move = Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)
+        self.change.moves.append(move)
+        self._moved.append((row, move))
+        self._count(move.due_ms, row.target, row.task, 1)
+        self._touch(lane, move.due_ms, move.seq)
+
+    def divert(self, row: Row, place: Place, redelivered: bool) -> None:
+        """Move a row of a chunk to the lane of a place; diverted rows keep their order."""
+        window, lane = self.state.window, self.state.lanes.for_place(place)
+        if lane.number not in self._lowest and not has_more(window, lane, max(row.due_ms, lane.last_due_ms)):
+            lane.redelivered = False
+        lane.redelivered |= redelivered
+        self._diverts = True
+        self._count(row.due_ms, row.target, row.task, -1)
+        self.move(row, lane, row.due_ms)
+        lane.last_due_ms = max(lane.last_due_ms, self._moved[-1][1].due_ms)
+
+    def record_move(self, row: Row, reason: str, actor: str) -> None:
+        """Record the outcome ``moved``, for a move that a command requested."""
+        self._outcome(row.id, "moved", reason, actor, self.now_ms)
+
+    def mark_unannounced(self, row_ids: Iterable[int]) -> None:
+        """Mark cancelled rows as not yet announced."""
+        self.change.watches += [Watch(UNANNOUNCED, "", row_id) for row_id in row_ids]
+
+    def save(self, lane: Lane, offset: Position | None = None) -> None:
+        """Write a lane's row, settled up to ``offset``; None: up to its present offset."""
+        self._saved.setdefault(lane.number, (lane, lane.offset if offset is None else offset))
+
+    def save_held(self, lane: Lane) -> None:
+        """Write a lane's row as it is, and keep the lane from being settled until the commit."""
+        if lane.hold_settling():
+            self.save(lane, lane.offset)
+            for effects in (self._applied, self._rolled_back):
+                effects.append(partial(lane.settled, lane.offset))
+        elif not lane.in_store:
+            self.save(lane)
+
+    def settle(self, lane: Lane, done: Unsettled) -> None:
+        """Record confirmed chunks: the lane's offset moves; refused rows move to the lane of their destination."""
+        after, upto = done.after, done.upto
+        batch = Batch(self.state.next_seq(), lane.number, after, upto, done.count, done.bytes, done.published_ms)
+        self.change.batches.append(batch)
+        for key, n in done.tally.items():
+            self._tally[key] = self._tally.get(key, 0) + n
+        for row_id, reason in done.failed.items():
+            self.retire(row_id, "rejected", reason, "broker", done.published_ms)
+        for row in done.refused:
+            place: Place = (None, row.target)
+            self.state.lanes.for_place(place).distrust()
+            self.divert(row, place, done.redelivered or lane.redelivered)
+        self.save(lane, upto)
+        self.on_apply(partial(lane.settled, upto))
+
+    def expire(self, row: Row, reason: str) -> None:
+        """Retire a row that is later than its misfire option allows."""
+        self.retire(row.id, "expired", reason, "wheel")
+        self._count(row.due_ms, row.target, row.task, -1)
+
+    def destinations(self) -> list[Lane]:
+        """Return the lanes in which the change touches a position."""
+        return [self.state.lanes[number] for number in self._lowest]
+
+    def answer(self, item_id: int, answer_to: str | None, results: Mapping[str, Any]) -> None:
+        """Delete the inbox item of a command, and store its answer where the request has an id for it."""
+        self.change.inbox = [item_id]
+        if answer_to is not None:
+            self.change.answers = [Answer(answer_to, dict(results), self.now_ms)]
+
+    def on_apply(self, effect: Callable[[], None]) -> None:
+        """Run ``effect`` under the lock after the commit."""
+        self._applied.append(effect)
+
+    def on_roll_back(self, effect: Callable[[], None]) -> None:
+        """Run ``effect`` under the lock where the change was not committed, and will not be."""
+        self._rolled_back.append(effect)
+
+    def _count(self, due_ms: int, queue: str, task: str, n: int) -> None:
+        key = due_ms // HOUR_MS, queue, task
+        self._tally[key] = self._tally.get(key, 0) + n
+
+    def _touch(self, lane: Lane, due_ms: int, seq: int) -> None:
+        if (due_ms, seq) < self._lowest.get(lane.number, END):
+            self._lowest[lane.number] = due_ms, seq
+
+    def _outcome(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
+        self.change.outcomes.append(Outcome(self.state.next_seq(), row_id, kind, reason, actor, at_ms))
+
+    def reserve(self) -> None:
+        """End the building, still under the lock: from now on dispatch takes no row that the change touches."""
+        state, change = self.state, self.change
+        for number, lowest in self._lowest.items():
+            lane = state.lanes[number]
+            state.lanes.wake(lane)
+            self._tokens.append((lane, lane.reserve(Position(*lowest))))
+            if not lane.in_store:
+                self.save(lane)
+        change.lanes += [lane.state(offset) for lane, offset in self._saved.values()]
+        if self._moved:
+            self._removed = state.window.track_removed()
+            self._removed -= self._taken_out
+        change.tally = {TallyKey(*key): n for key, n in self._tally.items() if n}
+        change.seq = state.seq
+
+    # -- commit, apply, roll back ------------------------------------------------------------------
+
+    def commit(self, ctx: Context) -> Generator[str, None, bool]:
+        """Commit the change and apply it; returns False where it was rolled back, since the request was withdrawn."""
+        try:
+            self._write(ctx)
+        except RequestWithdrawn:
+            yield "rolled back in the store"
+            with self.state.active():
+                self._roll_back()
+        else:
+            yield "committed"
+            with self.state.active():
+                self._apply()
+            if self._tokens or self.change.moves:  # rows have new positions, or lanes with refused rows may go on
+                ctx.wake.set()
+            if self.change.watches:
+                ctx.unannounced.set()
+            yield "applied"
+            return True
+        ctx.wake.set()
+        yield "rolled back"
+        return False
+
+    def _write(self, ctx: Context) -> None:
+        try:
+            ctx.store.apply(self.state.shard, self.state.epoch, self.change)
+        except (Fenced, RequestWithdrawn):
+            raise
+        except StoreError as error:
+            raise CommitInDoubt(str(error)) from error
+
+    def _apply(self) -> None:
+        state, window, gone = self.state, self.state.window, self._removed or set()
+        state.diversions += self._diverts
+        for lane, _ in self._saved.values():
+            lane.in_store = True
+        for effect in self._applied:
+            effect()
+        window.end_removal(self._taken_out)
+        for new in self.change.rows:
+            # Most rows are beyond the horizon and need no Row yet.
+            if new.lane != STOPPED and (new.due_ms, new.seq) <= state.lanes[new.lane].horizon:
+                window.place(state.lanes[new.lane], Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
+        for row, move in self._moved:
+            row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+            row.eta_ms = row.eta_ms if move.eta_ms is None else move.eta_ms
+            if row.id not in gone:
+                window.place(state.lanes[row.lane], row)
+        self._release()
+
+    def _roll_back(self) -> None:
+        for effect in self._rolled_back:
+            effect()
+        self.state.window.end_removal(self._taken_out)
+        for row in self.rows:
+            if row.id in self._taken_out:
+                self.state.window.place(self.state.lanes[row.lane], row)
+        self._release()
+
+    def _release(self) -> None:
+        if self._removed is not None:
+            self.state.window.untrack_removed(self._removed)
+        for lane, token in self._tokens:
+            lane.release(token)
+        self.state.window.evict(self.state.lanes)

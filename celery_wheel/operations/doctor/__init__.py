@@ -1,0 +1,43 @@
+"""Checks of an installation, made from this host. They change nothing.
+
+::
+
+    settings   values, the app's class, wheel queues that workers consume, delays left to workers
+    store      answers, its version and number of shards, open loads, room on its disk, history not archived
+    broker     answers, the promises of its edge; RabbitMQ's confirms; Redis's persistence and eviction, and the store
+               to which its offsets belong
+    clocks     this host against Redis and PostgreSQL
+    shards     holders and their age, backlog, defects that the holder counted, its version
+    queues     messages in the broker, their age, and whether the oldest can be read
+
+``celery wheel doctor`` runs all checks; Django's system checks share some. Each check has a short time-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from celery_wheel.operations.doctor import broker, clocks, queues, settings, shards, store
+from celery_wheel.operations.doctor.finding import Finding, Grade
+from celery_wheel.operations.doctor.installation import Installation
+
+__all__ = ["CHECKS", "Finding", "Grade", "Installation", "examine"]
+
+CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
+    settings.check,
+    store.check,
+    broker.check,
+    clocks.check,
+    shards.check,
+    queues.check,
+)
+
+
+def examine(app: Any) -> Iterator[list[Finding]]:
+    """Yield the findings of each check in turn. With wrong settings no other check can run."""
+    with Installation(app) as site:
+        for check in CHECKS:
+            yield list(check(site))
+            if check is settings.check and any(site.conf.problems()):
+                return

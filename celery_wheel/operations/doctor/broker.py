@@ -1,0 +1,120 @@
+"""The broker: it answers, its edge has promises, and it keeps the messages that it confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from celery_wheel.broker import unsupported_reason
+from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.values.format import format_duration, printable
+
+if TYPE_CHECKING:
+    from celery_wheel.broker.redis.edge import RedisBroker
+
+#: The promises of each edge, and their limits.
+EDGES = {
+    "redis": "exactly once into the task's queue, unless Redis loses writes that it acknowledged",
+    "amqp": "at least once into the task's queue, redelivered messages are marked; a loss in RabbitMQ is not noticed",
+}
+ANY_EDGE = "at least once as far as the transport keeps messages, without confirms; see docs/transports.md"
+
+
+def check(site: Installation) -> Iterator[Finding]:
+    if site.transport and (why := unsupported_reason(site.transport)):
+        yield error("broker", f"the wheel does not serve the transport {site.transport!r}: {why}", "Use another.")
+        return
+    if site.broker is None:
+        yield unavailable(site)
+        return
+    yield ok("broker", f"{site.broker_name} answers")
+    yield ok("transport", f"{site.transport}: {EDGES.get(site.transport, ANY_EDGE)}")
+    if site.transport == "amqp":
+        yield _confirms(site)
+    if site.redis is not None:
+        yield from _owners(site, site.redis)
+        info = site.redis.info()
+        yield _eviction(info)
+        yield from _persistence(info)
+
+
+def unavailable(site: Installation) -> Finding:
+    """Return the finding for a broker that does not answer."""
+    return error("broker", f"{site.broker_trouble}.", "Start it, or correct broker_url.")
+
+
+def eviction(site: Installation) -> list[Finding]:
+    """Return a finding for a Redis that drops queues; none for a Redis that does not, or another broker."""
+    found = [_eviction(site.redis.info())] if site.redis is not None else []
+    return [one for one in found if one.remedy]
+
+
+def _confirms(site: Installation) -> Finding:
+    if (site.app.conf.broker_transport_options or {}).get("confirm_publish"):
+        return ok("confirms", "RabbitMQ confirms the messages of producers")
+    return warning(
+        "confirms",
+        "producers do not wait for RabbitMQ's confirms: a message may be lost with a connection or the server",
+        'Set broker_transport_options = {"confirm_publish": True} wherever tasks are sent.',
+    )
+
+
+def _owners(site: Installation, edge: RedisBroker) -> Iterator[Finding]:
+    """Yield a finding for each shard that another store has adopted: no scheduler of this store dispatches it."""
+    if site.store is None:
+        return
+    for shard in range(site.store.shards):
+        owner = edge.owner(shard)
+        if owner is not None and owner.uuid != site.store.uuid:
+            yield error(
+                f"shard {shard}",
+                f"the broker's offsets belong to another store, {printable(str(owner), 200)}, last seen "
+                f"{format_duration(owner.silent_ms)} ago: nothing is dispatched from this store",
+                "Let all schedulers share one wheel_store, or give each its wheel_namespace; if the other store is "
+                "given up: celery -A <project> wheel claim-broker",
+            )
+
+
+def _eviction(info: dict[str, str | None]) -> Finding:
+    policy = info["maxmemory_policy"]
+    if policy is None:
+        return _unknown("eviction", "maxmemory-policy", "noeviction")
+    if policy == "noeviction":
+        return ok("eviction", "Redis drops nothing when its memory is full (noeviction)")
+    return warning(
+        "eviction",
+        f"Redis has maxmemory-policy {policy}: when its memory is full it drops queues, and with them tasks.",
+        "Set maxmemory-policy to noeviction.",
+    )
+
+
+def _persistence(info: dict[str, str | None]) -> Iterator[Finding]:
+    appends = info["aof_enabled"]
+    if appends is None:
+        yield _unknown("appendonly", "appendonly", "yes")
+        return
+    if appends == "0":
+        yield warning(
+            "appendonly",
+            "Redis has appendonly no: after a restart its queues have the tasks of its last snapshot, or none",
+            "Set appendonly to yes.",
+        )
+        return
+    yield ok("appendonly", "Redis logs every write (appendonly yes)")
+    syncs = info["appendfsync"]
+    if syncs is None:
+        yield _unknown("appendfsync", "appendfsync", "everysec or always")
+    elif syncs == "no":
+        yield warning(
+            "appendfsync",
+            "Redis leaves it to the system to sync its log: a power failure may lose half a minute of tasks",
+            "Set appendfsync to everysec, or to always.",
+        )
+    else:
+        lost = "nothing" if syncs == "always" else "a second of tasks, which the wheel notices and dispatches again"
+        yield ok("appendfsync", f"{syncs}: a power failure may lose {lost}")
+
+
+def _unknown(about: str, name: str, wanted: str) -> Finding:
+    return warning(about, f"Redis does not show its {name} to this user", f"Make sure that it is {wanted}.")

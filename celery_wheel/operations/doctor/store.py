@@ -1,0 +1,79 @@
+"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room; its history is archived."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.store.model import OPEN, SCHEMA_VERSION
+from celery_wheel.store.place import place_of
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.maintenance import ARCHIVE
+from celery_wheel.values.format import format_duration, format_utc, printable
+
+#: Free bytes on the disk. With a full disk nothing is accepted, and nothing is lost.
+LOW, NEARLY_FULL = 2**30, 100 * 2**20
+#: Hardly any bulk load takes longer than this.
+LEFT_OPEN_MS = 86_400_000
+
+
+def check(site: Installation) -> Iterator[Finding]:
+    store = site.store
+    if store is None:
+        yield error("store", site.store_trouble, "Set wheel_store to the store of the schedulers, and start it.")
+        return
+    yield ok("store", f"{store.name} answers; its tables have version {SCHEMA_VERSION}, as required")
+    if store.shards != site.conf.shards:
+        yield error(
+            "shards",
+            f"the store has {store.shards} shards, and wheel_shards is {site.conf.shards}: producers send to queues "
+            "that no scheduler reads, or schedulers refuse to start",
+            f"Set wheel_shards = {store.shards} everywhere, or: celery -A <project> wheel reshard {site.conf.shards}",
+        )
+    yield from _left_open(site, store)
+    if place_of(site.conf.store).url.drivername.startswith("sqlite"):
+        yield _room(store)
+    if site.conf.history_archive:
+        yield _archived(site, store)
+
+
+def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
+    for one in store.loads.unfinished():
+        age_ms = site.now_ms() - one.begun_ms
+        if one.state == OPEN and age_ms > LEFT_OPEN_MS:
+            yield warning(
+                "load",
+                f"the bulk load {printable(one.name)} was begun {format_duration(age_ms)} ago and is open: nothing "
+                "of it is scheduled",
+                "Run the same job again to complete it, or: "
+                f"celery -A <project> wheel loads --abort {shlex.quote(printable(one.name))}",
+            )
+
+
+def _room(store: FullStore) -> Finding:
+    path = Path(store.name)
+    free = shutil.disk_usage(path.parent).free
+    text = f"{free / 2**30:,.1f} GiB are free on the disk of {path}, which has {path.stat().st_size / 2**20:,.1f} MiB"
+    if free >= LOW:
+        return ok("disk", text)
+    remedy = "Make room, or lower wheel_history_max_bytes; on a full disk nothing is accepted, and nothing is lost."
+    return (error if free < NEARLY_FULL else warning)("disk", text, remedy)
+
+
+def _archived(site: Installation, store: FullStore) -> Finding:
+    """Return a finding for history that retention cannot remove, because no archive has it."""
+    oldest = min(store.maintenance.unarchived(), key=lambda one: one.at_ms, default=None)
+    now_ms, kept_ms = site.now_ms(), site.conf.history_retention_ms
+    if oldest is None or now_ms - oldest.at_ms <= kept_ms:
+        return ok("archive", f"all history of more than {format_duration(kept_ms)} ago is archived")
+    return warning(
+        "archive",
+        f"history of shard {oldest.shard} since {format_utc(oldest.at_ms)}, {format_duration(now_ms - oldest.at_ms)} "
+        "ago, waits for the archive and cannot be removed, though it is kept for "
+        f"{format_duration(kept_ms)} only: the store grows",
+        f"Run the archive more often than that; {ARCHIVE}; or set wheel_history_archive = False.",
+    )

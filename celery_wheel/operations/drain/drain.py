@@ -1,0 +1,99 @@
+"""``drain``: the operation as the command line and other callers use it; see the header of the folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, cast
+
+from celery_wheel.broker import broker_for
+from celery_wheel.broker.errors import broker_errors
+from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.conf import Conf
+from celery_wheel.engine.port import Broker
+from celery_wheel.errors import SettingError
+from celery_wheel.operations.drain.hold import ShardHold
+from celery_wheel.operations.drain.record import OUTCOMES, check_include
+from celery_wheel.operations.drain.result import DrainResult, Progress, silent
+from celery_wheel.operations.drain.to_broker import EtaBroker, ahead_ms, drain_to_broker
+from celery_wheel.operations.drain.to_file import drain_to_file, earlier_header
+from celery_wheel.store.ports import FullStore
+
+
+def drain(
+    app: Any,
+    store: FullStore,
+    *,
+    to_broker: bool = False,
+    file: str | Path | None = None,
+    include: Collection[str] = (),
+    progress: Progress = silent,
+) -> DrainResult:
+    """Move all pending tasks: to their own queues (``to_broker``), or to a file.
+
+    Args:
+        include: "rejected" and "parked" tasks go to the file as well.
+        progress: called now and then, in this thread.
+
+    A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler holds a shard,
+    BrokerError and StoreError where one does not answer, FileUnusable where another file is in the way.
+    """
+    if to_broker == (file is not None):
+        raise SettingError("drain must have one of to_broker=True and file=…, got both or none")
+    check_include(include)
+    if include and to_broker:
+        raise SettingError(f"include must be empty with to_broker=True, got {sorted(include)}: no queue accepted them")
+    done = DrainResult()
+    if file is None:
+        edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store.uuid)))
+        with ShardHold(app, store, edge, ahead_ms()) as hold:
+            drain_to_broker(hold, done, progress)
+    else:
+        done.file = Path(file)
+        header = earlier_header(done.file, store.uuid)
+        with ShardHold(app, store) as hold:
+            drain_to_file(hold, done.file, header, include, done, progress)
+    done.left = _pending(store)
+    done.outcomes = _outcomes(store)
+    return done
+
+
+def would_drain(app: Any, store: FullStore) -> DrainResult:
+    """Count the tasks that a drain would find. Nothing is changed; running schedulers change the counts meanwhile."""
+    namespace, counts = Conf(app).namespace, Counter[str]()
+    for shard in range(store.shards):
+        for key, count in store.pending(shard).items():
+            counts[key.queue] += count
+    return DrainResult(
+        moved=_pending(store),
+        outcomes=_outcomes(store),
+        dry_run=True,
+        in_queues=_in_queues(app, [wheel_queue_name(namespace, shard) for shard in range(store.shards)]),
+        in_inbox=store.handover.count_inbox(),
+        by_queue=dict(counts),
+    )
+
+
+def _pending(store: FullStore) -> int:
+    return sum(store.handover.count_pending(shard) for shard in range(store.shards))
+
+
+def _outcomes(store: FullStore) -> dict[str, int]:
+    counts = {
+        kind: sum(store.handover.count_stopped(shard, (kind,)) for shard in range(store.shards)) for kind in OUTCOMES
+    }
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def _in_queues(app: Any, names: list[str]) -> int:
+    """Count the messages in the wheel queues, as far as the transport counts them."""
+    count = 0
+    with app.connection_for_write() as connection, broker_errors(connection):
+        for name in names:
+            with connection.channel() as channel:
+                try:
+                    count += int(channel.queue_declare(name, passive=True).message_count)
+                except connection.channel_errors:  # the queue does not exist: no message was ever sent to it
+                    continue
+    return count

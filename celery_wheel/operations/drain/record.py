@@ -1,0 +1,139 @@
+"""A drained task as a line of a file, and back. JSON, one object a line; the body in base64, all else as text.
+
+::
+
+    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "created_ms": …}   the first line
+    {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
+     "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
+
+``wire`` is the message as a producer would put it into the wheel queue; the scheduler reads it from the inbox.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+from uuid import UUID, uuid5
+
+from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
+from celery_wheel.errors import FileUnusable, SettingError
+from celery_wheel.store.model import Message
+from celery_wheel.store.ports.handover import HandoverMessage
+
+VERSION = 1
+KIND = "drain"
+
+#: Outcomes of tasks that a file may have besides pending ones.
+OUTCOMES = ("rejected", "parked")
+
+_TEXTS = ("headers", "properties")
+_PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
+
+#: Fields of a message's envelope; the line has more, which the store knew.
+_ENVELOPE = tuple(one for one in Envelope.__slots__ if one != "id")
+
+
+@dataclass(frozen=True, slots=True)
+class DrainHeader:
+    drain: str
+    store: str
+    count: int
+    created_ms: int
+
+    def line(self) -> bytes:
+        return json.dumps({"celery_wheel": KIND, "version": VERSION, **asdict(self)}).encode() + b"\n"
+
+
+def check_include(include: Collection[str]) -> None:
+    """Raise SettingError unless ``include`` has only outcomes that a file may have."""
+    if unknown := set(include) - set(OUTCOMES):
+        raise SettingError(f"include must be among {OUTCOMES}, got {sorted(unknown)}")
+
+
+def header_of(line: bytes, name: str) -> DrainHeader:
+    """Return the header in a file's first line. Raises FileUnusable for any other line."""
+    try:
+        found = json.loads(line)
+        if found["celery_wheel"] != KIND:
+            raise ValueError(KIND)
+        version = found["version"]
+        header = DrainHeader(
+            str(UUID(found["drain"])), str(UUID(found["store"])), int(found["count"]), found["created_ms"]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FileUnusable(
+            f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
+            "that `drain` has made"
+        ) from None
+    if version != VERSION:
+        raise FileUnusable(
+            f"{name} must be of version {VERSION}, got {version!r}; nothing was done; install the newer celery-wheel "
+            "that has made it"
+        )
+    return header
+
+
+def line_of(kept: HandoverMessage) -> bytes:
+    message = kept.message
+    found: dict[str, Any] = {"shard": kept.shard, "row": kept.id, "due_ms": kept.due_ms}
+    if kept.redelivered:
+        found["redelivered"] = True
+    if kept.outcome:
+        found |= {"outcome": kept.outcome, "reason": kept.reason}
+    found |= {name: getattr(message, name) for name in _PLAIN}
+    found |= {name: getattr(message, name).decode() for name in _TEXTS}
+    found["body"] = b64encode(message.body).decode()
+    return json.dumps(found).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedTask:
+    """The task of a line. ``task`` is empty for bytes that never were a message."""
+
+    envelope_id: str
+    shard: int
+    row: int
+    task: str
+    task_id: str
+    key: str | None
+    outcome: str | None  #: None where the task was pending
+    wire: bytes
+
+
+def task_of(line: bytes, drain: str | None = None) -> DrainedTask:
+    """Return the task of a line. Raises ValueError, with the reason, where the line cannot be read.
+
+    Args:
+        drain: the id of the drain, where the task goes back into the store that knows its envelope's id already.
+    """
+    try:
+        found = json.loads(line)
+        body = b64decode(found["body"], validate=True)
+        envelope_id = str(UUID(found["envelope_id"]))
+        if drain is not None:
+            envelope_id = str(uuid5(UUID(drain), envelope_id))
+        task, task_id, key = found["task"], found["task_id"], found["key"]
+        wire = body if task == "" else _wire(found, envelope_id, found["body"])
+        place = int(found["shard"]), int(found["row"])
+    except KeyError as error:
+        raise ValueError(f"the line must have {error}") from None
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the line must be one that a drain writes ({error})") from None
+    return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire)
+
+
+def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
+    headers, properties = json.loads(found["headers"]), json.loads(found["properties"])
+    if type(headers) is not dict or type(properties) is not dict:
+        raise ValueError("headers and properties must be objects")
+    envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
+    headers[HEADER] = encode(envelope, headers.get(HEADER))
+    if found.get("redelivered"):
+        headers[REDELIVERED] = True
+    kinds = {"content-type": properties.pop("content_type", None)}
+    kinds["content-encoding"] = properties.pop("content_encoding", None)
+    properties["body_encoding"] = "base64"
+    return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()

@@ -1,0 +1,129 @@
+"""Drain into the tasks' own queues, with their eta, as Celery itself would have sent them.
+
+::
+
+    ingest ─► load ─ dispatch ─ settle, with all pending tasks counted as due ─► again, until nothing is left
+                        │
+                        └─ publish: headers get their eta back, and the mark that keeps rescue from moving them back
+    then       rows dispatched before their eta get the outcome "moved", and the offset moves back to now
+
+The engine dispatches, by its own rules: on Redis exactly once; elsewhere rows in doubt after a kill are redelivered,
+with ``wheel_redelivered``. The drain waits for a queue that refuses, and rejects a task that has no destination.
+
+Tasks that are due already are dispatched as ever, without an eta. The eta of protocol 1 is in the body, where it was.
+
+If a drain is killed and a scheduler starts instead of another drain, the tasks dispatched so far stay dispatched, and
+the history shows them as early; the scheduler dispatches the others at their time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery_wheel.broker.envelope import NATIVE
+from celery_wheel.engine.port import Broker, Chunk
+from celery_wheel.engine.round import Round, run_round
+from celery_wheel.errors import OffsetLost
+from celery_wheel.operations.drain.hold import ProgressDeadline, ShardHold
+from celery_wheel.operations.drain.result import DrainResult, Progress
+from celery_wheel.store.model import Change, Row
+from celery_wheel.store.ports.handover import ShardEpoch
+from celery_wheel.timing import SystemClock
+from celery_wheel.values.text import END_OF_TIME_MS
+
+REASON = "moved to its own queue, with Celery's own eta"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ahead_ms() -> int:
+    """Return the time within which every pending task is due; no calendar has a date beyond it."""
+    return END_OF_TIME_MS - SystemClock().now_ms()
+
+
+class EtaBroker:
+    """An edge that gives rows their eta back when it publishes them."""
+
+    def __init__(self, edge: Broker) -> None:
+        self._edge = edge
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._edge, name)
+
+    def publish(self, chunk: Chunk, *may_send: Callable[[], bool]) -> Any:
+        """Both kinds of brokers take a chunk; a ConfirmingBroker also takes ``may_send``."""
+        now_ms = chunk.now_ms
+        rows = [row if row.eta_ms <= now_ms else replace(row, headers=with_eta(row)) for row in chunk.rows]
+        return self._edge.publish(replace(chunk, rows=rows), *may_send)
+
+
+def with_eta(row: Row) -> bytes:
+    """Return headers as Celery sends them with an eta. Other bytes stay as they are, and the edge rejects them."""
+    try:
+        headers = json.loads(row.headers)
+    except ValueError:
+        return row.headers
+    if not isinstance(headers, dict):
+        return row.headers
+    if "task" in headers and not headers.get("eta"):
+        headers["eta"] = (_EPOCH + timedelta(milliseconds=row.eta_ms)).isoformat()
+    headers[NATIVE] = True
+    return json.dumps(headers).encode()
+
+
+def drain_to_broker(hold: ShardHold, done: DrainResult, progress: Progress) -> None:
+    """Dispatch all pending tasks, and add the counts to ``done``."""
+    total = sum(hold.store.handover.count_pending(shard) for shard in range(hold.store.shards))
+    for engine in hold.engines:
+        accepted = _empty(hold, engine.shard, total, progress)
+        total += accepted
+        moved = _retire(hold, hold.end_engine(engine.shard))
+        done.accepted += accepted
+        done.moved += moved
+        done.due += max(0, engine.stats.dispatched - moved)
+        done.rejected += engine.stats.rejected
+
+
+def _empty(hold: ShardHold, shard: int, total: int, progress: Progress) -> int:
+    """Dispatch until the shard is empty; return the number of messages accepted from its wheel queue and inbox."""
+    engine, store = hold.engines[shard], hold.store
+    before, last = sum(one.stats.dispatched for one in hold.engines), -1
+    deadline = ProgressDeadline(f"shard {shard}: its tasks cannot be dispatched")
+    accepted = hold.ingest(shard)
+    while True:
+        hold.check()
+        rounds = [run_round(steps()) for steps in (engine.prefetch, engine.dispatch, engine.settle)]
+        sent = engine.stats.dispatched
+        progress("dispatched", before + sent, max(total + accepted, before + sent))
+        if Round.BUSY not in rounds and engine.state is not None and not store.handover.count_pending(shard):
+            more = hold.ingest(shard)
+            if not more:
+                return accepted
+            accepted += more
+        deadline.note(sent != last)
+        last = sent
+
+
+def _retire(hold: ShardHold, held: ShardEpoch) -> int:
+    """Retire rows that were published early, and move the offset back to now; return the number of retired rows."""
+    store, broker, shard = hold.store, hold.broker, held.shard
+    offsets = broker.adopt(shard, held.epoch) or {}
+    for state in store.lanes(shard):
+        if state.lane in offsets and offsets[state.lane].offset < state.offset:
+            raise OffsetLost(
+                f"the broker has lost the offset of lane {state.lane} of shard {shard}, and perhaps tasks with it; run "
+                "this again: it dispatches those tasks once more"
+            )
+    moved = store.handover.mark_early_moved(held, REASON)
+    for lane, offset in store.handover.offsets_to_correct(shard, held.now_ms).items():
+        # The broker first: the next holder corrects an offset that is behind the store's, but an offset ahead of the
+        # store's would settle rows that were not dispatched.
+        if broker.fences:
+            broker.set_offset(shard, held.epoch, lane, offset)
+        state = next(one for one in store.lanes(shard) if one.lane == lane)
+        store.apply(shard, held.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
+    return moved

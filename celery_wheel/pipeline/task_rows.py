@@ -1,0 +1,232 @@
+"""Rows of any DataFrame as tasks of a bulk load, or rejected with a reason. DataFrame to DataFrame, no I/O.
+
+::
+
+    check_rows(rows, rules)     every row, with its task (``wheel_task``) and its reason (``wheel_reason``)
+      valid_tasks(…)            the columns of a write of the data source ``wheel``
+      rejected_rows(…)          the unchanged rows, with their reason
+
+Columns of a row:
+
+    task                    a name; default: that of the rules
+    args, kwargs            JSON text, or an array, a map or a struct, which become JSON
+    eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
+    eta_ms                  Unix milliseconds
+    local (and zone)        wall-clock time; default zone: that of the rules; see ``local_time``
+    queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
+    (the column ``id`` of the rules)            makes a row idempotent; of rows with one value the first counts
+
+A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    MapType,
+    NullType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+from pyspark.sql.window import Window
+
+from celery_wheel.bulk_load.reject_rules import reason as reject_reason
+from celery_wheel.errors import SettingError
+from celery_wheel.pipeline.inputs import BROKEN
+from celery_wheel.pipeline.local_time import Fold, Gap, is_zone, to_instants, udf
+from celery_wheel.values.text import END_OF_TIME_MS
+
+TASK, REASON = "wheel_task", "wheel_reason"
+#: The name of the id column in a write, whatever its name in the rows.
+ID = "wheel_id"
+PLAIN = ("queue", "key", "priority", "expires", "task_id")
+TIMES = ("eta", "eta_ms", "local")
+_INSTANT = (TimestampType, TimestampNTZType, DateType)
+#: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
+_READABLE = {"eta": (StringType, NullType, *_INSTANT), "eta_ms": (StringType, NullType, NumericType)}
+#: Types without one text that is the same wherever it is written.
+_NO_ID = (BinaryType, ArrayType, MapType, StructType, VariantType)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Defaults for values that a row lacks, and the conditions of a rejection."""
+
+    now_ms: int
+    task: str | None = None
+    queue: str | None = None
+    zone: str | None = None
+    gap: Gap = "later"
+    fold: Fold = "first"
+    past: bool = True  #: load tasks that are already due, which are then dispatched at once
+    id: str | None = None  #: column
+    jitter_ms: int = 0  #: the largest delay that spreads the rows; a row has the same delay in every load
+
+
+def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
+    """The rows with TASK and REASON, which is null in a valid row. Raises SettingError for unusable columns."""
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    _check_columns(types, rules)
+    at, reason = _within_range("eta", *_eta(types, rules))
+    if rules.jitter_ms:
+        later = f.timestamp_micros(f.unix_micros(at) + _jitter(rows, rules) * 1_000)
+        at, reason = _within_range("eta", later, reason)
+    plain = {name: _plain(name, types[name]) for name in PLAIN if name in types and name != "queue"}
+    fields = [_with_default("task", types, rules.task)]
+    fields += [_json(name, types[name]) for name in ("args", "kwargs") if name in types]
+    fields += [_with_default("queue", types, rules.queue)] if rules.queue or "queue" in types else []
+    fields += [column.alias(name) for name, (column, _) in plain.items()]
+    fields += [at.alias("eta")]
+    broken = [f.when(f.col(BROKEN).isNotNull(), f.lit("not JSON"))] if BROKEN in types else []
+    unreadable = f.coalesce(*broken, reason, *(column for _, column in plain.values()))
+    checked = rows.withColumn(TASK, f.struct(*fields)).withColumn(REASON, unreadable)
+    # Made in the function: the kind of session, which decides the kind of UDF, is unknown at import.
+    write_reason = udf(_write_reasons, StringType())
+    checked = checked.withColumn(REASON, f.coalesce(REASON, write_reason(f.col(TASK))))
+    if not rules.past:
+        past = f.concat(f.lit("eta is past: "), f.col(f"{TASK}.eta").cast("string"))
+        is_past = f.unix_millis(f.col(f"{TASK}.eta")) < rules.now_ms
+        checked = checked.withColumn(REASON, f.coalesce(REASON, f.when(is_past, past)))
+    return checked if rules.id is None else _reject_repeated(checked, rules.id)
+
+
+def valid_tasks(checked: DataFrame, id_column: str | None) -> DataFrame:
+    """The tasks to load, with the id's column as ``ID``."""
+    columns = [f.col(f"{TASK}.*")]
+    columns += [f.col(id_column).cast("string").alias(ID)] if id_column else []
+    return checked.where(f.col(REASON).isNull()).select(*columns)
+
+
+def rejected_rows(checked: DataFrame) -> DataFrame:
+    """The rejected rows with their own columns and ``reason``."""
+    return checked.where(f.col(REASON).isNotNull()).withColumn("reason", f.col(REASON)).drop(TASK, REASON)
+
+
+def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
+    present = ", ".join(types)
+    if reserved := {TASK, REASON, "reason"} & types.keys():
+        raise SettingError(f"columns must not be called {', '.join(sorted(reserved))}; rename them in --sql")
+    if "task" not in types and rules.task is None:
+        raise SettingError(f"rows must have a column task, or --task must name one for all; there are {present}")
+    if len([name for name in TIMES if name in types]) != 1:
+        raise SettingError(f"rows must have one of the columns eta, eta_ms and local; there are {present}")
+    if "local" in types and "zone" not in types and rules.zone is None:
+        raise SettingError("rows with a column local must have a column zone, or --zone must name one for all")
+    if rules.zone is not None and "local" not in types:
+        raise SettingError("--zone is for a column local; a text in eta without an offset is UTC, call it local")
+    if rules.zone is not None and not is_zone(rules.zone):
+        raise SettingError(f"--zone must be a time zone, like Europe/Paris or +02:00, got {rules.zone!r}")
+    if rules.id is not None and rules.id not in types:
+        raise SettingError(f"--id must name a column, got {rules.id!r}; there are {present}")
+    if rules.id is not None and isinstance(types[rules.id], _NO_ID):
+        type_ = types[rules.id].simpleString()
+        raise SettingError(f"--id must name a column of texts, numbers or times, got {rules.id} of {type_}; see --sql")
+    for name, allowed in _READABLE.items():
+        if name in types and not isinstance(types[name], allowed):
+            hint = "a time, or a text of one; Unix milliseconds are called eta_ms" if name == "eta" else "numbers"
+            raise SettingError(f"column {name} must be {hint}, got {types[name].simpleString()}")
+
+
+def _with_default(name: str, types: Mapping[str, DataType], default: str | None) -> Column:
+    column = _text(name, types[name]) if name in types else f.lit(None).cast("string")
+    return (column if default is None else f.coalesce(column, f.lit(default))).alias(name)
+
+
+def _text(name: str, type_: DataType) -> Column:
+    """The column; one that holds only nulls may have no type, and is a text in the write."""
+    return f.col(name).cast("string") if isinstance(type_, NullType) else f.col(name)
+
+
+def _json(name: str, type_: DataType) -> Column:
+    is_json = isinstance(type_, StringType | NullType)
+    if not is_json and not isinstance(type_, ArrayType | MapType | StructType):
+        raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
+    return (_text(name, type_) if is_json else f.to_json(name)).alias(name)
+
+
+def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
+    """(the value or null, the reason why it cannot be read). In a CSV every value is a text."""
+    value, is_instant = f.col(name), name == "expires" and isinstance(type_, (StringType, NullType, *_INSTANT))
+    if is_instant:
+        parsed = _instant(value, type_)
+    elif name == "priority" and isinstance(type_, StringType | NullType):
+        parsed = value.try_cast("int")
+    else:
+        parsed = _text(name, type_)
+    reason = f.when(value.isNotNull() & parsed.isNull(), _unreadable(name))
+    return _within_range(name, parsed, reason) if is_instant else (parsed, reason)
+
+
+def _eta(types: Mapping[str, DataType], rules: RowRules) -> tuple[Column, Column]:
+    """(the instant or null, the reason why there is none)."""
+    if "local" in types:
+        zone = f.coalesce(f.col("zone"), f.lit(rules.zone)) if "zone" in types else f.lit(rules.zone)
+        instant = to_instants(f.col("local"), zone, rules.gap, rules.fold)
+        return instant["at"], instant["reason"]
+    name = "eta" if "eta" in types else "eta_ms"
+    value = f.col(name)
+    if name == "eta_ms":
+        whole = value.try_cast("bigint")
+        # Bounded, because a number outside Spark's calendar would end the query.
+        at = f.when(whole.between(-END_OF_TIME_MS, END_OF_TIME_MS), f.timestamp_millis(whole))
+    else:
+        at = _instant(value, types[name])
+    reason = f.when(value.isNull(), f.lit(f"{name} is missing")).when(at.isNull(), _unreadable(name))
+    return at, reason
+
+
+def _unreadable(name: str) -> Column:
+    return f.concat(f.lit(f"{name} cannot be read: "), f.col(name).cast("string"))
+
+
+def _instant(value: Column, type_: DataType) -> Column:
+    """The instant of a value. A text must have a date: Spark would read ``08:00`` as today's."""
+    at = value.try_cast("timestamp")
+    return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, StringType) else at
+
+
+def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column]:
+    """Bound an instant to the years of Python, which renders the row: Spark's calendar has more."""
+    is_valid = f.unix_millis(at).between(0, END_OF_TIME_MS - 1)
+    beyond = f.concat(f.lit(f"{name} must be a time from 1970 to the end of 9998, got "), at.cast("string"))
+    return f.when(is_valid, at), f.coalesce(reason, f.when(~is_valid, beyond))
+
+
+def _jitter(rows: DataFrame, rules: RowRules) -> Column:
+    """A number of milliseconds from 0 to jitter_ms, derived from the values of the row."""
+    columns = [rules.id] if rules.id else rows.columns
+    return f.pmod(f.xxhash64(*(f.col(name).cast("string") for name in columns)), f.lit(rules.jitter_ms + 1))
+
+
+def _write_reasons(tasks: pa.Array) -> pa.Array:
+    """The reason why the write would refuse each task, by the rules of the write itself."""
+    return pa.array([reject_reason(_with_utc(task)) for task in tasks.to_pylist()], "string")
+
+
+def _with_utc(task: dict[str, Any]) -> dict[str, Any]:
+    eta = task["eta"]
+    return task if eta is None or eta.tzinfo else {**task, "eta": eta.replace(tzinfo=UTC)}
+
+
+def _reject_repeated(checked: DataFrame, name: str) -> DataFrame:
+    """Reject rows without an id, and all valid rows of one id but the first."""
+    ordered = Window.partitionBy(name, f.col(REASON).isNull()).orderBy(f"{TASK}.eta", f.to_json(TASK))
+    repeated = f.concat(f.lit(f"{name} occurs before: "), f.col(name).cast("string"))
+    reason = f.when(f.col(name).isNull(), f.lit(f"{name} is missing")).when(f.col("wheel_count") > 1, repeated)
+    counted = checked.withColumn("wheel_count", f.row_number().over(ordered))
+    return counted.withColumn(REASON, f.coalesce(REASON, reason)).drop("wheel_count")

@@ -1,0 +1,99 @@
+"""The destination of a diverted message, complete enough to publish the message there later.
+
+::
+
+    publish(exchange, routing_key, declare=…)  ──►  Destination(exchange name and type, routing key, queue, x-expires)
+
+By this time Celery has resolved routes, queues and keys. Three rules remain:
+
+1. kombu reads an empty exchange as "the producer's own default exchange", which a custom producer may have.
+2. A named exchange may be a bare string. Its type decides about routing when the message is dispatched; the module
+   searches every place of a declaration: this message, ``task_queues``, the connection's memory (virtual transports),
+   the call's ``exchange_type``. An unknown type is ``direct``, as in kombu.
+3. The queue is only known where the message goes to it by name or by the exchange of its declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kombu.common import Broadcast
+from kombu.entity import Exchange, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    queue: str | None
+    queue_expires_ms: int | None
+
+
+def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], options: dict[str, Any]) -> Destination:
+    """Return the destination of a message.
+
+    Args:
+        publish: arguments of the producer's ``publish``.
+        options: arguments of ``send_task_message``.
+    """
+    exchange = publish.get("exchange") or producer.exchange
+    routing_key = publish.get("routing_key")
+    if routing_key is None:
+        routing_key = producer.routing_key
+    name = exchange.name if isinstance(exchange, Exchange) else exchange
+    queues: dict[str, Any] = amqp.queues
+    named = options.get("queue")
+    declared = [*(publish.get("declare") or ()), *([named] if isinstance(named, Queue) else ())]
+    if not name:
+        queue = next((q for q in declared if isinstance(q, Queue) and q.name == routing_key), queues.get(routing_key))
+        return Destination("", "direct", routing_key, routing_key, queue_expires_ms(queue))
+    queue = next((q for q in declared if isinstance(q, Queue) and _is_bound(q, name)), None)
+    return Destination(
+        exchange=name,
+        exchange_type=_type_of(exchange, name, declared, queues, producer, options.get("exchange_type")),
+        routing_key=routing_key,
+        queue=queue.name if queue is not None else None,
+        queue_expires_ms=queue_expires_ms(queue),
+    )
+
+
+def queue_expires_ms(queue: Any) -> int | None:
+    """Return ``x-expires`` of a queue's declaration."""
+    if queue is None:
+        return None
+    if queue.expires is not None:
+        return int(queue.expires * 1000)
+    try:
+        return int((queue.queue_arguments or {})["x-expires"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_bound(queue: Any, exchange: str) -> bool:
+    """Whether a queue is bound to an exchange; not so a Broadcast's, whose name only its worker knows."""
+    return not isinstance(queue, Broadcast) and any(e.name == exchange for e in _exchanges((queue,)))
+
+
+def _type_of(
+    exchange: Any, name: str, declared: Iterable[Any], queues: dict[str, Any], producer: Any, fallback: str | None
+) -> str:
+    candidates: list[Any] = [exchange, *_exchanges(declared), *_exchanges(queues.values())]
+    for candidate in candidates:
+        if isinstance(candidate, Exchange) and candidate.name == name and candidate.type:
+            return str(candidate.type)
+    state = getattr(getattr(producer.connection, "transport", None), "state", None)
+    known = getattr(state, "exchanges", None) or {}
+    return str(known.get(name, {}).get("type") or fallback or "direct")
+
+
+def _exchanges(entities: Iterable[Any]) -> Iterator[Any]:
+    for entity in entities:
+        if isinstance(entity, Exchange):
+            yield entity
+        elif isinstance(entity, Queue):
+            if entity.exchange is not None:
+                yield entity.exchange
+            yield from (bound.exchange for bound in entity.bindings or ())

@@ -1,0 +1,230 @@
+"""Interception: under Celery's own sender, a delayed message is published to the wheel queue instead.
+
+::
+
+    send_task ── eta=WheelEta ──► create_task_message ──► send_task_message (here)
+                                                            │  replaces the WheelEta by plain text
+                                                            ▼
+                          Celery's own sender: routing, signals, retry policy, task-sent
+                                                            │
+                                     producer.publish ──► DivertingProducer (here)
+                                                            ├─ this message: wheel queue, with an envelope
+                                                            │    or, transactional, the store's inbox
+                                                            └─ other messages (task-sent): unchanged
+
+1. ``WheelEta`` is text in the message and False in ``if eta``: so Celery never enters its native delayed delivery, and
+   a message that is not diverted (by a sender that was set by hand) still has its eta: the worker holds it, as without
+   the wheel. A defect here makes the message late, never early.
+2. The original sender runs unchanged, so signals and ``task-sent`` name the true destination, and changes by receivers
+   in headers and properties count; the eta, too.
+3. The identity of its headers identifies the message. Messages that a signal handler sends are other messages.
+4. A call makes the envelope's id once: publishing again after a lost connection is the same message.
+5. A wheel queue is no destination: a call that names one raises here, before any declaration or signal.
+6. With ``wheel_transactional`` a message with the id of the running task (its retry, its replacement) is no part of the
+   task's transaction: Celery leaves the task by raising, which rolls the transaction back, and the retry with it.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+from kombu.utils.objects import cached_property
+
+from celery_wheel.broker.envelope import HEADER, Envelope, encode
+from celery_wheel.broker.names import is_own_name, shard_of
+from celery_wheel.broker.queued_message import build_message, encode_message
+from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
+from celery_wheel.conf import Conf
+from celery_wheel.errors import DestinationError
+from celery_wheel.producer.destination import resolve_destination
+from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.eta import DueTime, due_time_of_header, expiry_ms, postpone
+from celery_wheel.producer.options import CallOptions, parse
+from celery_wheel.producer.transaction import inbox_of, is_transactional
+from celery_wheel.values.ids import uuid7
+
+
+class WheelEta(str):
+    """The eta of a message for the wheel: text, but False, so that Celery carries it without acting on it."""
+
+    __slots__ = ("created_ms", "due", "options")
+    due: DueTime
+    created_ms: int
+    options: CallOptions
+
+    def __new__(cls, due: DueTime, created_ms: int, options: CallOptions) -> WheelEta:
+        eta = super().__new__(cls, due.text)
+        eta.due, eta.created_ms, eta.options = due, created_ms, options
+        return eta
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a process that unpickles it need not have celery-wheel
+
+
+class WheelAMQP:
+    """Mixed into an app's AMQP class: its sender diverts messages with a ``WheelEta``.
+
+    As in Celery, the sender is an attribute: code that sets or patches it has exactly that sender until it is deleted.
+    """
+
+    app: Any
+
+    @cached_property
+    def send_task_message(self) -> Any:
+        return divert_sender(self.app, super().send_task_message)  # type: ignore[misc]  # Celery's, also cached
+
+
+def divert_sender(app: Any, sender: Any) -> Any:
+    """Return a sender that diverts messages with a ``WheelEta`` and leaves all others to ``sender``."""
+    return partial(_send_task_message, app, sender)
+
+
+def _send_task_message(app: Any, original: Any, producer: Any, name: str, message: Any, **options: Any) -> Any:
+    route = parse(options.pop("wheel", None))  # send_task has removed a call's own options
+    for place in (options.get("queue"), options.get("exchange")):
+        _check_destination(app, str(getattr(place, "name", place)), producer)
+    if route.transactional is not None:
+        raise TypeError(
+            "wheel option transactional must be a call's (or the setting wheel_transactional), not a route's"
+        )
+    etas = _wheel_etas(message)
+    if etas:
+        eta = _with_jitter(etas[0]["eta"], route)
+        for part in etas:  # signal handlers see plain text
+            part["eta"] = str(eta)
+        if not route.native:
+            producer = DivertingProducer(app, producer, message, eta, options)
+    return original(producer, name, message, **options)
+
+
+def _check_destination(app: Any, name: str, producer: Any) -> None:
+    """Raise DestinationError for a wheel queue, or the exchange that Celery would make for one.
+
+    The scheduler would reject such a message, with or without a delay.
+    """
+    if "." not in name:
+        return
+    conf = Conf(app)
+    if conf.enabled and is_own_name(conf.namespace, name) and is_eligible(app, None, producer):
+        raise DestinationError(
+            f"queue must be one that workers consume, got {name!r}, which is the wheel's own: only the scheduler reads "
+            "it; nothing was sent; name the task's own queue (a delayed task reaches the wheel by itself), or choose "
+            f"other names for the wheel by wheel_namespace, which is {conf.namespace!r}"
+        )
+
+
+def _wheel_etas(message: Any) -> list[dict[str, Any]]:
+    """Return the parts of a message with a ``WheelEta``: headers (protocol 2) or body (protocol 1), and the event."""
+    headers, _, body, sent_event = message
+    parts = (headers, body, sent_event)
+    return [part for part in parts if isinstance(part, dict) and isinstance(part.get("eta"), WheelEta)]
+
+
+def _with_jitter(eta: WheelEta, route: CallOptions) -> WheelEta:
+    """Return the eta with the options of the route as well, later by a random part of the jitter, if it has any."""
+    options = eta.options.over(route)
+    due = eta.due
+    if options.jitter_ms:
+        due = postpone(due, random.randint(0, options.jitter_ms))  # noqa: S311 - no secret
+    return WheelEta(due, eta.created_ms, options)
+
+
+class DivertingProducer:
+    """Celery's producer, except for one message, which it publishes to the wheel queue.
+
+    Args:
+        message: the result of ``create_task_message``.
+        eta: the message's.
+        options: arguments of ``send_task_message``.
+    """
+
+    def __init__(self, app: Any, producer: Any, message: Any, eta: WheelEta, options: dict[str, Any]) -> None:
+        self._app = app
+        self._producer = producer
+        self._headers = message[0]
+        self._eta = eta
+        self._options = options
+        self._envelope_id = uuid7()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, *args: Any, **publish: Any) -> Any:
+        own: Any = publish.get("headers")
+        if own is not self._headers:
+            return self._producer.publish(body, *args, **publish)
+        fields: Any = body if isinstance(body, dict) else own  # protocol 1, protocol 2
+        eta_ms = self._eta_ms(fields.get("eta"))
+        if eta_ms is None:  # a receiver of before_task_publish removed the eta
+            return self._producer.publish(body, *args, **publish)
+        conf = Conf(self._app)
+        envelope = self._envelope(fields, eta_ms, publish)
+        shard = shard_of(envelope.key, envelope.task_id, conf.shards)
+        queue = wheel_queue(conf.namespace, shard)
+        # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
+        headers = {**own, HEADER: encode(envelope, _own_header(own.get(HEADER)))}
+        publish.update(exchange=DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
+        result: Any = None
+        if self._is_transactional(envelope.task_id):
+            inbox_of(self._app).put_command(shard, "message", encode_message(build_message(body, publish)))
+        else:
+            publish["declare"] = [*(publish.get("declare") or ()), queue]
+            result = self._producer.publish(body, **publish)
+        if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
+            own["compression"] = headers["compression"]
+        return result
+
+    def _is_transactional(self, task_id: str) -> bool:
+        option = self._eta.options.transactional
+        if option is not None or not is_transactional(self._app, None):
+            return bool(option)
+        running = self._app.current_worker_task
+        return running is None or running.request.id != task_id
+
+    def _eta_ms(self, text: Any) -> int | None:
+        if text == str(self._eta):
+            return self._eta.due.eta_ms
+        return due_time_of_header(self._app, text).eta_ms if text else None
+
+    def _envelope(self, fields: dict[str, Any], eta_ms: int, publish: dict[str, Any]) -> Envelope:
+        """Return the envelope; remove from ``publish`` what would delay or drop the message in the wheel queue."""
+        options = self._eta.options
+        target = resolve_destination(self._app.amqp, self._producer, publish, self._options)
+        publish.pop("expiration", None)
+        return Envelope(
+            id=self._envelope_id,
+            task=str(fields["task"]),
+            task_id=str(fields["id"]),
+            eta_ms=eta_ms,
+            created_ms=self._eta.created_ms,
+            exchange=target.exchange,
+            exchange_type=target.exchange_type,
+            routing_key=target.routing_key,
+            queue=target.queue,
+            priority=_priority(publish.pop("priority", None)),
+            expires_ms=expiry_ms(self._app, fields.get("expires")),
+            queue_expires_ms=target.queue_expires_ms,
+            key=options.key or options.unique,  # unique holds within a shard: one name must not have two
+            misfire_ms=options.misfire_ms,
+            watch=None if options.watch is None else list(options.watch),
+            unique=options.unique,
+            on_conflict=options.on_conflict,
+        )
+
+
+def _priority(value: Any) -> int | None:
+    """Return a priority as kombu's virtual transports read it; None for a value that is no number."""
+    try:
+        return None if value is None else max(0, min(int(value), 255))
+    except (TypeError, ValueError):
+        return None
+
+
+def _own_header(value: Any) -> Any:
+    """Return the task's own header named ``wheel``; None for an envelope, which a worker of a wheel queue resends."""
+    return None if isinstance(value, dict) and "eta_ms" in value else value

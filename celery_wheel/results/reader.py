@@ -1,0 +1,135 @@
+"""The results of a job, read back by the admin and by programs, with pyarrow and the standard library alone.
+
+::
+
+    DIR/summary.json            the job's summary: {"job", "format", "run", "tables": {name: file}, …}
+    DIR/hours-<run>.parquet     its tables, one small file each; the job's module documents them with their columns
+    DIR/lateness.png            its picture
+
+    results = JobResults("/var/lib/wheel/lateness")
+    results.summary["missed"]
+    results.rows("hours", columns=["task", "queue", "hour", "p99_ms"])
+    read_results("/var/lib/wheel/lateness", lambda results: results.rows("hours"))    reads again if files disappeared
+
+Promises
+    ``summary.json`` is written last and replaced atomically, and the files that it names remain for one more run: a
+    reader has the results of one run while a job writes the next. In a folder that another program copies, file by
+    file, files may be missing: that is an error with a message, and ``read_results`` reads a second time.
+
+Non-promises
+    Only names and columns that the job's module documents are stable between versions. ``format`` changes with them,
+    and reading another format is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery_wheel.errors import FileUnusable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+SUMMARY = "summary.json"
+
+T = TypeVar("T")
+
+
+def read_results(folder: str | Path, read: Callable[[JobResults], T]) -> T:
+    """The value of ``read`` for the results in ``folder``; reads them a second time if a file was unusable."""
+    try:
+        return read(JobResults(folder))
+    except FileUnusable:
+        return read(JobResults(folder))
+
+
+class JobResults:
+    """The results in a folder, of the last run that finished.
+
+    Raises:
+        FileUnusable: the folder has no results, or results of another format.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        path = self.folder / SUMMARY
+        try:
+            self.summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileUnusable(f"{path} does not exist: no job has written results into this folder") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise FileUnusable(f"{path} is not the summary of a job: {error}") from None
+        format_ = self.summary.get("format") if isinstance(self.summary, dict) else None
+        if format_ != FORMAT:
+            raise FileUnusable(
+                f"{path} must be of format {FORMAT}, got {format_!r}; run the job again with this version"
+            )
+        tables = self.summary.get("tables")
+        if not isinstance(self.summary.get("job"), str) or not isinstance(tables, dict):
+            raise FileUnusable(f"{path} is not the summary of a job: it names no job, or no tables")
+
+    @property
+    def job(self) -> str:
+        return str(self.summary["job"])
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(self.summary["tables"])
+
+    @property
+    def at(self) -> datetime | None:
+        """The start of the run; None where the summary lacks it."""
+        try:
+            text = str(self.summary.get("run")).partition("-")[0]
+            return datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            return None
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """One of ``tables``; name the ``columns`` to avoid reading the others, above all the sketches."""
+        return self.read_rows(name, columns)[0]
+
+    def read_rows(
+        self, name: str, columns: Sequence[str] | None = None, limit: int | None = None, *, last: bool = False
+    ) -> tuple[pa.Table, int]:
+        """(the first ``limit`` rows of a table, or its last ones; the total). The other rows are not read."""
+        import pyarrow as pa  # only here: the summary of a job is read without pyarrow
+        import pyarrow.parquet as pq
+
+        if name not in self.summary["tables"]:
+            raise FileUnusable(f"{self.folder} has no table {name!r} of {self.job}; it has {', '.join(self.tables)}")
+        path = self.folder / str(self.summary["tables"][name])
+        try:
+            with pq.ParquetFile(path) as file:
+                if missing := [column for column in columns or () if column not in file.schema_arrow.names]:
+                    raise FileUnusable(f"{path} has no column {', '.join(missing)}; run {self.job} again")
+                groups = _row_groups(file.metadata, limit, last)
+                table = file.read_row_groups(groups, columns=columns and list(columns))
+                total = file.metadata.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise FileUnusable(f"{path} cannot be read: {error}; run {self.job} again if the error persists") from error
+        if limit is not None and table.num_rows > limit:
+            table = table.slice(table.num_rows - limit if last else 0, limit)
+        return table, total
+
+    def rows(self, name: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """One of ``tables`` as plain rows, with instants in UTC."""
+        rows: list[dict[str, Any]] = self.table(name, columns).to_pylist()
+        return rows
+
+
+def _row_groups(metadata: Any, limit: int | None, last: bool) -> list[int]:
+    """The row groups that contain the first ``limit`` rows, or the last ones."""
+    groups = list(range(metadata.num_row_groups))
+    chosen, rows = [], 0
+    for group in reversed(groups) if last else groups:
+        if limit is not None and rows >= limit:
+            break
+        chosen.append(group)
+        rows += metadata.row_group(group).num_rows
+    return sorted(chosen)

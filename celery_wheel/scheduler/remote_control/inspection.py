@@ -1,0 +1,100 @@
+"""Answers about the shards that this scheduler holds. Every answer is bounded, and says when it is cut.
+
+::
+
+    scheduled    MAX_TASKS tasks, the next due first
+    query        MAX_IDS ids
+    cancelled    MAX_TASKS ids, the latest first
+    wheel        pending, lateness and more of each shard, from its holder's last snapshot
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from celery_wheel.scheduler.remote_control import task_info
+from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.store.ports.pages import Criteria, Task
+
+logger = logging.getLogger(__name__)
+
+#: Tasks in one answer: about 500 bytes each, and the caller waits for a second.
+MAX_TASKS = 1_000
+
+#: Ids in one question.
+MAX_IDS = 1_000
+
+
+def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
+    """Return pending tasks, the next due first."""
+    found: list[Task] = []
+    cut = False
+    for shard in view.held():
+        page = view.store.browse.pending(Criteria(shard=shard), limit=MAX_TASKS)
+        found += page.items
+        cut |= page.next is not None
+    found.sort(key=lambda task: task.position)
+    cut |= len(found) > MAX_TASKS
+    del found[MAX_TASKS:]
+    heads = view.store.browse.heads([task.id for task in found])
+    shown = [task_info.scheduled(task, heads[task.id], view.name) for task in found if task.id in heads]
+    if cut and found:
+        left = max(1, sum(pending(view, shard) for shard in view.held()) - len(found))
+        logger.info(
+            "inspect scheduled shows %d tasks of %d", MAX_TASKS, MAX_TASKS + left, extra={"action": "scheduled_cut"}
+        )
+        shown.append(task_info.more(found[-1], left, view.name))
+    return shown
+
+
+def query(view: SchedulerView, task_ids: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the pending ones of these tasks; of several tries of a task the next due."""
+    if len(task_ids) > MAX_IDS:
+        logger.warning("query_task answers for %d of %d ids", MAX_IDS, len(task_ids), extra={"action": "query_cut"})
+    ids = [one for one in task_ids[:MAX_IDS] if isinstance(one, str)]
+    rows = [task for shard in view.held() for task in view.store.browse.find_pending(shard, ids)]
+    found = {task.task_id: task for task in sorted(rows, key=lambda task: task.position, reverse=True)}
+    heads = view.store.browse.heads([task.id for task in found.values()])
+    there = {task_id: task for task_id, task in found.items() if task.id in heads}
+    return {
+        task_id: ["scheduled", task_info.request(task, heads[task.id], view.name)] for task_id, task in there.items()
+    }
+
+
+def cancelled(view: SchedulerView) -> list[str]:
+    """Return ids of cancelled tasks that the store still knows, the latest first."""
+    found = [
+        one
+        for shard in view.held()
+        for one in view.store.browse.outcomes(["cancelled"], Criteria(shard=shard), limit=MAX_TASKS).items
+    ]
+    found.sort(key=lambda one: one.position, reverse=True)
+    return list(dict.fromkeys(one.task_id for one in found))[:MAX_TASKS]
+
+
+def wheel(view: SchedulerView) -> dict[str, Any]:
+    """Return the part of ``stats`` that no worker has."""
+    shards = {str(shard): _shard(view, shard) for shard in view.held()}
+    return {
+        "pending": sum(one["pending"] for one in shards.values()),
+        "late_ms_max": max((one["late_ms_max"] for one in shards.values()), default=0),
+        "shards": shards,
+    }
+
+
+def _shard(view: SchedulerView, shard: int) -> dict[str, Any]:
+    state = view.store.state(shard)
+    snapshot = state.snapshot or {}
+    counts = {
+        name: snapshot.get(name, 0) for name in ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")
+    }
+    # The snapshot has only the next due of the window, and most pending tasks are due later.
+    _, due_ms = view.store.browse.lanes(shard)
+    next_due_ms = min(due_ms.values(), default=None)
+    return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": next_due_ms, **counts}
+
+
+def pending(view: SchedulerView, shard: int) -> int:
+    return sum(view.store.pending(shard).values())

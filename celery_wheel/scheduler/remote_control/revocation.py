@@ -1,0 +1,200 @@
+"""Revokes: from a broadcast that the node hears into the store.
+
+::
+
+    revoke             ids ─► a cancel command in the inbox of every shard, which is durable
+                        └ the store does not answer: MAX_KEPT ids are kept in memory, and written later together;
+                          more are refused. Either way the answer to the broadcast is an error that says which
+    by stamped headers     kept in memory (``engine.state.stamps``) for messages that arrive from now on
+                        └ pending tasks: a scan of the held shards, MAX_SCANNED tasks of each, the next due first
+
+Every scheduler that hears a revoke writes it for all shards, held or not: in the seconds after a crash no scheduler
+holds the dead one's shards, and a second cancel changes nothing. An id is kept once. The kept ids go into the inboxes
+as few large commands, those of all shards in one transaction.
+
+A scheduler that ends while ids are kept writes them, or logs how many are lost.
+
+A scheduler scans a shard that it acquires for the stamps in its memory: the former holder may not have finished its
+scan. A scan keeps no position in the store, so after a crash only this second scan completes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from itertools import groupby, islice
+from typing import Any
+
+from celery_wheel.engine.state.stamps import BY_STAMP
+from celery_wheel.errors import StoreError
+from celery_wheel.requests.request import TASKS_AT_ONCE
+from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.store.model import CANCEL, ORIGIN
+from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.values.text import text_rule
+
+logger = logging.getLogger(__name__)
+
+#: Ids kept while the store does not answer: 20 MB of UUIDs.
+MAX_KEPT = 100_000
+
+#: Commands of one transaction.
+COMMANDS_AT_ONCE = 20
+
+#: Pending tasks of a shard that a revoke by stamps scans.
+MAX_SCANNED = 1_000_000
+
+PAGE = 1_000
+
+
+class RevokeListener:
+    def __init__(self, view: SchedulerView) -> None:
+        self._view = view
+        self._kept: dict[str, str] = {}  #: id → reason, in the order in which they came; under the lock
+        self._writing = threading.Lock()
+        self._known: set[int] = set()  #: shards that were held at the last ``tend``
+        self._to_scan: set[int] = set()
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    # -- by id -----------------------------------------------------------------------------------------
+
+    def revoke(self, task_ids: Iterable[Any], reason: str = "revoked") -> tuple[list[str], list[Any]]:
+        """Write a cancel command. Returns the ids that can be task ids, and the values that were ignored.
+
+        Raises StoreError where the ids are kept in memory, or refused because too many are; its text says which.
+        """
+        values = list(task_ids)
+        ignored = [one for one in values if text_rule(one) is not None]
+        usable = sorted({one for one in values if text_rule(one) is None})
+        with self._writing:
+            new = [one for one in usable if one not in self._kept]
+            self._kept.update(dict.fromkeys(new, reason))
+            try:
+                self._write()
+            except StoreError as error:
+                raise self._kept_or_refused(new, error) from error
+        return usable, ignored
+
+    def _write_kept(self) -> None:
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        while self._kept:
+            part = list(islice(self._kept.items(), TASKS_AT_ONCE * COMMANDS_AT_ONCE))
+            commands = []
+            for reason, pairs in groupby(part, key=lambda one: one[1]):
+                ids = [task_id for task_id, _ in pairs]
+                for start in range(0, len(ids), TASKS_AT_ONCE):
+                    names = ids[start : start + TASKS_AT_ONCE]
+                    command = {"task_ids": names, "reason": reason, "actor": "control", "for_good": True}
+                    commands.append((CANCEL, json.dumps(command).encode()))
+            self._view.store.put_inboxes(dict.fromkeys(range(self._view.store.shards), commands))
+            for task_id, _ in part:
+                del self._kept[task_id]
+
+    def _kept_or_refused(self, new: list[str], error: StoreError) -> StoreError:
+        if len(self._kept) <= MAX_KEPT:
+            return StoreError(
+                f"{error}; {len(self._kept):,} revoked ids are kept in the memory of {self._view.name} and are written "
+                "when the store answers; they are lost if the scheduler is killed before"
+            )
+        refused = [task_id for task_id in new if self._kept.pop(task_id, None) is not None]
+        text = (
+            f"{error}; {len(refused):,} of {len(new):,} ids were refused and are not revoked: {len(self._kept):,} are "
+            f"kept in the memory of {self._view.name}, which keeps {MAX_KEPT:,}; revoke them again when the store "
+            "answers"
+        )
+        logger.error("%s", text, extra={"action": "revoke_refused", "refused": len(refused), "kept": len(self._kept)})
+        return StoreError(text)
+
+    def close(self) -> None:
+        """Write the kept ids, for the last time."""
+        try:
+            self._write_kept()
+        except StoreError as error:
+            logger.error(
+                "%s; %d revoked ids could not be written and are lost with this scheduler; revoke them again: %s …",
+                error,
+                len(self._kept),
+                ", ".join(islice(self._kept, 5)),
+                extra={"action": "revokes_lost", "count": len(self._kept)},
+            )
+
+    # -- by stamps ---------------------------------------------------------------------------------------
+
+    def revoke_stamps(self, headers: Mapping[str, Any]) -> None:
+        self._view.stamps.add(headers)  # before the scan: one of the two meets a message that arrives meanwhile
+        self._scan_soon(self._view.held())
+
+    def tend(self) -> None:
+        """Scan newly held shards, and write the kept ids; called about once a second."""
+        held = set(self._view.held())
+        if self._view.stamps and held - self._known:
+            self._scan_soon(held - self._known)
+        self._known = held
+        if self._kept:
+            try:
+                self._write_kept()
+            except StoreError as error:
+                logger.warning(
+                    "%s; %d revoked ids are kept until it answers",
+                    error,
+                    len(self._kept),
+                    extra={"action": "revoke_kept"},
+                )
+
+    def _scan_soon(self, shards: Iterable[int]) -> None:
+        self._to_scan |= set(shards)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="wheel-stamps", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stop = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.wait()
+            self._wake.clear()
+            while self._to_scan and not self._stop:
+                shard = self._to_scan.pop()
+                try:
+                    self.scan(shard)
+                except StoreError as error:
+                    logger.warning("%s; shard %d is scanned again", error, shard, extra={"action": "stamps_failed"})
+                    self._to_scan.add(shard)
+                    threading.Event().wait(1)
+
+    def scan(self, shard: int) -> int:
+        """Cancel pending tasks that have a revoked stamp; return the number of scanned tasks."""
+        view, after, seen = self._view, ORIGIN, 0
+        while not self._stop:
+            began_s = time.monotonic()
+            page = view.store.browse.pending(Criteria(shard=shard), after, PAGE)
+            heads = view.store.browse.heads([task.id for task in page.items])
+            there = (task for task in page.items if task.id in heads)
+            found = [task.task_id for task in there if view.stamps.match(heads[task.id].headers)]
+            if found:
+                self.revoke(found, BY_STAMP)
+            seen += len(page.items)
+            if page.next is None:
+                break
+            if seen >= MAX_SCANNED:
+                logger.warning(
+                    "a revoke by stamped headers scanned %d tasks of shard %d, the next due; later tasks stay pending",
+                    seen,
+                    shard,
+                    extra={"action": "stamps_cut", "shard": shard},
+                )
+                break
+            after = page.next
+            time.sleep(time.monotonic() - began_s)  # half of the time is for the threads that dispatch
+        return seen

@@ -1,0 +1,140 @@
+"""The wheel of one scheduler process: a store, a broker edge, and an engine in its threads for each shard.
+
+Each of several schedulers reports itself alive twice a second, and holds its share of the shards. Each is a node of
+Celery's remote control (``celery_wheel.scheduler.remote_control``).
+
+``beat`` starts and stops the service. The service puts the parts together from an app's settings: the engine knows
+neither Celery nor the settings, and the edges know no engine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import Any
+
+from celery_wheel.broker import broker_for
+from celery_wheel.conf import Conf
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.runner import Runner
+from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.errors import WheelError
+from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
+from celery_wheel.scheduler.remote_control.node import Node
+from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.store import open_store
+from celery_wheel.store.ports import FullStore
+from celery_wheel.timing import SystemClock
+
+
+class WheelService:
+    """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._conf = Conf(app)
+        self._store: FullStore | None = None
+        self._runners: list[Runner] = []
+        self._balance: Balance | None = None
+        self._node: Node | None = None
+
+    def check(self) -> None:
+        """Raise the error of a setting, the store or the transport that would keep the service from starting."""
+        self._conf.check()
+        broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
+        open_store_of(self._conf).close()
+
+    def start(self) -> None:
+        conf = self._conf
+        conf.check()
+        self._store = store = open_store_of(conf)
+        limits, clock = limits_of(conf), SystemClock()
+        # A restarted container has the same host name and process id, and must not be taken for the former one.
+        holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
+        stamps = RevokedStamps()
+        others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
+        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps))
+        on_cancelled = node.revoked_state()
+        for shard in range(conf.shards):
+            # Each engine has a connection of its own, so that a blocked connection delays no other shard.
+            broker = broker_for(self._app, conf, store.uuid)
+            engine = Engine(shard, holder, store, broker, clock, limits, on_cancelled=on_cancelled, stamps=stamps)
+            self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
+        self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
+        self._balance.start()
+        for runner in self._runners:
+            runner.start()
+        if conf.control:
+            node.start()
+            self._node = node
+
+    @property
+    def started(self) -> bool:
+        return self._store is not None
+
+    def holds(self, shard: int) -> bool:
+        return self._runners[shard].engine.held
+
+    def _held(self) -> list[int]:
+        return [runner.engine.shard for runner in list(self._runners) if runner.engine.held]
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended an engine's thread, so that the process ends and its supervisor restarts it."""
+        for runner in self._runners:
+            if runner.failure is not None:
+                raise WheelError(
+                    f"the engine of shard {runner.engine.shard} ended: {runner.failure!r}; nothing was lost; another "
+                    "scheduler, or this one after a restart, goes on from the store"
+                ) from runner.failure
+
+    def stop(self) -> None:
+        if self._node is not None:
+            self._node.stop()  # a node takes up to a second to stop, and no shard waits for it
+        runners, self._runners = self._runners, []
+        if self._balance is not None:
+            self._balance.stop()
+        for runner in runners:
+            runner.stop()
+        if self._node is not None:
+            self._node.join()
+        if self._store is not None:
+            self._store.close()
+
+
+def node_name(holder: str, alive: list[str]) -> str:
+    """Return ``wheel@host``, or ``wheel-<pid>@host`` where another scheduler runs on the host already."""
+    host, _, pid = holder.split("/")
+    alone = not any(one != holder and one.split("/")[0] == host for one in alive)
+    return f"wheel@{host}" if alone else f"wheel-{pid}@{host}"
+
+
+def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
+    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
+
+
+def limits_of(conf: Conf) -> Limits:
+    return Limits(
+        tick_ms=conf.tick_ms,
+        wheel_size=conf.size,
+        window_ms=conf.window_ms,
+        window_count=conf.window_count,
+        window_bytes=conf.window_bytes,
+        chunk_count=conf.chunk,
+        lease_ms=conf.lease_ms,
+        retention_ms=conf.history_retention_ms,
+        history_bytes=conf.history_max_bytes,
+        archived_only=conf.history_archive,
+        max_clock_skew_ms=conf.max_clock_skew_ms,
+        replay_on_rollback=conf.on_broker_rollback == "replay",
+        rollback_window_ms=conf.rollback_window_ms,
+        lane_idle_ms=max(Limits().lane_idle_ms, conf.rollback_window_ms),
+        rates=_rates(conf),
+    )
+
+
+def _rates(conf: Conf) -> dict[str, Rate]:
+    """Return a shard's part of each rate: tasks are spread evenly over the shards."""
+    return {name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()}

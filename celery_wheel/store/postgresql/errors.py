@@ -1,0 +1,152 @@
+"""PostgreSQL's errors for people: state, consequence, remedy.
+
+The codes are SQLSTATEs (postgresql.org/docs/current/errcodes-appendix.html); two characters are a class. An error
+without a code came from the connection. A message quotes the server's own sentence, without its details: they contain
+values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from sqlalchemy.exc import DBAPIError, TimeoutError
+
+_UNKNOWN = "the last change may be committed or not"
+_NOTHING = "nothing was written"
+_ANEW = "the shard is adopted anew, and the change is tried again"
+
+#: Prepared statements are missing, or exist already.
+_BY_TRANSACTION = (
+    "gives this process's sessions to other processes",
+    "the change was not written",
+    "let wheel_store name the server itself, or a pooler that lends whole sessions (pgbouncer: pool_mode=session)",
+)
+
+_OTHER_TABLES = (
+    "is incomplete",
+    "nothing was read or written",
+    "its tables are of another version or were changed by hand: migrate them, or restore a copy",
+)
+
+#: SQLSTATE or class → (state, consequence, remedy); the first entry counts that the error's code begins with.
+_MEANINGS = {
+    "53100": (
+        "has no room on its disk",
+        "nothing was written, and nothing new is accepted",
+        "free space on the server's disk",
+    ),
+    "53300": (
+        "takes no more connections",
+        "nothing was read or written",
+        "raise max_connections on the server, or let fewer processes connect",
+    ),
+    "53": ("is short of resources", _NOTHING, "read the server's log"),
+    "25P03": (
+        "ended a session that had stopped in the middle of a transaction",
+        _NOTHING,
+        "find out why this process stopped for so long: a suspended machine, swapping, a debugger",
+    ),
+    "25006": (
+        "is read-only: it is a standby or has default_transaction_read_only",
+        _NOTHING,
+        "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write; or reset the setting",
+    ),
+    "57P01": ("ended the session: it shuts down, or another scheduler took the shard", _UNKNOWN, _ANEW),
+    "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
+    "57014": ("stopped a statement that took too long", _NOTHING, "check the server's load and pg_stat_activity"),
+    "55P03": (
+        "has the row locked by another transaction",
+        _NOTHING,
+        "find it in pg_stat_activity and pg_locks; " + _ANEW,
+    ),
+    "40": ("rolled back the transaction in favour of another", _NOTHING, _ANEW),
+    "28": (
+        "does not let this user in",
+        "nothing was read or written",
+        "check user and password in wheel_store, and pg_hba.conf on the server",
+    ),
+    "3D000": (
+        "does not exist",
+        "nothing was read or written",
+        "make it: createdb, or set wheel_store to another database",
+    ),
+    "3F000": (
+        "has no schema for the tables",
+        "nothing was read or written",
+        "make the schema named in search_path",
+    ),
+    "42501": (
+        "does not permit this user to do it",
+        _NOTHING,
+        "make the user in wheel_store the owner of the tables, or grant it CREATE on the schema and ALL on its tables",
+    ),
+    "42P01": _OTHER_TABLES,
+    "42703": _OTHER_TABLES,
+    "23": (
+        "has one of these messages or ids already",
+        _NOTHING,
+        "the shard is adopted anew, which reads the stored rows; if this repeats, please report it",
+    ),
+    "26000": _BY_TRANSACTION,
+    "42P05": _BY_TRANSACTION,
+    "22": ("cannot keep a value", _NOTHING, "this is a defect, please report it"),
+    "54": ("cannot keep a value of that size", _NOTHING, "this is a defect, please report it"),
+    "F0": (
+        "does not accept its connection parameters",
+        "nothing was read or written",
+        "correct the URL in wheel_store",
+    ),
+    "58": ("could not be read or written", _UNKNOWN, "check the server's log for errors of its disk"),
+    "XX": ("is damaged or has a defect", _UNKNOWN, "read the server's log"),
+}
+
+#: libpq gives no code for an error before the login: a part of its sentence → the code it would have.
+_LOGIN_ERRORS = {
+    "authentication failed": "28P01",
+    "no pg_hba.conf entry": "28000",
+    "does not exist": "3D000",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "is starting up": "57P03",
+    "is shutting down": "57P03",
+    "in recovery mode": "57P03",
+}
+
+
+def describe(name: str, error: Exception) -> str:
+    """Return the message for an error of SQLAlchemy or of the driver."""
+    if isinstance(error, TimeoutError):
+        return (
+            f"all connections of this process to the store {name} are in use; nothing was read or written, and the "
+            "change is tried again; find long transactions in pg_stat_activity"
+        )
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    diag = getattr(cause, "diag", None)
+    detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
+    code = sqlstate(error) or _code_of(cause, detail)
+    for prefix, (state, consequence, remedy) in _MEANINGS.items():
+        if code.startswith(prefix):
+            return f"the store {name} {state} ({detail}); {consequence}; {remedy}"
+    if code and not code.startswith("08"):
+        return f"the store {name} failed ({detail}); {_UNKNOWN}; the shard is adopted anew; report it if it repeats"
+    return (
+        f"the store {name} cannot be reached ({detail}); {_UNKNOWN}, and it is tried again; check that the server "
+        "runs and that this host reaches it"
+    )
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return the error's SQLSTATE; empty where it has none."""
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) or ""
+
+
+def _code_of(cause: Any, detail: str) -> str:
+    if isinstance(cause, psycopg.DataError):  # of the driver, before it sent anything
+        return "22000"
+    if isinstance(cause, psycopg.ProgrammingError):
+        return "F0000"
+    if "FATAL" not in detail:
+        return ""
+    return next((code for part, code in _LOGIN_ERRORS.items() if part in detail), "")

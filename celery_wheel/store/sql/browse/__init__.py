@@ -1,0 +1,29 @@
+"""``Browse`` of a SQL store.
+
+::
+
+    pages           pending and dispatched tasks, outcomes, settlements     each page a range of an index
+    detail          one message with its bytes and its outcomes
+    heads           many tasks by their ids, and their headers without bodies
+    overview        counts by hour, queue and task; schedulers; next due times
+    sources         the sorted sources that a page is merged from
+    dispatch_times  the time of a task's dispatch, from its settlement
+
+Their SQL is in ``celery_wheel.store.sql.queries.browse``.
+"""
+
+from __future__ import annotations
+
+from celery_wheel.store.sql.browse.detail import Details
+from celery_wheel.store.sql.browse.heads import Heads
+from celery_wheel.store.sql.browse.overview import Overview
+from celery_wheel.store.sql.browse.pages import Pages
+from celery_wheel.store.sql.database import Database
+
+
+class SqlBrowse(Pages, Details, Heads, Overview):
+    """Implements ``celery_wheel.store.ports.Browse``."""
+
+    def __init__(self, database: Database, shards: int) -> None:
+        self._database = database
+        self._shards = shards

@@ -1,0 +1,79 @@
+"""One message with everything that the store knows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection
+
+from celery_wheel.store.model import ORIGIN, STOPPED, LaneState
+from celery_wheel.store.ports.pages import Detail, StoppedTask, Task
+from celery_wheel.store.sql.browse.dispatch_times import with_times
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.queries import browse as queries
+
+#: Most rows of one task id that are returned: a retried task has a row for each try.
+MAX_DETAILS = 100
+
+
+class Details:
+    """A part of ``SqlBrowse``."""
+
+    _database: Database
+    _shards: int
+
+    def detail(self, timer_id: int) -> Detail | None:
+        found = self._details(queries.with_id(timer_id))
+        return found[0] if found else None
+
+    def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
+        found = [
+            one
+            for shard in range(self._shards)
+            for one in self._details(queries.with_task_id(shard, task_id), with_bytes)
+        ]
+        return sorted(found, key=lambda one: one.task.position, reverse=True)[:MAX_DETAILS]
+
+    def _details(self, where: ColumnElement[bool], with_bytes: bool = True) -> list[Detail]:
+        with self._database.snapshot() as connection:
+            rows = connection.execute(queries.details(where, MAX_DETAILS, with_bytes=with_bytes)).all()
+            lanes = {
+                (shard, one.lane): one
+                for shard in {row.shard for row in rows}
+                for one in read_lanes(connection, self._database.statements, shard, closed=True)
+            }
+            return [_detail(connection, lanes, row) for row in rows]
+
+
+def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:
+    columns = len(queries.TASK)
+    task = Task(*row[:columns])
+    exchange, exchange_type, routing_key, queue, envelope_id, *parts = row[columns:]
+    lane = lanes.get((task.shard, task.lane))
+    outcomes = [StoppedTask(*row) for row in connection.execute(queries.outcomes_of(task.id, MAX_DETAILS))]
+    state = _state(task, lane, outcomes)
+    if state == "dispatched":
+        (task,) = with_times(connection, [task])
+    return Detail(
+        task=task,
+        state=state,
+        blocked_by=lane.target if lane is not None and state in ("pending", "in doubt") else None,
+        exchange=exchange,
+        exchange_type=exchange_type,
+        routing_key=routing_key,
+        queue=queue,
+        envelope_id=str(envelope_id),
+        headers=bytes(parts[0] or b""),
+        properties=bytes(parts[1] or b""),
+        body=bytes(parts[2] or b""),
+        outcomes=outcomes,
+    )
+
+
+def _state(task: Task, lane: LaneState | None, outcomes: list[StoppedTask]) -> str:
+    if task.lane == STOPPED:
+        return outcomes[-1].kind if outcomes else "parked"
+    if task.position <= (ORIGIN if lane is None else lane.offset):
+        return "dispatched"
+    return "in doubt" if lane is not None and task.position <= lane.watermark else "pending"

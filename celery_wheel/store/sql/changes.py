@@ -1,0 +1,144 @@
+"""``apply``: write a ``Change`` to the tables, in a transaction that the caller begins and ends.
+
+::
+
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
+      │                                 └ numbered in the order of commits       └ an item is missing: RequestWithdrawn;
+      └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
+        and the caller rolls back
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced, RequestWithdrawn
+from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, NewRow, TallyKey
+from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.statements.control import ControlStatements
+
+
+def fence(connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0) -> None:
+    """Lock the shard for this transaction, where this epoch still holds it, and store the highest seq."""
+    if statements.fence(connection, at_shard=shard, at_epoch=epoch, seq=seq).rowcount == 0:
+        raise_fenced(connection, statements, shard, epoch)
+
+
+def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> None:
+    now = statements.epoch(connection, at_shard=shard).scalar()
+    raise Fenced(
+        f"shard {shard} is at epoch {now}, not {epoch}: another holder took it, or this holder took it anew; "
+        "nothing was written, and the memory of the former epoch is dropped; no action is needed"
+    )
+
+
+def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
+    """Write all parts of the change, behind the fence."""
+    late = _fenced(connection, statements, shard, epoch, change)
+    _add(connection, statements, shard, change.rows, change.rejects)
+    statements.move.many(connection, change.moves, shard)
+    outcomes, batches = change.outcomes, change.batches
+    if late:
+        outcomes = [replace(one, id=one.id + late) for one in outcomes]
+        batches = [replace(one, id=one.id + late) for one in batches]
+    statements.add_outcome.many(connection, outcomes, shard)
+    statements.add_batch.many(connection, batches, shard, epoch)
+    weight = sum(b.bytes for b in change.batches)
+    if weight:
+        statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
+    statements.set_lane.many(connection, change.lanes, shard)
+    closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
+    statements.close_lane.many(connection, in_order(statements.close_lane, closed))
+    add_tally(connection, statements, shard, change.tally)
+    _delete_items(connection, statements, shard, change.inbox)
+    loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
+    statements.bulk_load.accept.many(connection, in_order(statements.bulk_load.accept, loaded))
+    _write_control(connection, statements.control, shard, change)
+
+
+def _write_control(connection: Connection, control: ControlStatements, shard: int, change: Change) -> None:
+    answers = [
+        {"id": digits(one.id), "shard": shard, "at_ms": one.at_ms, "results": json.dumps(one.results)}
+        for one in change.answers
+    ]
+    control.add_answer.many(connection, in_order(control.add_answer, answers))
+    control.add_tombstone.many(connection, change.tombstones, shard)
+    control.complete.many(connection, [(one,) for one in change.completed])
+    control.unwatch.many(connection, [(one,) for one in change.unwatched])
+    control.add_watch.many(connection, change.watches, shard)
+    opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
+    control.remove_gate.many(connection, in_order(control.remove_gate, opened))
+    control.set_gate.many(connection, change.gates, shard)
+
+
+def add_tally(connection: Connection, statements: Statements, shard: int, more: Mapping[TallyKey, int]) -> None:
+    """Add to the pending counts; negative numbers subtract."""
+    rows = [{"shard": shard, **key._asdict(), "pending": count} for key, count in more.items() if count]
+    statements.add_tally.many(connection, in_order(statements.add_tally, rows))
+
+
+def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:
+    """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers.
+
+    A holder's threads take numbers before they have the shard's lock, so another thread may have committed in between.
+    """
+    first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
+    if first is None:
+        fence(connection, statements, shard, epoch, change.seq)
+        return 0
+    fence(connection, statements, shard, epoch)  # the lock: while it is held, no other thread commits a number
+    last: int = statements.seq(connection, at_shard=shard).scalar_one()
+    late = max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
+    fence(connection, statements, shard, epoch, change.seq + late)
+    return late
+
+
+def _delete_items(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:
+    """Delete the inbox items; raises RequestWithdrawn for a missing item: its sender was promised no effect."""
+    rows = [{"item": item, "at_shard": shard} for item in items]
+    deleted = statements.delete_item.many(connection, in_order(statements.delete_item, rows))
+    if deleted != len(items):
+        raise RequestWithdrawn(
+            f"{len(items) - deleted} of {len(items)} inbox items of shard {shard} were withdrawn; nothing was written; "
+            "the remaining items are read again"
+        )
+
+
+def _add(
+    connection: Connection, statements: Statements, shard: int, rows: Sequence[NewRow], rejects: Sequence[NewReject]
+) -> None:
+    timer, payload = statements.add_timer, statements.add_payload
+    timers = [timer.row(row, shard, digits(row.message.envelope_id)) for row in rows]
+    payloads = [payload.row(row) for row in rows]
+    if rejects:
+        timers += in_order(timer.statement, [_stopped(shard, reject) for reject in rejects])
+        nothing = {"headers": b"", "properties": b""}
+        raw = [{"id": reject.id, "body": reject.unreadable.raw, **nothing} for reject in rejects]
+        payloads += in_order(payload.statement, raw)
+    timer.statement.many(connection, timers)
+    payload.statement.many(connection, payloads)
+
+
+#: Unreadable bytes have no task and no destination.
+_NOWHERE = dict.fromkeys(("task_id", "task", "exchange", "exchange_type", "routing_key"), "") | dict.fromkeys(
+    ("queue", "priority", "key", "expires_ms", "queue_expires_ms", "misfire_ms")
+)
+
+
+def _stopped(shard: int, reject: NewReject) -> dict[str, Any]:
+    """Return the row at (accepted_ms, id) of lane STOPPED."""
+    at_ms, unreadable = reject.accepted_ms, reject.unreadable
+    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
+    place = {"id": reject.id, "shard": shard, "lane": STOPPED, "seq": reject.id, "size": len(unreadable.raw)}
+    return {**_NOWHERE, **instants, **place, "envelope_id": digits(unreadable.envelope_id)}
+
+
+def digits(uuid: str) -> str:
+    """Return the 32 hexadecimal digits of a UUID: the form of a database without a type for UUIDs."""
+    return uuid.replace("-", "").lower()

@@ -1,0 +1,74 @@
+"""The port of a database for ``SqlStore``: transactions, a lease, and errors for people. One class a dialect.
+
+::
+
+    SqlStore ──► Database ◄── sqlite.database                WAL, BEGIN IMMEDIATE, one writer, flock
+    (the port)           ◄── postgresql.database             many sessions, row locks, the lease in the row
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from celery_wheel.store.sql.statements import Statements
+
+
+class Database(Protocol):
+    @property
+    def name(self) -> str:
+        """The store's name in messages: the file's path, or host and database."""
+
+    @property
+    def statements(self) -> Statements: ...
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A connection on which each statement sees every earlier commit."""
+
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """A connection on which all statements of the block see the same moment; they may only read.
+
+        For blocks of a few hundredths of a second: the database keeps replaced rows until the block ends.
+        """
+
+    def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
+        """A transaction: committed at the end of the block, rolled back by an exception.
+
+        Args:
+            durable: True where a power failure must not lose the transaction; False where it may, though the death of
+                a process may not; None for the store's durability.
+
+        Raises StoreError for every error of the database, in every kind of block.
+        """
+
+    def making(self) -> AbstractContextManager[Connection]:
+        """The transaction in which tables are made or migrated; one process at a time has it."""
+
+    def is_replaced(self) -> bool:
+        """Whether the opened file was deleted or replaced; cheap enough to be called before each use."""
+
+    def now_ms(self) -> int | None:
+        """The database's own clock; None where it has no clock but this host's."""
+
+    def hold(self, shard: int, holder: str) -> bool:
+        """Lock the shard for this process; returns False while another process has it.
+
+        Does nothing and returns True where the lease is in the shard's row.
+        """
+
+    def release(self, shard: int) -> None:
+        """Undo ``hold``."""
+
+    def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
+        """End the session of a holder that stopped with the shard's row locked, in the transaction that takes the row.
+
+        Returns False while another session works on the shard. ``own_epoch`` is this process's last epoch.
+        """
+
+    def tidy(self) -> None:
+        """Housekeeping outside of commits, since it may take long; called about twice a second."""
+
+    def close(self) -> None:
+        """Wait for the open transactions and close every connection."""

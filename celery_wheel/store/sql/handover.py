@@ -1,0 +1,216 @@
+"""``Handover`` of a SQL store.
+
+::
+
+    pending           rows after their lane's offset, in order, with their bytes; (offset, watermark] is in doubt
+    stopped           rows of lane STOPPED with these outcomes
+    mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
+    mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, Select
+
+from celery_wheel.store.model import (
+    HOUR_MS,
+    SHARD_BITS,
+    STOPPED,
+    UNIQUE,
+    WATCH,
+    LaneState,
+    Message,
+    Move,
+    Outcome,
+    Position,
+    TallyKey,
+)
+from celery_wheel.store.ports.handover import HandoverMessage, ShardEpoch
+from celery_wheel.store.sql.bulk_loads import count_pending_in
+from celery_wheel.store.sql.changes import add_tally, fence
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.queries import handover as queries
+from celery_wheel.store.sql.statements.clauses import IN_PLACES
+
+#: Rows and bytes read at a time; bodies may be large.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
+
+#: Stopped messages read at a time, whatever their size.
+STOPPED_AT_ONCE = 50
+
+
+class SqlHandover:
+    """Implements ``celery_wheel.store.ports.Handover``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._statements = database.statements
+
+    def pending(self, shard: int) -> Iterator[HandoverMessage]:
+        lanes = [self._lane(shard, state) for state in self._lanes(shard)]
+        for _, message in heapq.merge(*lanes, key=itemgetter(0)):
+            yield message
+
+    def _lanes(self, shard: int) -> list[LaneState]:
+        with self._database.reading() as connection:
+            return read_lanes(connection, self._statements, shard)
+
+    def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, HandoverMessage]]:
+        after = state.offset
+        while count := self._page_length(shard, state.lane, after):
+            values = {"shard": shard, "lane": state.lane, **_after(after), "limit": count}
+            with self._database.reading() as connection:
+                rows = connection.execute(queries.MESSAGES_AFTER, values).all()
+                claims = _claims(connection, shard, [row.id for row in rows])
+            for id_, due_ms, seq, *parts in rows:
+                after = Position(due_ms, seq)
+                message = _message(parts, claims.get(id_, ()))
+                yield after, HandoverMessage(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
+
+    def _page_length(self, shard: int, lane: int, after: Position) -> int:
+        """Return how many of the next rows fit into one read; at least one if any exists."""
+        values = {"shard": shard, "lane": lane, **_after(after), "limit": ROWS_AT_ONCE}
+        with self._database.reading() as connection:
+            sizes = connection.execute(queries.SIZES_AFTER, values).scalars().all()
+        weight = 0
+        for number, size in enumerate(sizes):
+            weight += size
+            if number and weight > BYTES_AT_ONCE:
+                return number
+        return len(sizes)
+
+    def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[HandoverMessage]:
+        after, values = -1, {"shard": shard, "kinds": list(kinds), "limit": STOPPED_AT_ONCE}
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(queries.STOPPED_MESSAGES, values | {"after": after}).all()
+            if not rows:
+                return
+            for after, due_ms, kind, reason, *parts in rows:
+                yield HandoverMessage(after, shard, due_ms, _message(parts), outcome=kind, reason=reason)
+
+    def count_pending(self, shard: int) -> int:
+        return self._count(queries.COUNT_PENDING, shard=shard)
+
+    def count_stopped(self, shard: int, kinds: Collection[str]) -> int:
+        return self._count(queries.COUNT_STOPPED, shard=shard, kinds=list(kinds))
+
+    def count_inbox(self) -> int:
+        with self._database.reading() as connection:
+            count: int = connection.execute(queries.COUNT_INBOX).scalar_one()
+            return count + count_pending_in(connection)
+
+    def _count(self, query: Select[Any], **values: Any) -> int:
+        with self._database.reading() as connection:
+            count: int = connection.execute(query, values).scalar_one()
+        return count
+
+    def mark_moved(self, hold: ShardEpoch, ids: Sequence[int], reason: str) -> int:
+        done = 0
+        for start in range(0, len(ids), IN_PLACES):
+            part = {"shard": hold.shard, "ids": list(ids[start : start + IN_PLACES])}
+            with self._database.writing() as connection:
+                fence(connection, self._statements, hold.shard, hold.epoch)
+                rows = connection.execute(queries.PENDING_AMONG, part).all()
+                stopped = connection.execute(queries.STOPPED_AMONG, part).scalars().all()
+                self._move(connection, hold, [row.id for row in rows], stopped, reason)
+                counts = Counter(TallyKey(r.due_ms // HOUR_MS, r.queue or r.routing_key, r.task) for r in rows)
+                add_tally(connection, self._statements, hold.shard, {key: -count for key, count in counts.items()})
+            done += len(rows)
+        return done
+
+    def mark_early_moved(self, hold: ShardEpoch, reason: str) -> int:
+        done = 0
+        with self._database.reading() as connection:
+            batches = connection.execute(queries.EARLY_BATCHES, {"shard": hold.shard}).mappings().all()
+        for batch in batches:
+            more = True
+            while more:
+                with self._database.writing() as connection:
+                    fence(connection, self._statements, hold.shard, hold.epoch)
+                    ids = connection.execute(queries.EARLY_ROWS, {**batch, "limit": ROWS_AT_ONCE}).scalars().all()
+                    self._move(connection, hold, ids, (), reason)
+                    more = len(ids) == ROWS_AT_ONCE
+                    if not more:
+                        self._shrink(connection, hold, batch)
+                done += len(ids)
+        return done
+
+    def _move(
+        self, connection: Connection, hold: ShardEpoch, ids: Sequence[int], stopped: Sequence[int], reason: str
+    ) -> None:
+        """Move ``ids`` to lane STOPPED, and give them and the rows ``stopped`` the outcome."""
+        number: int = self._statements.seq(connection, at_shard=hold.shard).scalar_one()
+        count = number >> SHARD_BITS
+
+        def next_seq() -> int:
+            nonlocal count
+            count += 1
+            return count << SHARD_BITS | hold.shard
+
+        moves = [Move(row_id, STOPPED, hold.now_ms, next_seq()) for row_id in ids]
+        moved = [
+            Outcome(next_seq(), row_id, queries.MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)
+        ]
+        self._statements.move.many(connection, moves, hold.shard)
+        self._statements.control.unwatch.many(connection, [(row_id,) for row_id in ids])
+        self._statements.add_outcome.many(connection, moved, hold.shard)
+        fence(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
+
+    def _shrink(self, connection: Connection, hold: ShardEpoch, batch: RowMapping) -> None:
+        """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
+        values = {**batch}
+        count, weight, last_ms = connection.execute(queries.BATCH_FIGURES, values).one()
+        if count:
+            seq = connection.execute(queries.LAST_SEQ, values | {"last_ms": last_ms}).scalar_one()
+            new = {"new_count": count, "new_bytes": int(weight), "new_to_due_ms": last_ms, "new_to_seq": seq}
+            connection.execute(queries.SHRINK_BATCH, {"batch": batch["id"], **new})
+        else:
+            connection.execute(queries.DELETE_BATCH, {"id": batch["id"]})
+        more = int(weight) - batch["bytes"]
+        self._statements.weigh(connection, at_shard=hold.shard, at_epoch=hold.epoch, more=more)
+
+    def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
+        with self._database.reading() as connection:
+            seq: int = self._statements.seq(connection, at_shard=shard).scalar_one()
+            lanes = read_lanes(connection, self._statements, shard)
+        now, found = Position(now_ms, seq), {}
+        for state in lanes:
+            if state.watermark > now:
+                found[state.lane] = now
+            elif state.watermark > state.offset:
+                found[state.lane] = state.watermark
+        return found
+
+
+def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
+    """Return row → the kinds and keys of its claims."""
+    found = defaultdict(list)
+    for start in range(0, len(ids), IN_PLACES):
+        values = {"shard": shard, "ids": ids[start : start + IN_PLACES]}
+        for id_, kind, key in connection.execute(queries.CLAIMS, values):
+            found[id_].append((kind, key))
+    return found
+
+
+def _after(position: Position) -> dict[str, int]:
+    return {"after_due_ms": position.due_ms, "after_seq": position.seq}
+
+
+def _message(parts: Sequence[Any], claims: Iterable[tuple[str, str]] = ()) -> Message:
+    values = dict(zip((column.name for column in queries.MESSAGE), parts, strict=True))
+    values["envelope_id"] = str(UUID(str(values["envelope_id"])))  # only a database with a type for UUIDs has dashes
+    for name in ("headers", "properties", "body"):
+        values[name] = bytes(values[name])
+    message = Message(**values)
+    message.watch = [key for kind, key in claims if kind == WATCH] or None
+    message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
+    return message

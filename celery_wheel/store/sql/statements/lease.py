@@ -1,0 +1,57 @@
+"""The statements of a shard's holder: lease, epoch, fence; and the schedulers at work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, delete, or_, select, update
+
+from celery_wheel.store.sql.schema import scheduler, shard
+from celery_wheel.store.sql.statements.clauses import StatementFactory, held
+
+
+class LeaseStatements(StatementFactory):
+    """A part of ``Statements``."""
+
+    _clock: ColumnElement[int] | None
+    _began: ColumnElement[int] | None
+
+    def _prepare_lease(self) -> None:
+        row = shard.c.shard == bindparam("at_shard")
+        now: ColumnElement[int] = bindparam("now_ms", type_=BigInteger) if self._clock is None else self._clock
+        lease: dict[str, Any] = {"lease_until_ms": now + bindparam("lease_ms", type_=BigInteger)}
+        free = row
+        if self._clock is not None:
+            # The epoch says that the lease is this holder's own; two containers of one host may share a name and a pid.
+            own, expired = shard.c.epoch == bindparam("own_epoch"), shard.c.lease_until_ms <= self._began
+            # No lease ends that late unless the clock was put back; a standby would wait for a dead holder until then.
+            put_back = shard.c.lease_until_ms > self._clock + 2 * bindparam("lease_ms", type_=BigInteger)
+            free = and_(row, or_(shard.c.holder.is_(None), expired, put_back, own))
+        self.take = self._prepare(
+            update(shard).where(free).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
+        )
+        self.epoch = self._prepare(select(shard.c.epoch).where(row))
+        self.seq = self._prepare(select(shard.c.seq).where(row))
+        self.renew = self._prepare(
+            update(shard)
+            .where(held())
+            .values(snapshot=bindparam("snapshot"), snapshot_at_ms=bindparam("snapshot_at_ms"), **lease)
+        )
+        self.release = self._prepare(update(shard).where(held()).values(holder=None, lease_until_ms=None))
+        # The first statement of every holder's transaction is the fence, the lock and the highest seq in one.
+        # Threads may commit in another order than they took their seqs.
+        highest = case((shard.c.seq < bindparam("seq"), bindparam("seq")), else_=shard.c.seq)
+        self.fence = self._prepare(update(shard).where(held()).values(seq=highest))
+        self.weigh = self._prepare(
+            update(shard).where(held()).values(history_bytes=shard.c.history_bytes + bindparam("more"))
+        )
+
+        self.holders = self._prepare(select(shard.c.shard, shard.c.holder).order_by(shard.c.shard))
+        new = self._insert_or(scheduler).values(name=bindparam("name"), seen_ms=bindparam("seen_ms"))
+        self.register_scheduler = self._prepare(
+            new.on_conflict_do_update(index_elements=["name"], set_={"seen_ms": new.excluded.seen_ms})
+        )
+        self.unregister_scheduler = self._prepare(delete(scheduler).where(scheduler.c.name == bindparam("scheduler")))
+        self.forget_schedulers = self._prepare(delete(scheduler).where(scheduler.c.seen_ms < bindparam("before_ms")))
+        live = select(scheduler.c.name).where(scheduler.c.seen_ms > bindparam("since_ms"))
+        self.schedulers = self._prepare(live.order_by(scheduler.c.name))

@@ -1,0 +1,68 @@
+"""The statements of a holder's reads: ranges of positions, rows by task id, lanes, the tally and the inbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, func, literal_column, select
+
+from celery_wheel.store.model import STOPPED, InboxItem
+from celery_wheel.store.sql.fields import columns_of
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, shard, tally, timer, watch
+from celery_wheel.store.sql.statements.clauses import BATCH_RANGE, IN_PLACES, ROW, StatementFactory, in_range
+
+#: Names of the bound values of ``known``.
+ENVELOPES = tuple(f"envelope_{n}" for n in range(IN_PLACES))
+
+#: Task ids of one statement; most calls have one or a few.
+FIND_PLACES = 50
+
+
+class LookupStatements(StatementFactory):
+    """A part of ``Statements``."""
+
+    def _prepare_ranges(self) -> None:
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        in_order = (timer.c.due_ms, timer.c.seq)
+        self.slice = self._prepare(select(*ROW).select_from(joined).where(in_range()).order_by(*in_order))
+        self.count = self._prepare(select(func.count()).select_from(timer).where(in_range()))
+        sizes = select(*in_order, timer.c.size).where(in_range()).order_by(*in_order)
+        self.sizes = self._prepare(sizes.limit(bindparam("limit")))
+        hour = timer.c.due_ms.op("/")(bindparam("hour_ms"))
+        queue = func.coalesce(func.nullif(timer.c.queue, ""), timer.c.routing_key)
+        groups = select(hour.label("hour"), queue.label("to"), timer.c.task, func.count(), func.sum(timer.c.size))
+        self.summary = self._prepare(groups.where(in_range()).group_by("hour", "to", timer.c.task))
+
+    def _prepare_lookups(self) -> None:
+        at_shard: BindParameter[int] = bindparam("shard")
+        self.state = self._prepare(select(shard).where(shard.c.shard == at_shard))
+        lanes = select(lane).where(lane.c.shard == at_shard).order_by(lane.c.lane)
+        self.all_lanes, self.lanes = self._prepare(lanes), self._prepare(lanes.where(~lane.c.closed))
+        envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]
+        self.known = self._prepare(self._known_of(at_shard, envelopes))
+        joined = timer.join(payload, payload.c.id == timer.c.id)
+        wanted: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(FIND_PLACES)]
+        stopped: ColumnElement[int] = literal_column(str(STOPPED))  # callers pass values by their places
+        of_task = and_(timer.c.shard == at_shard, timer.c.task_id.in_(wanted))
+        found = select(timer.c.task_id, *ROW).select_from(joined).where(of_task, timer.c.lane != stopped)
+        self.find = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
+        outcomes = timer.join(outcome, outcome.c.timer_id == timer.c.id)
+        kinds = select(timer.c.task_id, outcome.c.kind).select_from(outcomes).where(of_task, timer.c.lane == stopped)
+        self.last_outcomes = self._prepare(kinds.order_by(outcome.c.at_ms, outcome.c.id))
+        # The caller compares the ends of the batches: with the ends as a condition, SQLite uses their index, which
+        # covers the whole history, and not that of the time, which covers the last minutes.
+        since = select(*BATCH_RANGE).where(batch.c.shard == at_shard, batch.c.lane == bindparam("lane"))
+        self.batches_since = self._prepare(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
+        counts = select(tally.c.hour, tally.c.queue, tally.c.task, tally.c.pending)
+        self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
+        items = select(*columns_of(InboxItem, inbox)).where(inbox.c.shard == at_shard)
+        self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))
+        sizes = select(func.length(inbox.c.payload)).where(inbox.c.shard == at_shard)
+        self.inbox_sizes = self._prepare(sizes.order_by(inbox.c.id).limit(bindparam("limit")))
+
+    def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+        return select(timer.c.envelope_id).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))
+
+    def _claims_on(self, keys: list[BindParameter[str]]) -> Subquery:
+        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
+        return select(watch.c.key, watch.c.timer_id).where(here).subquery("claim")

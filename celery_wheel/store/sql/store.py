@@ -1,0 +1,293 @@
+"""The store on a SQL database: each method of the port is a statement or two, the same for every dialect.
+
+::
+
+    apply     writing   changes.write      fsync, unless durability is "memory"
+    acquire   writing                      fsync, whatever the durability: no epoch may be used twice
+    renew     writing                      no fsync: a holder's snapshot is worth nothing after a crash
+    forget    writing   history.forget     no fsync
+    reads     reading                      one statement each, except in ``known``
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import (
+    HOUR_MS,
+    Change,
+    InboxItem,
+    LaneState,
+    Position,
+    RangeSummary,
+    Row,
+    ShardRecord,
+    TallyKey,
+    TaskRow,
+)
+from celery_wheel.store.sql import changes
+from celery_wheel.store.sql import forget as history
+from celery_wheel.store.sql.archive_floor import ArchiveFloors
+from celery_wheel.store.sql.browse import SqlBrowse
+from celery_wheel.store.sql.bulk_loads import SqlLoads
+from celery_wheel.store.sql.control import SqlControl
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.handover import SqlHandover
+from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.maintenance import SqlMaintenance
+from celery_wheel.store.sql.queries import setup
+from celery_wheel.store.sql.statements.clauses import in_parts, span
+from celery_wheel.store.sql.statements.lookups import ENVELOPES, FIND_PLACES
+from celery_wheel.values.format import format_count
+
+#: The epoch of a shard that this store object has not held; no epoch is negative.
+NEVER_HELD = -1
+
+#: The row of a scheduler is removed after a day of silence.
+FORGOTTEN_AFTER_MS = 86_400_000
+
+
+class SqlStore(SqlControl):
+    """Implements ``celery_wheel.store.ports.FullStore``."""
+
+    def __init__(self, database: Database, uuid: str, shards: int) -> None:
+        self._database = database
+        self._statements = database.statements
+        self._uuid = uuid
+        self.shards = shards
+        #: One lock a shard: a shard whose row is locked, or whose host does not answer, does not delay other shards.
+        self._holding: dict[int, threading.Lock] = {}
+        self._floors = ArchiveFloors()
+        self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it
+        self.browse = SqlBrowse(database, shards)
+        self.loads = SqlLoads(database)
+        self.handover = SqlHandover(database)
+        self.maintenance = SqlMaintenance(database)
+
+    @property
+    def uuid(self) -> str:
+        return self._uuid
+
+    @property
+    def name(self) -> str:
+        return self._database.name
+
+    @property
+    def database(self) -> Database:
+        """The database, for the pipeline's source, which reads the tables itself."""
+        return self._database
+
+    def is_replaced(self) -> bool:
+        return self._database.is_replaced()
+
+    # -- holding a shard --------------------------------------------------------------------------
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        with self._holding.setdefault(shard, threading.Lock()):
+            if not self._database.hold(shard, holder):
+                return None
+            try:
+                epoch = self._raise_epoch(shard, holder, now_ms, lease_ms)
+            except BaseException:
+                if shard not in self._held:
+                    self._database.release(shard)
+                raise
+            if epoch is not None:
+                self._held[shard] = epoch
+            return epoch
+
+    def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        """Return None where the row has another holder's lease that has not expired, or another session works on it."""
+        own_epoch = self._held.get(shard, NEVER_HELD)
+        values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms, "own_epoch": own_epoch}
+        with self._database.writing(durable=True) as connection:
+            free = self._database.evict_stopped_holder(connection, shard, own_epoch)
+            taken = free and self._statements.take(connection, **values).rowcount > 0
+            epoch: int | None = self._statements.epoch(connection, at_shard=shard).scalar()
+        if epoch is None:
+            raise StoreError(self._no_shard(shard))
+        return epoch if taken else None
+
+    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+        values = {
+            "at_shard": shard,
+            "at_epoch": epoch,
+            "now_ms": now_ms,
+            "lease_ms": lease_ms,
+            "snapshot": json.dumps(snapshot),
+            "snapshot_at_ms": now_ms,
+        }
+        with self._database.writing(durable=False) as connection:
+            if self._statements.renew(connection, **values).rowcount == 0:
+                changes.raise_fenced(connection, self._statements, shard, epoch)
+        self._database.tidy()
+
+    def release(self, shard: int, epoch: int) -> None:
+        """Do nothing where the shard is at another epoch: it is no longer held under this one."""
+        with self._holding.setdefault(shard, threading.Lock()):
+            with self._database.writing() as connection:
+                values = {"at_shard": shard, "at_epoch": epoch, "holder": None, "lease_until_ms": None}
+                released = self._statements.release(connection, **values).rowcount > 0
+            if released:
+                self._database.release(shard)
+                self._held.pop(shard, None)
+
+    def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+        with self._database.writing(durable=False) as connection:
+            self._statements.register_scheduler(connection, name=scheduler, seen_ms=now_ms)
+            self._statements.forget_schedulers(connection, before_ms=now_ms - FORGOTTEN_AFTER_MS)
+            live = self._statements.schedulers(connection, since_ms=now_ms - silent_ms).scalars().all()
+        return list(live)
+
+    def unregister_scheduler(self, scheduler: str) -> None:
+        with self._database.writing(durable=False) as connection:
+            self._statements.unregister_scheduler(connection, scheduler=scheduler)
+
+    def holders(self) -> dict[int, str | None]:
+        with self._database.reading() as connection:
+            return {row.shard: row.holder for row in self._statements.holders(connection)}
+
+    # -- the holder's one write, and housekeeping ---------------------------------------------------
+
+    def apply(self, shard: int, epoch: int, change: Change) -> None:
+        with self._database.writing() as connection:
+            changes.write(connection, self._statements, shard, epoch, change)
+
+    def forget(
+        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+    ) -> int:
+        retention = history.Retention(before_ms, max_bytes, archived_only)
+        return history.forget(self._database, self._floors, shard, epoch, retention, limit)
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int | None:
+        return self._database.now_ms()
+
+    def state(self, shard: int) -> ShardRecord:
+        with self._database.reading() as connection:
+            row = self._statements.state(connection, shard=shard).one_or_none()
+        if row is None:
+            raise StoreError(self._no_shard(shard))
+        snapshot = None if row.snapshot is None else json.loads(row.snapshot)
+        return ShardRecord(shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
+
+    def lanes(self, shard: int) -> list[LaneState]:
+        with self._database.reading() as connection:
+            return read_lanes(connection, self._statements, shard)
+
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        wanted = {id_: changes.digits(id_) for id_ in envelope_ids}
+        digits = sorted(wanted.values())  # neighbours share a page of the index
+        with self._database.reading() as connection:
+            for part in in_parts(digits, len(ENVELOPES)):
+                values = dict(zip(ENVELOPES, part, strict=True))
+                # A database with a type for UUIDs returns UUIDs.
+                known = self._statements.known(connection, shard=shard, **values).scalars()
+                found.update(changes.digits(str(id_)) for id_ in known)
+        return {id_ for id_, in_store in wanted.items() if in_store in found}
+
+    def slice_end(
+        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
+    ) -> Position:
+        with self._database.reading() as connection:
+            rows = self._statements.sizes(
+                connection, **span(shard, lane, after, upto), limit=max(1, max_count) + 1
+            ).all()
+        weight = 0
+        for n, (_, _, size) in enumerate(rows):
+            weight += size
+            if n and (n >= max_count or weight > max_bytes):
+                due_ms, seq, _ = rows[n - 1]
+                return Position(due_ms, seq)
+        return upto
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        with self._database.reading() as connection:
+            return [Row(*row) for row in self._statements.slice(connection, **span(shard, lane, after, upto))]
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        with self._database.reading() as connection:
+            count: int = self._statements.count(connection, **span(shard, lane, after, upto)).scalar_one()
+        return count
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
+        with self._database.reading() as connection:
+            range_ = span(shard, lane, after, upto)
+            groups = self._statements.summary(connection, **range_, hour_ms=HOUR_MS).all()
+        tally = {TallyKey(hour, queue, task): count for hour, queue, task, count, _ in groups}
+        return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
+
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
+        found = self._read(self._statements.find, shard, task_ids, FIND_PLACES)
+        return [TaskRow(task_id, Row(*row)) for task_id, *row in found]
+
+    def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        return dict(map(tuple, self._read(self._statements.last_outcomes, shard, task_ids, FIND_PLACES)))
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        with self._database.reading() as connection:
+            batches = self._statements.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
+        starts = [Position(batch.from_due_ms, batch.from_seq) for batch in batches]
+        return min((start for start in starts if start < upto), default=None)
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        with self._database.reading() as connection:
+            rows = self._statements.pending(connection, shard=shard).all()
+        return {TallyKey(hour, queue, task): count for hour, queue, task, count in rows}
+
+    # -- the inbox: every process may write to it, the holder reads it ----------------------------------
+
+    def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
+        self.put_inboxes({shard: list(items)})
+
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+        rows = [
+            {"shard": shard, "kind": kind, "payload": payload}
+            for shard, of_shard in items.items()
+            for kind, payload in of_shard
+        ]
+        with self._database.writing() as connection:
+            self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
+        self._database.tidy()  # a bulk load may run while no scheduler does
+
+    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+        with self._database.reading() as connection:
+            if max_bytes is not None:
+                limit = self._inbox_within(connection, shard, limit, max_bytes)
+            if limit == 0:
+                return []
+            return [InboxItem(*row) for row in self._statements.read_inbox(connection, shard=shard, limit=limit)]
+
+    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int) -> int:
+        """Return how many of the oldest items fit into that many bytes; at least one if the inbox has any."""
+        weight = count = 0
+        for (size,) in self._statements.inbox_sizes(connection, shard=shard, limit=limit).all():
+            weight += size
+            if count and weight > max_bytes:
+                break
+            count += 1
+        return count
+
+    def close(self) -> None:
+        self._database.close()
+
+    def is_as_opened(self) -> bool:
+        with self._database.reading() as connection:
+            found = connection.execute(setup.store_row("uuid", "shards")).one_or_none()
+        return found is not None and (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+
+    def _no_shard(self, shard: int) -> str:
+        return (
+            f"shard {shard} is not in the store {self._database.name}, which had "
+            f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
+            "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
+        )

@@ -1,0 +1,71 @@
+"""SQLite's errors for people: state, consequence, remedy.
+
+The names are SQLite's own (sqlite.org/rescode.html); the name of an extended code begins with that of its primary code.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+_UNKNOWN = "the last change may be committed or not"
+
+#: Name of the error → (state, consequence, remedy); the first entry counts that the error's name begins with.
+_MEANINGS = {
+    "SQLITE_BUSY": (
+        "is locked by another process",
+        "nothing was written, and it is tried again",
+        "find the process with an open transaction (lsof on the file shows the processes)",
+    ),
+    "SQLITE_FULL": (
+        "has no room to grow",
+        "nothing was written, and nothing new is accepted",
+        "free space on that disk, or raise the user's quota",
+    ),
+    "SQLITE_READONLY": (
+        "may not be written to",
+        "nothing was written",
+        "let the user who runs this process write to the file, to those beside it (-wal, -shm) and to the folder",
+    ),
+    "SQLITE_CANTOPEN": (
+        "cannot be opened",
+        "nothing was read or written",
+        "check that the folder exists and that this user may write to it, and the limit of open files (ulimit -n)",
+    ),
+    "SQLITE_NOTADB": (
+        "is no SQLite database",
+        "nothing was read or written",
+        "give the store a file of its own in wheel_store",
+    ),
+    "SQLITE_CORRUPT": (
+        "is damaged",
+        _UNKNOWN,
+        "stop the schedulers, keep a copy of the file and of those beside it, then try `sqlite3 <file> .recover`",
+    ),
+    "SQLITE_IOERR": ("could not be read or written", _UNKNOWN, "check the system's log for errors of that disk"),
+    "SQLITE_CONSTRAINT": (
+        "has one of these messages or ids already",
+        "nothing was written",
+        "the shard is adopted anew, which reads the stored rows; if this repeats, please report it",
+    ),
+}
+
+
+def error_name(error: SQLAlchemyError) -> str:
+    """Return SQLite's name of the error; empty where the error is not SQLite's."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return getattr(cause, "sqlite_errorname", None) or ""
+
+
+def describe(path: str, error: SQLAlchemyError) -> str:
+    """Return the message for an error."""
+    name = error_name(error)
+    detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    for prefix, (state, consequence, remedy) in _MEANINGS.items():
+        if name.startswith(prefix):
+            return f"the store {path} {state} ({detail}); {consequence}; {remedy}"
+    if "no such table" in detail or "no such column" in detail:
+        return (
+            f"the store {path} is incomplete ({detail}); nothing was read or written; its tables are of another "
+            "version of celery-wheel or were changed by hand: migrate them, or restore a copy"
+        )
+    return f"the store {path} failed ({detail}); {_UNKNOWN}; the shard is adopted anew; report it if it repeats"

@@ -1,0 +1,75 @@
+"""A fork waits until no other thread is inside SQLite.
+
+::
+
+    thread   enter ─ SQLite ─ leave         enter ┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄ SQLite ─ leave
+    fork              before ┄┄ waits ┄┄ fork: parent and child ─ after
+
+SQLite keeps the locks of its connections and its mutexes in the memory of the process, and a child inherits both. A
+fork during another thread's transaction leaves the child with "database is locked" for its whole life, or with a mutex
+that no thread releases. Open, idle connections do no harm.
+
+Non-promises: a fork that waited for PATIENCE_S continues, and a fork that does not run Python's hooks (a fork in C)
+does not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Longer than a transaction may wait for another process.
+PATIENCE_S = 15.0
+
+
+class ForkGate:
+    """One gate a process, like SQLite itself, for all open stores."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside: dict[int, int] = {}  #: thread → its open ``entered`` blocks
+        self._forking: int | None = None  #: the thread that forks
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        me = threading.get_ident()
+        with self._changed:
+            if me not in self._inside:
+                self._changed.wait_for(lambda: self._forking in (None, me))
+            self._inside[me] = self._inside.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside[me] -= 1
+                if not self._inside[me]:
+                    del self._inside[me]
+                    if self._forking is not None:
+                        self._changed.notify_all()
+
+    def before(self) -> None:
+        """Wait for the other threads; a thread may fork inside its own transaction."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._forking is None, PATIENCE_S)
+            self._forking = me
+            self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE_S)
+
+    def after_in_parent(self) -> None:
+        with self._changed:
+            self._forking = None
+            self._changed.notify_all()
+
+    def after_in_child(self) -> None:
+        """Forget the other threads: they do not exist in the child, and one of them may have held the lock."""
+        me = threading.get_ident()
+        self._changed, self._forking = threading.Condition(), None
+        self._inside = {me: self._inside[me]} if me in self._inside else {}
+
+
+FORK_GATE = ForkGate()
+os.register_at_fork(
+    before=FORK_GATE.before, after_in_parent=FORK_GATE.after_in_parent, after_in_child=FORK_GATE.after_in_child
+)

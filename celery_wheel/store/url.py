@@ -1,0 +1,149 @@
+"""``open_store``: from a URL to a store, which is made if it does not exist and refused if it cannot be used.
+
+::
+
+    URL ─► place ─┬► sqlite.place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
+                  └► postgresql.place: driver, database ──┘
+           SettingError └──────────── StoreUnusable, each with a remedy ────────────┘
+
+Opening an existing store writes nothing and waits for no lock. Where another command makes the tables (Django's
+migrations), opening only inserts their first rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sqlalchemy import Connection, inspect
+
+from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
+from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
+from celery_wheel.store.place import BEAT, EXAMPLES, MIGRATE, StorePlace, place_of
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.migrate import migrate, newer_store_error
+from celery_wheel.store.sql.queries import setup
+from celery_wheel.store.sql.schema import meta, metadata
+from celery_wheel.store.sql.store import SqlStore
+
+MAX_SHARDS = 2**SHARD_BITS
+
+#: The default lease, the same as that of the setting wheel_lease.
+LEASE_MS = 2_000
+
+
+def open_store(
+    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = LEASE_MS
+) -> SqlStore:
+    """Open the store at ``url``, a SQLAlchemy URL.
+
+    Args:
+        durability: "disk" or "memory": what a commit survives, see ``celery_wheel.store.sqlite`` and ``.postgresql``.
+        shards: the number of shards that the store must have; None accepts any (and makes a new store with 1).
+        create: False makes no store and changes nothing.
+        lease_ms: the holders' lease; a database on the network notices within it that a holder stopped.
+
+    Raises SettingError for an invalid argument, StoreUnusable for a store that cannot be used.
+    """
+    if durability not in ("disk", "memory"):
+        raise SettingError(f"wheel_durability must be 'disk' or 'memory', got {durability!r}")
+    if shards is not None and not 1 <= shards <= MAX_SHARDS:
+        raise SettingError(f"wheel_shards must be from 1 to {MAX_SHARDS}, got {shards}")
+    place = place_of(url)
+    database = _database(place, durability, create, lease_ms)
+    try:
+        return _open(database, shards, create, place)
+    except BaseException as error:
+        database.close()
+        if isinstance(error, StoreError) and not isinstance(error, StoreUnusable):
+            raise StoreUnusable(str(error)) from error
+        raise
+
+
+def migrate_store(url: str) -> list[int]:
+    """Bring an older store's tables to this version; see ``celery_wheel.store.sql.migrate``.
+
+    Raises StoreUnusable or SettingError, with the remedy; nothing was changed then.
+    """
+    place = place_of(url)
+    if not place.own:
+        raise StoreUnusable(
+            f"the tables of the store {place.url.database} belong to another package; nothing was changed; "
+            f"run: {place.made_by}"
+        )
+    database = _database(place, "disk", False, LEASE_MS)
+    try:
+        return migrate(database)
+    except StoreUnusable:
+        raise
+    except StoreError as error:
+        raise StoreUnusable(str(error)) from error
+    finally:
+        database.close()
+
+
+def _database(place: StorePlace, durability: str, create: bool, lease_ms: int) -> Database:
+    """Open the database; a dialect is imported only when it is used, since PostgreSQL's driver is an extra."""
+    driver = place.url.drivername
+    if driver in ("sqlite", "sqlite+pysqlite"):
+        from celery_wheel.store.sqlite import place as sqlite
+
+        return sqlite.open_database(place, durability, create)
+    if driver in ("postgresql", "postgresql+psycopg"):
+        from celery_wheel.store.postgresql import place as postgresql
+
+        return postgresql.open_database(place.url, durability, lease_ms)
+    # The message has only the scheme: the rest may hold a password.
+    raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {driver}://…")
+
+
+def _open(database: Database, shards: int | None, create: bool, place: StorePlace) -> SqlStore:
+    with database.reading() as connection:
+        found = _read(connection)
+        tables = found is not None or inspect(connection).has_table(meta.name)
+    if found is None:
+        if not tables and not (create and place.own):
+            if place.own:
+                raise StoreUnusable(
+                    f"{database.name} has no tables of a store; a scheduler makes them when it starts: {BEAT}"
+                )
+            raise StoreOutdated(f"{database.name} has no tables of a store; run: {place.made_by}")
+        if not create:
+            raise StoreUnused(f"the store {database.name} was never used; a scheduler begins it when it starts: {BEAT}")
+        with database.making() as connection:
+            # Another process may have made the tables meanwhile.
+            found = _read(connection) or _make(connection, shards or 1)
+    _check(database.name, found, shards, place)
+    return SqlStore(database, str(uuid.UUID(found.uuid)), found.shards)
+
+
+def _read(connection: Connection) -> Any:
+    """Return the one row of the meta table; None where the database has no store."""
+    if not inspect(connection).has_table(meta.name):
+        return None
+    return connection.execute(setup.store_row()).one_or_none()
+
+
+def _make(connection: Connection, shards: int) -> Any:
+    metadata.create_all(connection)  # existing tables stay unchanged
+    connection.execute(setup.new_store(str(uuid.uuid4()), SCHEMA_VERSION, shards))
+    for number in range(shards):
+        for insert in setup.new_shard(number):
+            connection.execute(insert)
+    return _read(connection)
+
+
+def _check(name: str, found: Any, shards: int | None, place: StorePlace) -> None:
+    if found.schema_version > SCHEMA_VERSION:
+        raise newer_store_error(name, found.schema_version)
+    if found.schema_version < SCHEMA_VERSION:
+        remedy = f"stop every scheduler, then run: {MIGRATE}" if place.own else f"run: {place.made_by}"
+        raise StoreOutdated(
+            f"the store {name} was made by an older celery-wheel (its tables have version {found.schema_version}, this "
+            f"celery-wheel needs {SCHEMA_VERSION}); nothing was changed; {remedy}"
+        )
+    if shards is not None and shards != found.shards:
+        raise StoreUnusable(
+            f"the store {name} has {found.shards} shards, not {shards}; nothing was changed; set wheel_shards = "
+            f"{found.shards}, run `celery -A proj wheel reshard`, or let wheel_store name a new store"
+        )

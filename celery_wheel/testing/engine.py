@@ -1,0 +1,158 @@
+"""The real engine and the real store, one step at a time, in the test's own thread.
+
+::
+
+    wheel queue ─► arrive ─► the store, a SQLite file of this test ─► step: the next task is dispatched
+
+The store accepts messages at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees them as well.
+The file of an empty store is made once in a process and copied; the engine starts with the first delayed task.
+
+Commands (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer
+the caller runs the engine, by ``turn``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+from typing import Any
+
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Round, run_round
+from celery_wheel.errors import WheelError
+from celery_wheel.producer.transaction import TransactionalInbox
+from celery_wheel.store import open_store
+from celery_wheel.store.model import PAUSED
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.pages import Criteria, Detail, Task
+from celery_wheel.testing.broker import MemoryBroker
+from celery_wheel.testing.clock import VirtualClock
+
+#: One task in a step: it may affect the next, even one that is due at the same instant.
+LIMITS = Limits(chunk_count=1)
+
+
+class SteppedEngine(TransactionalInbox):
+    """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits.
+
+    Args:
+        path: the store's file.
+        rejected: called for each message that cannot be accepted or dispatched, with its headers and the reason.
+    """
+
+    in_transaction = False
+
+    def __init__(
+        self, app: Any, clock: VirtualClock, path: Path, rejected: Callable[[dict[str, Any], str], None]
+    ) -> None:
+        path.write_bytes(_empty_store())
+        self._clock = clock
+        self._path = path
+        self._lock = RLock()  # tested code may send from other threads
+        self._broker = MemoryBroker(app, rejected)
+        self._store: FullStore | None = None
+        self._engine: Engine | None = None
+        self._retry_ms = 0  #: due tasks are dispatched from this instant on
+
+    def arrive(self, raw: dict[str, Any]) -> None:
+        """Accept a message that was published to the wheel queue."""
+        with self._lock:
+            self._broker.arrive(raw)
+            if self._broker.arrivals:
+                self._opened()
+            while self._broker.arrivals:
+                self._round("ingest")
+
+    def check(self) -> None:
+        """Accept any ``wheel_store`` of the app."""
+
+    def put_command(self, shard: int, kind: str, payload: bytes) -> int:
+        with self._lock:
+            item = self._opened().put_command(shard, kind, payload)
+            self._round("ingest")
+        return item
+
+    def close(self) -> None:
+        self._broker.close()
+        if self._store is not None:
+            self._store.close()
+
+    # -- pending tasks -------------------------------------------------------------------------------
+
+    def next(self) -> tuple[Task, int] | None:
+        """Return the next task to dispatch and its instant; not a paused one."""
+        store = self._store
+        if store is None:
+            return None
+        paused = {(gate.scope, gate.name) for gate in store.gates(0) if gate.state == PAUSED}
+        if ("all", "") in paused:
+            return None
+        found = store.browse.pending(Criteria(), limit=10**9 if paused else 1).items
+        open_ = (task for task in found if paused.isdisjoint((("queue", task.target), ("task", task.task))))
+        return next(((task, max(task.due_ms, self._retry_ms)) for task in open_), None)
+
+    def pending(self) -> list[Detail]:
+        """Return all pending tasks with their messages, the next due first."""
+        if self._store is None:
+            return []
+        browse = self._store.browse
+        found = (browse.detail(task.id) for task in browse.pending(Criteria(), limit=10**9).items)
+        return [detail for detail in found if detail is not None]
+
+    def step(self, first: Task) -> list[Task]:
+        """Dispatch the next task, which is due; returns the dispatched tasks: none, where a rate delays it."""
+        store, sent = self._opened(), self._broker.sent
+        with self._lock:
+            sent.clear()
+            while self._round("prefetch", "dispatch", "settle") and not sent:
+                pass  # each round moves one paused task to a lane of its own
+            wait_ms = self._engine.wait_ms() if self._engine else 0
+        if not sent and wait_ms:
+            self._retry_ms = self._clock.now_ms() + wait_ms
+            return []
+        if not sent:
+            raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
+        # Mostly this task alone. A freezer that was set back causes several lanes, each of which dispatches a task.
+        others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
+        return [*([first] if len(others) < len(sent) else []), *(other.task for other in others if other is not None)]
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Carry out the commands in the store's inbox."""
+        with self._lock:
+            self._opened()
+            self._round("ingest")
+
+    # -- the engine ----------------------------------------------------------------------------------
+
+    def _opened(self) -> FullStore:
+        if self._store is None:
+            self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
+            self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
+            self._round("tend")
+        return self._store
+
+    def _round(self, *activities: str) -> bool:
+        """Whether any of them had something to do."""
+        engine, busy = self._engine, False
+        if engine is not None:
+            engine.clock.accept()  # the time that a test sets is right, also where it goes back
+        for activity in activities:
+            ended = run_round(getattr(engine, activity)())
+            if ended is Round.FAILED:
+                raise WheelError(f"the wheel's engine could not {activity}; its log has the reason")
+            busy |= ended is Round.BUSY
+        return busy
+
+
+@cache
+def _empty_store() -> bytes:
+    with TemporaryDirectory(prefix="celery-wheel-") as folder:
+        path = Path(folder) / "wheel.sqlite3"
+        open_store(f"sqlite:///{path}", durability="memory").close()
+        return path.read_bytes()

@@ -1,0 +1,111 @@
+"""The patches of an app during a test: parts that are replaced, and restored exactly.
+
+::
+
+    settings      task_always_eager off (it ignores delays), a store of the test's own, one shard
+    now           virtual time
+    connections   of the app, its pool and its producers: to the transport in memory
+    backend       results in memory, unless the app keeps its own
+    send_task     where the app is eager: tasks without a delay run within the call
+    class         a plain Celery app gets a wheel, as by ``install``
+
+Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+from kombu.pools import ProducerPool
+
+from celery_wheel.app import WheelApp, install
+
+_ABSENT = object()
+_producers: Any = ProducerPool
+
+
+@contextmanager
+def _updated(mapping: dict[str, Any], values: dict[str, Any]) -> Iterator[None]:
+    before = {key: mapping.get(key, _ABSENT) for key in values}
+    mapping.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            mapping.pop(key, None) if value is _ABSENT else mapping.update({key: value})
+
+
+def attributes(thing: Any, **values: Any) -> AbstractContextManager[None]:
+    """Set an object's own attributes, and restore them."""
+    return _updated(vars(thing), values)
+
+
+def settings(app: Any, **values: Any) -> AbstractContextManager[None]:
+    """Set settings, in every spelling that the app reads, and restore earlier changes."""
+    return _updated(app.conf.changes, {key: value for name, value in values.items() for key in app.conf._to_keys(name)})
+
+
+@contextmanager
+def whole(thing: Any) -> Iterator[None]:
+    """Restore all of an object's own attributes, and remove new ones."""
+    before = dict(vars(thing))
+    try:
+        yield
+    finally:
+        vars(thing).clear()
+        vars(thing).update(before)
+
+
+@contextmanager
+def installed(app: Any) -> Iterator[None]:
+    """Give a plain Celery app a wheel."""
+    had_amqp = "amqp" in vars(app)
+    classes = type(app), type(app.amqp)
+    with whole(app.amqp):
+        if not isinstance(app, WheelApp):
+            install(app)
+        try:
+            yield
+        finally:
+            app.__class__ = classes[0]
+            if had_amqp:
+                app.amqp.__class__ = classes[1]
+            else:
+                vars(app).pop("amqp", None)
+
+
+@contextmanager
+def connected(app: Any, connection: Any) -> Iterator[None]:
+    """Send all messages of the app to ``connection``; the app's own connections are neither used nor closed."""
+    pool = connection.Pool(limit=None)
+    producers = _producers(connections=pool, limit=None)
+    with (
+        attributes(app, _pool=pool),
+        whole(app.amqp),
+        attributes(app.amqp, Connection=lambda *args, **options: connection.clone(), _producer_pool=producers),
+    ):
+        try:
+            yield
+        finally:
+            producers.force_close_all()
+            pool.force_close_all()
+            connection.release()
+
+
+def results(app: Any, backend: Any) -> AbstractContextManager[None]:
+    """Replace the app's result backend."""
+    return attributes(app, _backend_cache=backend)
+
+
+def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None]:
+    """Call ``run`` with the task's id after each ``send_task``."""
+    return attributes(app, send_task=partial(_send_and_run, app.send_task, run))
+
+
+def _send_and_run(send: Callable[..., Any], run: Callable[[str], object], *args: Any, **options: Any) -> Any:
+    result = send(*args, **options)
+    run(result.id)
+    return result

@@ -1,0 +1,56 @@
+"""The text that every store and every broker can hold: ids, names and keys. Standard library only.
+
+::
+
+    "order:42"      accepted
+    ""              refused: at least one character (unless the caller allows none)
+    "a\\0b"          refused: PostgreSQL stores no NUL
+    "\\ud800"        refused: a lone surrogate has no UTF-8
+    "ü" * 600       refused: more than MAX_TEXT characters, or than MAX_TEXT_BYTES as UTF-8
+
+The producer, the requests, the bulk loads and the scheduler share this rule: a text that one of them accepts must not
+fail in the transaction of another, which would roll back the other messages of that transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The longest name or id, in characters and in bytes as UTF-8. One index row holds two of them, a queue and a task, and
+#: PostgreSQL limits an index row to 2,704 bytes.
+MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
+
+#: Every eta is before this instant, 1 January 9999. A later eta overflows a date in some time zone.
+END_OF_TIME_MS = 253_370_764_800_000
+
+
+def text_rule(value: Any, at_least: int = 1, *, any_length: bool = False) -> str | None:
+    """Return the rule that ``value`` breaks, to complete "must be …"; None where the text can be stored.
+
+    Args:
+        any_length: allow any length, for a text outside all indexes, like the reason of a command.
+    """
+    if not isinstance(value, str):
+        return "a text"
+    if not any_length and not at_least <= len(value) <= MAX_TEXT:
+        return f"a text of {at_least} to {MAX_TEXT} characters"
+    if "\0" in value:
+        return "without NUL characters"
+    if value.isascii():
+        return None
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "text that can be written as UTF-8"
+    return None if any_length or size <= MAX_TEXT_BYTES else f"at most {MAX_TEXT_BYTES:,} bytes as UTF-8"
+
+
+def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = False) -> str:
+    """Return ``value``. Raises ValueError, naming the field and the rule, where it cannot be stored."""
+    if type(value) is str and at_least <= len(value) <= MAX_TEXT and value.isascii() and "\0" not in value:
+        return value  # the fast path of nearly every text: a message has eight
+    rule = text_rule(value, at_least, any_length=any_length)
+    if rule is not None:
+        raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
+    text: str = value
+    return text

@@ -1,0 +1,57 @@
+"""The store as checks and commands open it, with the remedy if Django's migrations have not created its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+
+from celery_wheel.conf import Conf
+from celery_wheel.errors import StoreOutdated, StoreUnusable, StoreUnused
+from celery_wheel.store import open_store as open_url
+from celery_wheel.store.ports import FullStore
+from django_wheel.database import store_alias
+from django_wheel.models import MetaRow
+
+
+class NotMigrated(StoreUnusable):
+    """The database has not the tables that this version needs; ``hint`` names the command to run."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def open_store(app: Any) -> FullStore:
+    """Open the app's store for reading. Raises NotMigrated, StoreUnused or another StoreUnusable."""
+    conf, alias = Conf(app), store_alias()
+    try:
+        return open_url(conf.store, durability=conf.durability, shards=None, create=False)
+    except StoreOutdated as error:
+        if alias is None:
+            raise
+        raise NotMigrated(str(error), _remedy(alias)) from error
+    except StoreUnused as error:
+        if alias is None or not _unapplied(alias):
+            raise
+        raise NotMigrated(str(error), _remedy(alias)) from error
+
+
+def _unapplied(alias: str) -> bool:
+    """Whether migrations are missing. Unused tables do not tell their version, but Django knows its migrations."""
+    loader = MigrationLoader(connections[alias])
+    needed = {key for key in loader.disk_migrations if key[0] == "django_wheel"}
+    return not needed <= loader.applied_migrations.keys()
+
+
+def _remedy(alias: str) -> str:
+    """The command to run. Django may have recorded a migration for tables that were in another database then."""
+    migrate = f"python manage.py migrate django_wheel --database={alias}"
+    recorder = MigrationRecorder(connections[alias])
+    done = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()
+    if done and MetaRow._meta.db_table not in connections[alias].introspection.table_names():
+        forget = f"python manage.py migrate django_wheel zero --fake --database={alias}"
+        return f"Run: {forget}; then: {migrate}"
+    return f"Run: {migrate}"

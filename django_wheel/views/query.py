@@ -1,0 +1,126 @@
+"""The query string of a page, read with care. A value that makes no sense is reported and ignored, never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, QueryDict
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as _
+
+from celery_wheel.store.model import MAX_SEQ, Position
+from celery_wheel.store.ports.pages import Criteria
+from django_wheel.formats import number
+
+LINES = 100
+MAX_MS = 2**62
+MAX_SHARD = 255
+
+
+@dataclass(slots=True)
+class PageQuery:
+    """The parameters of a page. ``problems``: a sentence for each value that is ignored; the page shows them."""
+
+    query: QueryDict
+    criteria: Criteria
+    place: Position | None
+    problems: list[str]
+    task_id: str | None = None
+
+    def text(self, name: str) -> str:
+        return self.query.get(name, "").strip()
+
+    def link(self, **changes: object) -> str:
+        """The address of the same page with other values in its query string."""
+        kept = {name: value for name, value in self.query.items() if value and name not in changes}
+        return "?" + urlencode({**kept, **{name: value for name, value in changes.items() if value is not None}})
+
+    @property
+    def here(self) -> str:
+        """The address of the same page with nothing selected."""
+        return self.link(selected=None)
+
+    @property
+    def all_selected(self) -> str | None:
+        """The address of the same page with every row selected; None if this is that address."""
+        return None if self.text("selected") == "all" else self.link(selected="all")
+
+    def next_link(self, place: Position | None) -> str | None:
+        return None if place is None else self.link(after=f"{place.due_ms}.{place.seq}", selected=None)
+
+
+def page_query(request: HttpRequest) -> PageQuery:
+    values = _Values(request.GET)
+    criteria = Criteria(
+        shard=values.number("shard", MAX_SHARD),
+        task=values.word("task"),
+        queue=values.word("queue"),
+        from_ms=values.time_ms("from"),
+        to_ms=values.time_ms("to"),
+    )
+    return PageQuery(request.GET, criteria, values.place("after"), values.problems, values.word("q"))
+
+
+class _Values:
+    """The values of a query string by type; None for a value that is absent or ignored."""
+
+    def __init__(self, query: QueryDict) -> None:
+        self.query = query
+        self.problems: list[str] = []
+
+    def word(self, name: str) -> str | None:
+        text = self.query.get(name, "").strip()
+        if "\x00" in text:
+            self._ignore(_("%(name)s must be text without NUL characters, got %(value)s"), name)
+            return None
+        return text or None
+
+    def number(self, name: str, most: int) -> int | None:
+        text = self.word(name)
+        if text is None:
+            return None
+        digits = text.lstrip("0") or text[-1:]  # Python refuses to convert very many
+        if text.isascii() and text.isdecimal() and len(digits) <= len(str(most)) and int(digits) <= most:
+            return int(digits)
+        self._ignore(_("%(name)s must be a whole number of at most %(most)s, got %(value)s"), name, most=number(most))
+        return None
+
+    def time_ms(self, name: str) -> int | None:
+        text = self.word(name)
+        if text is None or (text.isascii() and text.isdecimal()):
+            return self.number(name, MAX_MS)
+        moment_ms = _moment_ms(text)
+        if moment_ms is None:
+            rule = _("%(name)s must be a date and time like 2026-11-21 08:30, or Unix milliseconds, got %(value)s")
+            self._ignore(rule, name)
+        return moment_ms
+
+    def place(self, name: str) -> Position | None:
+        text = self.word(name)
+        if text is None:
+            return None
+        due, _dot, seq = text.partition(".")
+        if all(one.isascii() and one.isdecimal() and len(one) < 20 for one in (due, seq)):
+            place = Position(int(due), int(seq))
+            if place.due_ms <= MAX_MS and place.seq <= MAX_SEQ:
+                return place
+        self._ignore(_("%(name)s must be a cursor from the link to a next page, got %(value)s"), name)
+        return None
+
+    def _ignore(self, rule: str, name: str, **more: str) -> None:
+        self.problems.append(rule % {"name": name, "value": repr(self.query.get(name, "")), **more})
+
+
+def _moment_ms(text: str) -> int | None:
+    """A date and time without a zone is in the current time zone."""
+    try:
+        moment = parse_datetime(text)
+    except ValueError:
+        return None
+    if moment is None:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=get_current_timezone())
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)

@@ -1,0 +1,35 @@
+"""The examples of docs/django.md run."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+
+from celery_wheel.store.sql.store import SqlStore
+from tests.admin.test_pages import tallied
+from tests.kit.holder import NOW, Holder
+from tests.kit.manual import code, commands, page
+
+PAGE = page("django.md")
+
+
+def test_the_names_that_they_import_exist() -> None:
+    imports = [
+        node
+        for block in code(PAGE, "python")
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("django_wheel")
+    ]
+    lines = [line for line in commands(PAGE) if line.startswith("from django_wheel")]
+    imports += [node for line in lines for node in ast.walk(ast.parse(line)) if isinstance(node, ast.ImportFrom)]
+    assert len(imports) >= 2
+    for one in imports:
+        assert all(getattr(import_module(str(one.module)), alias.name) for alias in one.names)
+
+
+def test_the_questions_to_the_wheel_are_answered(store: SqlStore) -> None:
+    (example,) = [block for block in code(PAGE, "python") if "from django_wheel import wheel" in block]
+    tallied(Holder(store), NOW, task="shop.tasks.remind", task_id="mine")
+    scope: dict[str, object] = {"task_id": "mine"}
+    exec(example, scope)  # noqa: S102 - our own page
+    assert len(scope["page"].items) == 1  # type: ignore[attr-defined]

@@ -1,0 +1,267 @@
+"""The other side of an edge, for each kind of broker: what producers put in, what workers get, and what disturbs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+import amqp
+import redis
+from kombu.transport.memory import Channel, Transport
+
+from celery_wheel import Celery
+from celery_wheel.broker.amqp.edge import AmqpBroker
+from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.store.model import Row, Unreadable
+from celery_wheel.testing.broker import MemoryBroker
+from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
+from tests.kit.servers.rabbit import RabbitServer
+from tests.simulation import model_rabbit, model_redis
+
+QUEUE = wheel_queue_name("wheel", SHARD)
+STORE, OTHER_STORE = "019a0000-0000-7000-8000-000000000001", "019a0000-0000-7000-8000-000000000002"
+
+
+class Peer(ABC):
+    """One server; ``edge`` is another connection to it each time."""
+
+    reads_raw = True  #: it has ``decode``, and gets its messages as bytes
+    shows_oldest = True
+    keeps_order = True  #: when messages go back
+
+    def __init__(self) -> None:
+        self.edges: list[Any] = []
+
+    def edge(self) -> Any:
+        self.edges.append(self.make())
+        return self.edges[-1]
+
+    @abstractmethod
+    def make(self) -> Any: ...
+
+    @abstractmethod
+    def produce(self, number: int) -> None:
+        """A message of about 100 bytes comes into the wheel queue."""
+
+    @abstractmethod
+    def produce_bytes(self, data: bytes) -> None:
+        """Something comes that is no message."""
+
+    @abstractmethod
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        """Take the numbers of the rows that are in a queue, in the order in which a worker gets them."""
+
+    def disturb(self, edge: Any, epoch: int) -> None:
+        """Another message, or another connection, stands where the edge has peeked."""
+        edge.adopt(SHARD, epoch)
+
+    def broken_row(self, number: int) -> Row:
+        """A row that cannot get to a queue: as a rule there is none of that name."""
+        return make_row(number, BROKEN)
+
+    def close(self) -> None:
+        for edge in self.edges:
+            edge.close()
+
+
+class RedisPeer(Peer):
+    def __init__(self, url: str, client: redis.Redis) -> None:
+        super().__init__()
+        self.url = url
+        self.client = client
+        client.flushall()
+
+    def make(self, **options: Any) -> RedisBroker:
+        return RedisBroker(
+            self.url,
+            **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": QueuedMessageReader(), **options},
+        )
+
+    def produce(self, number: int) -> None:
+        self.produce_bytes(raw(number))
+
+    def produce_bytes(self, data: bytes) -> None:
+        self.client.lpush(QUEUE, data)
+
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        found = self.client.lrange(queue, 0, -1)
+        self.client.delete(queue)
+        return [number_in(one) for one in reversed(found)]
+
+    def disturb(self, edge: Any, epoch: int) -> None:
+        self.client.rpop(QUEUE)
+
+    def broken_row(self, number: int) -> Row:
+        self.client.set(BROKEN, "somebody's")
+        return super().broken_row(number)
+
+    def other_store(self) -> RedisBroker:
+        self.edges.append(self.make(store_uuid=OTHER_STORE, store_place="/srv/b on there"))
+        return self.edges[-1]  # type: ignore[no-any-return]
+
+
+class ModelRedisPeer(Peer):
+    reads_raw = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = model_redis.RedisServer()
+
+    def make(self, store: str = "a") -> model_redis.ModelRedis:
+        return model_redis.ModelRedis(self.server, lambda: NOW_MS, store=store)
+
+    def produce(self, number: int) -> None:
+        self.server.keys.wheel.append(QueuedMessageReader().decode(raw(number)))
+
+    def produce_bytes(self, data: bytes) -> None:
+        self.server.keys.wheel.append(Unreadable("", "no message", data))
+
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        return self.server.keys.queues.pop(queue, [])
+
+    def disturb(self, edge: Any, epoch: int) -> None:
+        self.server.keys.wheel.pop(0)
+
+    def broken_row(self, number: int) -> Row:
+        self.server.wrong_types.add(BROKEN)
+        return super().broken_row(number)
+
+    def other_store(self) -> model_redis.ModelRedis:
+        return self.make("b")
+
+
+class MemoryTransportPeer(Peer):
+    """kombu's transport in this process."""
+
+    shows_oldest = False
+    keeps_order = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.app = Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False)
+        self.app.conf.update(task_queues=None)
+        with self.app.connection_for_write() as connection, connection.channel() as channel:
+            channel.queue_declare(QUEUE)
+
+    def make(self) -> Any:
+        return KombuBroker(self.app, QueuedMessageReader())
+
+    def produce(self, number: int) -> None:
+        Channel.queues[QUEUE].put(wire(number))
+
+    def produce_bytes(self, data: bytes) -> None:
+        with self.app.connection_for_write() as connection:
+            connection.Producer().publish(data, routing_key=QUEUE, content_type="x", content_encoding="binary")
+
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        found = Channel.queues.get(queue)
+        return [number_in(found.get_nowait()) for _ in range(found.qsize())] if found else []
+
+    def broken_row(self, number: int) -> Row:
+        return make_row(number, BROKEN, exchange=BROKEN)
+
+    def close(self) -> None:
+        super().close()
+        self.app.close()
+        Channel.queues.clear()
+        Transport.global_state.clear()
+
+
+class MemoryBrokerPeer(MemoryTransportPeer):
+    """The broker of ``celery_wheel.testing``: one object is server and connection."""
+
+    shows_oldest = True
+    keeps_order = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = MemoryBroker(self.app, lambda headers, reason: None)
+
+    def make(self) -> Any:
+        return self.broker
+
+    def produce(self, number: int) -> None:
+        self.broker.arrive(wire(number))
+
+    def produce_bytes(self, data: bytes) -> None:
+        self.broker.arrivals.append(Unreadable("", "no message", data))
+
+    def disturb(self, edge: Any, epoch: int) -> None:
+        self.broker.arrivals.popleft()
+
+
+class RabbitPeer(Peer):
+    def __init__(self, server: RabbitServer) -> None:
+        super().__init__()
+        self.app = Celery("yard", broker=server.fresh(), set_as_current=False)
+        self.connection = self.app.connection_for_write()
+        self.channel: Any = self.connection.default_channel
+        self.channel.queue_declare("mail", durable=True, auto_delete=False)
+        self.channel.queue_declare(QUEUE, durable=True, auto_delete=False, arguments={"x-queue-type": "classic"})
+
+    def make(self) -> Any:
+        return AmqpBroker(self.app.connection_for_write, QueuedMessageReader())
+
+    def produce(self, number: int) -> None:
+        headers = wire(number)["headers"]
+        self.channel.basic_publish(amqp.Message(b"x" * 100, application_headers=headers), routing_key=QUEUE)
+        self._arrived()
+
+    def produce_bytes(self, data: bytes) -> None:
+        self.channel.basic_publish(amqp.Message(data), routing_key=QUEUE)
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self.channel.queue_declare(QUEUE, passive=True)  # answered after what was published before it
+
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        found = deque[int]()
+        while (message := self.channel.basic_get(queue, no_ack=True)) is not None:
+            found.append(number_of(message.body))
+        return list(found)
+
+    def fill(self) -> str:
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        self.channel.queue_declare("full", durable=True, auto_delete=False, arguments=arguments)
+        for _ in range(2):
+            self.channel.basic_publish(amqp.Message(b"[[0]]"), routing_key="full")
+        return "full"
+
+    def close(self) -> None:
+        super().close()
+        self.connection.release()
+        self.app.close()
+
+
+class ModelRabbitPeer(Peer):
+    reads_raw = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = model_rabbit.RabbitServer(missing={BROKEN})
+        self.marked: list[int] = []
+
+    def make(self) -> Any:
+        return model_rabbit.ModelRabbit(
+            self.server,
+            lambda: NOW_MS,
+            confirmed=set,
+            pushed=lambda row, now_ms, redelivered: self.marked.append(row.id) if redelivered else None,
+        )
+
+    def produce(self, number: int) -> None:
+        self.server.wheel.append(QueuedMessageReader().decode(raw(number)))
+
+    def produce_bytes(self, data: bytes) -> None:
+        self.server.wheel.append(Unreadable("", "no message", data))
+
+    def dispatched(self, queue: str = "mail") -> list[int]:
+        return self.server.queues.pop(queue, [])
+
+    def fill(self) -> str:
+        self.server.full.add("full")
+        return "full"

@@ -1,0 +1,54 @@
+"""The stores that pass the suite. A new store is a line in ``SQL`` and a function that makes it for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from celery_wheel.store import open_store
+from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.store import SqlStore
+from tests.simulation.model_store import Disk, ModelStore
+
+SHARDS = 2
+LEASE_MS = 20_000
+
+
+@dataclass(frozen=True)
+class SqlBackend:
+    """A SQL database, known by its URL, so that another process can open it too."""
+
+    url: str
+    durability: str = "disk"
+
+    def __call__(self) -> SqlStore:
+        # A process of a busy machine may stand still in a transaction for longer than half of the usual lease.
+        return open_store(self.url, shards=SHARDS, durability=self.durability, lease_ms=LEASE_MS)
+
+
+def sqlite(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(f"sqlite:///{request.getfixturevalue('tmp_path')}/wheel.sqlite3")
+
+
+def sqlite_memory(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(sqlite(request).url, durability="memory")
+
+
+def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
+    return SqlBackend(request.getfixturevalue("postgres").new_database())
+
+
+def model(_request: pytest.FixtureRequest | None = None) -> Callable[[], Store]:
+    """The simulation's store in memory passes the suite too, so that its proofs hold for the other stores."""
+    disk = Disk()
+    return lambda: ModelStore(disk)
+
+
+SQL = [
+    pytest.param(sqlite, id="sqlite"),
+    pytest.param(sqlite_memory, id="sqlite-memory"),
+    pytest.param(postgresql, id="postgresql"),
+]
+ALL = [*SQL, pytest.param(model, id="model")]

@@ -1,0 +1,69 @@
+"""One suite, every store. ``make_store`` opens one more connection to the same database, as another scheduler would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.backends import ALL, SQL, SqlBackend
+from tests.kit.holder import Holder
+
+MakeStore = Callable[[], Store]
+MakeSqlStore = Callable[[], SqlStore]
+
+
+@pytest.fixture(params=ALL)
+def make_store(request: pytest.FixtureRequest) -> Iterator[MakeStore]:
+    yield from _closing(request.param(request))
+
+
+@pytest.fixture(params=SQL)
+def sql_backend(request: pytest.FixtureRequest) -> SqlBackend:
+    """For tests of the tables, and of other processes."""
+    backend: SqlBackend = request.param(request)
+    return backend
+
+
+@pytest.fixture
+def make_sql_store(sql_backend: SqlBackend) -> Iterator[MakeSqlStore]:
+    yield from _closing(sql_backend)
+
+
+S = TypeVar("S", bound=Store)
+
+
+def _closing(make: Callable[[], S]) -> Iterator[Callable[[], S]]:
+    opened: list[S] = []
+
+    def make_one() -> S:
+        opened.append(make())
+        return opened[-1]
+
+    yield make_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> Store:
+    return make_store()
+
+
+@pytest.fixture
+def sql_store(make_sql_store: MakeSqlStore) -> SqlStore:
+    return make_sql_store()
+
+
+@pytest.fixture
+def holder(store: Store) -> Holder:
+    """A scheduler that holds shard 0."""
+    return Holder(store)
+
+
+@pytest.fixture
+def sql_holder(sql_store: SqlStore) -> Holder:
+    return Holder(sql_store)

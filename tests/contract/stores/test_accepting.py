@@ -1,0 +1,281 @@
+"""Accepted messages are in the store, whole, once, and known."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, Row, TallyKey
+from celery_wheel.store.ports import Store
+from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, message
+
+UNICODE = "Größe-漢字-🎡-\u200f-'\"%s;--"
+
+
+def as_sent(row: Row) -> dict[str, Any]:
+    return {part.name: getattr(row, part.name) for part in fields(Row)}
+
+
+def test_a_row_comes_back_as_it_was_sent(holder: Holder) -> None:
+    new = holder.row(
+        NOW + 5,
+        lane=3,
+        eta_ms=NOW + 4,
+        task="app.mail",
+        exchange="news",
+        exchange_type="topic",
+        routing_key="a.b",
+        queue="mail",
+        priority=9,
+        key="order:42",
+        expires_ms=NOW + 99,
+        queue_expires_ms=60_000,
+        headers=b'{"h": 1}',
+        properties=b'{"p": 2}',
+        body=b"\x00\xffbody",
+    )
+    holder.apply(rows=[new])
+    [row] = holder.slice(lane=3)
+    sent = new.message
+    for name, value in as_sent(row).items():
+        expected = getattr(new, name) if name in ("id", "lane", "due_ms", "seq") else getattr(sent, name)
+        assert value == expected, name
+        assert type(value) is type(expected), name
+    assert row.size == sent.size
+
+
+def test_a_missing_field_of_a_message_comes_back_as_none(holder: Holder) -> None:
+    holder.accept(NOW, queue=None, priority=None, key=None, expires_ms=None, queue_expires_ms=None)
+    [row] = holder.slice()
+    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == (None, None, None, None)
+
+
+def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
+    holder.accept(NOW, queue="", priority=0, expires_ms=0, queue_expires_ms=0, headers=b"", properties=b"", body=b"")
+    [row] = holder.slice()
+    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == ("", 0, 0, 0)
+    assert (row.headers, row.properties, row.body) == (b"", b"", b"")
+
+
+def test_names_in_any_script_come_back(holder: Holder) -> None:
+    names = ("task_id", "task", "exchange", "exchange_type", "routing_key", "queue", "key")
+    [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
+    [(_, row)] = holder.store.find(0, [UNICODE])
+    assert row.id == new.id
+    assert {row.task, row.exchange, row.exchange_type, row.routing_key, row.queue} == {UNICODE}
+    assert row.body == UNICODE.encode()
+
+
+def test_long_names_are_not_cut(holder: Holder) -> None:
+    [new] = holder.accept(NOW, task_id="i" * 600, task="t" * 600, routing_key="r" * 600, queue=None)
+    [(_, row)] = holder.store.find(0, ["i" * 600])
+    assert (row.id, row.task, row.routing_key) == (new.id, "t" * 600, "r" * 600)
+
+
+def test_a_body_of_ten_megabytes_comes_back(holder: Holder) -> None:
+    body = bytes(range(256)) * (10 * 2**20 // 256)
+    holder.accept(NOW, body=body)
+    assert holder.slice()[0].body == body
+    assert holder.store.summary(0, 0, *EVERYTHING).bytes == len(body) + 4
+
+
+def test_numbers_up_to_63_bits_come_back(holder: Holder) -> None:
+    new = holder.row(2**62, eta_ms=2**63 - 1, expires_ms=2**63 - 1)
+    new.id = new.seq = 2**61
+    holder.store.apply(0, holder.epoch, Change(seq=2**61, rows=[new]))
+    [row] = holder.store.slice(0, 0, ORIGIN, row_end := type(ORIGIN)(2**63 - 1, 2**63 - 1))
+    assert (row.id, row.due_ms, row.eta_ms) == (2**61, 2**62, 2**63 - 1)
+    assert holder.store.count(0, 0, ORIGIN, row_end) == 1
+
+
+def test_an_empty_change_is_no_error(holder: Holder) -> None:
+    holder.apply()
+    assert holder.ids() == []
+
+
+# -- known ----------------------------------------------------------------------------------------------
+
+
+def test_accepted_ids_are_known_and_no_others(holder: Holder) -> None:
+    rows = holder.accept(*[NOW] * 3)
+    accepted = [row.message.envelope_id for row in rows]
+    strangers = [str(uuid.uuid4()) for _ in range(3)]
+    assert holder.store.known(0, [*strangers, *accepted[:2], accepted[0]]) == set(accepted[:2])
+
+
+def test_known_of_no_ids_is_empty(holder: Holder) -> None:
+    assert holder.store.known(0, []) == set()
+
+
+@pytest.mark.parametrize("count", [1, 499, 500, 501, 1700])
+def test_known_takes_any_number_of_ids(holder: Holder, count: int) -> None:
+    rows = holder.accept(*[NOW] * count)
+    envelopes = [row.message.envelope_id for row in rows]
+    mixed = [id_ for pair in zip(envelopes, (str(uuid.uuid4()) for _ in rows), strict=True) for id_ in pair]
+    assert holder.store.known(0, mixed) == set(envelopes)
+
+
+def test_a_rejected_id_is_known(holder: Holder) -> None:
+    reject = holder.reject()
+    holder.apply(rejects=[reject])
+    assert holder.store.known(0, [reject.unreadable.envelope_id]) == {reject.unreadable.envelope_id}
+
+
+def test_dispatched_and_stopped_ids_stay_known(holder: Holder) -> None:
+    gone, cancelled = holder.accept(NOW, NOW + 1)
+    holder.settle(ORIGIN, type(ORIGIN)(gone.due_ms, gone.seq))
+    holder.apply(moves=[holder.stop(cancelled)])
+    envelopes = {gone.message.envelope_id, cancelled.message.envelope_id}
+    assert holder.store.known(0, list(envelopes)) == envelopes
+
+
+def test_another_shard_knows_nothing_of_it(make_store: Callable[[], Store]) -> None:
+    store = make_store()
+    [row] = Holder(store).accept(NOW)
+    other = Holder(store, shard=1)
+    assert store.known(1, [row.message.envelope_id]) == set()
+    other.apply(rows=[other.row(NOW, envelope_id=row.message.envelope_id)])
+    assert store.known(1, [row.message.envelope_id]) == {row.message.envelope_id}
+    assert store.count(0, 0, *EVERYTHING) == store.count(1, 0, *EVERYTHING) == 1
+
+
+# -- rejected -------------------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
+    reject = holder.reject(b"\x80garbage", at_ms=NOW + 7)
+    holder.apply(rejects=[reject])
+    assert holder.ids() == []
+    [row] = holder.slice(lane=STOPPED)
+    assert (row.id, row.lane, row.due_ms, row.seq) == (reject.id, STOPPED, NOW + 7, reject.id)
+
+
+def test_a_rejected_message_keeps_its_bytes(sql_holder: Holder) -> None:
+    sql_holder.apply(rejects=[sql_holder.reject(b"\x80garbage")])
+    [row] = sql_holder.slice(lane=STOPPED)
+    assert row.body == b"\x80garbage"
+
+
+# -- all or nothing -------------------------------------------------------------------------------------
+
+
+def test_a_change_that_fails_leaves_nothing(sql_holder: Holder) -> None:
+    holder = sql_holder
+    [old] = holder.accept(NOW)
+    before = holder.highest_seq
+    again = holder.row(NOW, envelope_id=old.message.envelope_id)
+    parts: dict[str, Any] = {
+        "rows": [holder.row(NOW), again],
+        "rejects": [holder.reject()],
+        "moves": [holder.move(old, NOW + 9)],
+        "lanes": [LaneState(4, ORIGIN, ORIGIN)],
+        "tally": {TallyKey(1, "q", "t"): 5},
+    }
+    with pytest.raises(StoreError, match="has one of these messages or ids already"):
+        holder.apply(**parts)
+    assert [(row.id, row.due_ms) for row in holder.slice()] == [(old.id, NOW)]
+    assert holder.ids(STOPPED) == []
+    assert [lane.lane for lane in holder.store.lanes(0)] == [0]
+    assert holder.store.pending(0) == {}
+    assert holder.store.state(0).seq == before
+    holder.accept(NOW)
+
+
+def test_a_failure_of_the_last_part_rolls_back_the_first(sql_holder: Holder) -> None:
+    holder = sql_holder
+    with pytest.raises(StoreError):
+        holder.apply(rows=[holder.row(NOW)], batches=[holder.batch(ORIGIN, ORIGIN, weight=2**70)])
+    assert holder.ids() == []
+
+
+@pytest.mark.parametrize("parts", [{"priority": 2**70}, {"task": "\ud800"}], ids=["a number too large", "no text"])
+def test_a_value_that_no_database_can_store_is_a_store_error(sql_holder: Holder, parts: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"does not fit into the store|cannot keep a value"):
+        sql_holder.apply(rows=[sql_holder.row(NOW), sql_holder.row(NOW, **parts)])
+    assert sql_holder.ids() == []
+    sql_holder.accept(NOW)
+
+
+def test_one_envelope_is_accepted_once(holder: Holder) -> None:
+    [row] = holder.accept(NOW)
+    with pytest.raises((StoreError, AssertionError)):
+        holder.accept(NOW, envelope_id=row.message.envelope_id)
+    assert holder.ids() == [row.id]
+
+
+# -- what else a change carries -------------------------------------------------------------------------
+
+
+def test_the_highest_seq_is_kept_and_never_goes_back(holder: Holder) -> None:
+    """Two threads may commit in another order than they took their seqs."""
+    for seq, expected in ((512, 512), (0, 512), (256, 512), (1024, 1024)):
+        holder.store.apply(0, holder.epoch, Change(seq=seq))
+        assert holder.store.state(0).seq == expected
+
+
+def test_pending_counts_are_added_up(holder: Holder) -> None:
+    key, other = TallyKey(500_000, "celery", "app.remind"), TallyKey(500_000, "mail", "app.remind")
+    holder.apply(tally={key: 3, other: 1})
+    holder.apply(tally={key: 2})
+    holder.apply(tally={key: -4, other: 0})
+    assert holder.store.pending(0) == {key: 1, other: 1}
+
+
+def test_a_count_of_zero_is_left_out_and_may_grow_again(holder: Holder) -> None:
+    key = TallyKey(500_000, UNICODE, UNICODE)
+    holder.apply(tally={key: 2})
+    holder.apply(tally={key: -2})
+    assert holder.store.pending(0) == {}
+    holder.apply(tally={key: 7})
+    assert holder.store.pending(0) == {key: 7}
+
+
+def test_each_shard_counts_for_itself(make_store: Callable[[], Store]) -> None:
+    store = make_store()
+    key = TallyKey(1, "q", "t")
+    Holder(store, shard=0).apply(tally={key: 1})
+    Holder(store, shard=1).apply(tally={key: 5})
+    assert (store.pending(0), store.pending(1)) == ({key: 1}, {key: 5})
+
+
+def test_a_task_is_found_by_its_id_in_every_lane(holder: Holder) -> None:
+    late, early = holder.row(NOW + 9, task_id="t-1"), holder.row(NOW + 3, task_id="t-1", lane=5)
+    resting = holder.row(NOW, task_id="t-1")
+    holder.apply(rows=[late, early, resting, holder.row(NOW, task_id="t-2")])
+    holder.apply(moves=[holder.stop(resting)])
+    assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [early.id, late.id]
+    assert holder.store.find(0, ["t-3"]) == []
+
+
+def test_a_dispatched_task_is_still_found(holder: Holder) -> None:
+    [row] = holder.accept(NOW, task_id="t-1")
+    holder.settle(ORIGIN, type(ORIGIN)(row.due_ms, row.seq))
+    [(_, found)] = holder.store.find(0, ["t-1"])
+    assert (found.id, found.body) == (row.id, row.message.body)
+
+
+def test_find_reads_one_shard(make_store: Callable[[], Store]) -> None:
+    store = make_store()
+    Holder(store, shard=0).accept(NOW, task_id="t-1")
+    assert store.find(1, ["t-1"]) == []
+
+
+def test_thousands_of_rows_go_in_at_once(holder: Holder) -> None:
+    rows = [holder.row(NOW + n * 7_919 % 5_000) for n in range(5_000)]
+    tally: dict[TallyKey, int] = {}
+    for row in rows:
+        tally[hour_of(row)] = tally.get(hour_of(row), 0) + 1
+    holder.apply(rows=rows, tally=tally)
+    assert holder.ids() == ids(sorted(rows, key=lambda row: (row.due_ms, row.seq)))
+    assert sum(holder.store.pending(0).values()) == 5_000
+
+
+def test_an_envelope_id_is_the_same_in_capitals(sql_holder: Holder) -> None:
+    envelope_id = message().envelope_id[:-4] + "ABCD"
+    sql_holder.accept(NOW, envelope_id=envelope_id)
+    assert sql_holder.store.known(0, [envelope_id, envelope_id.lower()]) == {envelope_id, envelope_id.lower()}

@@ -1,0 +1,278 @@
+"""``Browse``: every page is complete and in order, and no line is on two pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
+from celery_wheel.store.ports.pages import Criteria, Page, Task
+from celery_wheel.store.sql.browse import overview
+from celery_wheel.store.sql.browse import pages as pages_module
+from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import NOW, Holder, hour_of, ids, place
+
+EVERYTHING = Criteria()
+
+
+@pytest.fixture
+def second(sql_store: SqlStore) -> Holder:
+    return Holder(sql_store, shard=1)
+
+
+def walk(turn: Callable[[Position], Page[Task]], start: Position) -> list[int]:
+    """Return the ids of all pages, in order."""
+    found: list[int] = []
+    page = turn(start)
+    while True:
+        found += [one.id for one in page.items]
+        if page.next is None:
+            return found
+        page = turn(page.next)
+
+
+def test_pending_tasks_come_in_order_of_position_across_shards_and_lanes(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    sql_holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN, "slow")])
+    rows = [
+        *sql_holder.accept(*range(NOW, NOW + 40, 4)),
+        *second.accept(*range(NOW + 2, NOW + 40, 4)),
+    ]
+    aside = [sql_holder.row(due, lane=3) for due in range(NOW + 1, NOW + 40, 4)]
+    sql_holder.apply(rows=aside)
+    wanted = ids(sorted([*rows, *aside], key=place))
+    for limit in (1, 3, 7, 1000):
+        assert walk(lambda after, n=limit: sql_store.browse.pending(EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
+
+
+def test_rows_are_found_by_their_ids_in_every_state(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    rows = sorted([*sql_holder.accept(*range(NOW, NOW + 600)), *second.accept(NOW + 5)], key=place)
+    sql_holder.apply(moves=[sql_holder.stop(rows[-1], NOW + 1_000)])
+    sql_holder.settle(ORIGIN, place(rows[0]))
+    assert [one.id for one in sql_store.browse.tasks([*reversed(ids(rows)), 2**60, -1])] == ids(rows)
+    assert sql_store.browse.tasks([]) == []
+
+
+def test_a_dispatched_task_is_not_pending_and_has_the_time_of_its_dispatch(
+    sql_holder: Holder, sql_store: SqlStore
+) -> None:
+    rows = sql_holder.accept(*range(NOW, NOW + 10))
+    sql_holder.settle(ORIGIN, place(rows[3]), at_ms=NOW + 100)
+    sql_holder.settle(place(rows[3]), place(rows[6]), at_ms=NOW + 200)
+    assert walk(lambda after: sql_store.browse.pending(EVERYTHING, after, 2), ORIGIN) == ids(rows[7:])
+    page = sql_store.browse.dispatched(EVERYTHING, limit=5)
+    assert [one.id for one in page.items] == ids(rows[6:1:-1])
+    assert [one.late_ms for one in page.items] == [194, 195, 196, 97, 98]
+    rest = sql_store.browse.dispatched(EVERYTHING, page.next or ORIGIN, 5)
+    assert ([one.id for one in rest.items], rest.next) == (ids(rows[1::-1]), None)
+
+
+def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW)
+    sql_holder.put_offset(place(rows[0]))
+    (only,) = sql_store.browse.dispatched(EVERYTHING).items
+    assert (only.dispatched_ms, only.late_ms) == (None, None)
+
+
+def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    sql_holder.accept(NOW, NOW + HOUR_MS, task="app.a", queue="x")
+    b = sql_holder.accept(NOW + 5, NOW + 3 * HOUR_MS, task="app.b", queue=None, routing_key="y")
+    other = second.accept(NOW + 7, task="app.b", queue="y")
+    for rows, holder in ((b, sql_holder), (other, second)):
+        tally = {}
+        for row in rows:
+            tally[hour_of(row)] = tally.get(hour_of(row), 0) + 1
+        holder.apply(tally=tally)
+
+    def found(**criteria: object) -> list[int]:
+        return [one.id for one in sql_store.browse.pending(Criteria(**criteria)).items]  # type: ignore[arg-type]
+
+    assert found(task="app.b") == ids([b[0], *other, b[1]])
+    assert found(queue="y") == ids([b[0], *other, b[1]])
+    assert found(queue="y", shard=0) == ids(b)
+    assert found(task="app.b", queue="x") == []
+    assert found(from_ms=NOW + 5, to_ms=NOW + HOUR_MS) == ids([b[0], *other])
+    assert found(task="app.b", from_ms=NOW + 6) == ids([*other, b[1]])
+    assert found(shard=2) == []
+    everything = sql_store.browse.dispatched(Criteria(task="app.b"))
+    assert everything.items == []
+
+
+def test_a_filter_reads_a_bounded_number_of_rows_and_returns_where_to_continue(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 20)  # for two shards
+    monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
+    rows = [sql_holder.row(NOW + n, task="app.rare" if n in (3, 25, 47) else "app.often") for n in range(50)]
+    sql_holder.apply(rows=rows, tally={hour_of(rows[3]): 3})
+    rare = Criteria(task="app.rare")
+    first = sql_store.browse.pending(rare, limit=5)
+    assert ([one.id for one in first.items], first.next) == ([rows[3].id], place(rows[9]))
+    assert walk(lambda after: sql_store.browse.pending(rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
+    sql_holder.put_offset(place(rows[-1]))
+    found = walk(lambda before: sql_store.browse.dispatched(rare, before, 2), pages_module.END)
+    assert found == ids([rows[n] for n in (47, 25, 3)])
+
+
+def test_outcomes_come_latest_first_with_their_reasons(sql_holder: Holder, sql_store: SqlStore) -> None:
+    bad = [sql_holder.reject(b"no message %d" % n, at_ms=NOW + n) for n in range(3)]
+    rows = sql_holder.accept(NOW)
+    sql_holder.apply(
+        rejects=bad,
+        outcomes=[sql_holder.outcome(one.id, "rejected", NOW + n) for n, one in enumerate(bad)],
+    )
+    sql_holder.apply(moves=[sql_holder.stop(rows[0])], outcomes=[sql_holder.outcome(rows[0].id, "cancelled", NOW + 1)])
+    page = sql_store.browse.outcomes(["rejected"], EVERYTHING, limit=2)
+    assert [one.timer_id for one in page.items] == [bad[2].id, bad[1].id]
+    assert page.items[0].reason == "asked for"
+    both = sql_store.browse.outcomes(["rejected", "cancelled"], EVERYTHING)
+    assert [one.at_ms - NOW for one in both.items] == [2, 1, 1, 0]
+    assert sql_store.browse.outcomes(["rejected"], EVERYTHING, page.next or ORIGIN).items[0].timer_id == bad[0].id
+
+
+def test_a_detail_has_the_bytes_and_the_outcomes_of_a_message(sql_holder: Holder, sql_store: SqlStore) -> None:
+    early, late, gone = sql_holder.accept(NOW, NOW + 10, NOW + 20, task_id="same", body=b"\x00\xff")
+    sql_holder.settle(ORIGIN, place(early), at_ms=NOW + 3)
+    sql_holder.apply(moves=[sql_holder.stop(gone)], outcomes=[sql_holder.outcome(gone.id)])
+    found = sql_store.browse.find("same")
+    assert {one.task.id: one.state for one in found} == {
+        early.id: "dispatched",
+        late.id: "pending",
+        gone.id: "cancelled",
+    }
+    left = sql_store.browse.detail(early.id)
+    assert left is not None
+    assert (left.task.late_ms, left.body, left.queue, left.outcomes) == (3, b"\x00\xff", "celery", [])
+    assert left.envelope_id == early.message.envelope_id
+    sql_holder.apply(lanes=[LaneState(0, Position(*place(early)), Position(*place(late)))])
+    assert [one.state for one in sql_store.browse.find("same") if one.task.id == late.id] == ["in doubt"]
+    assert sql_store.browse.detail(12345) is None
+    assert sql_store.browse.find("nobody") == []
+
+
+def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW + HOUR_MS)
+    sql_holder.apply(tally={hour_of(rows[0]): 5, hour_of(rows[1]): 2})
+    other = second.accept(NOW, queue="mail", task="app.mail")
+    second.apply(tally={hour_of(other[0]): 1})
+    due = sql_store.browse.due_by_hour()
+    assert [(one.shard, one.from_ms, one.pending) for one in due] == [(0, NOW, 5), (0, NOW + HOUR_MS, 2), (1, NOW, 1)]
+    names = sql_store.browse.names()
+    assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
+    with sql_store.database.snapshot() as connection:
+        assert overview.next_due(connection, 0, read_lanes(connection, sql_store.database.statements, 0)) == {0: NOW}
+        assert overview.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) == {}
+    sql_store.register_scheduler("a", NOW, 1)
+    assert sql_store.browse.schedulers() == {"a": NOW}
+
+
+def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW + 1)
+    sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)
+    sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 2)
+    second.settle(ORIGIN, place(second.accept(NOW)[0]), at_ms=NOW + 3)
+    page = sql_store.browse.batches(EVERYTHING, limit=2)
+    last = sql_store.browse.batches(EVERYTHING, page.next or ORIGIN, 2)
+    found = [one.dispatched_ms - NOW for one in [*page.items, *last.items]]
+    assert (found, last.next) == ([3, 2, 1], None)
+    assert page.items[1].to == place(rows[1])
+
+
+def test_tasks_of_a_rare_name_have_their_times_across_many_settlements(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = [sql_holder.row(NOW + n, task="app.rare" if n % 299 == 0 else "app.often") for n in range(600)]
+    places = [ORIGIN, *map(place, rows)]
+    batches = [sql_holder.batch(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
+    sql_holder.apply(rows=rows, batches=batches, lanes=[LaneState(0, places[-1], places[-1])])
+    page = sql_store.browse.dispatched(Criteria(task="app.rare"))
+    assert [(one.due_ms - NOW, one.late_ms) for one in page.items] == [(598, 7), (299, 7), (0, 7)]
+
+
+def test_after_a_replay_a_task_has_the_time_of_its_first_dispatch(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW, NOW)
+    sql_holder.settle(ORIGIN, place(rows[2]), at_ms=NOW + 10)
+    sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # again, and less far
+    sql_holder.put_offset(place(rows[2]))
+    assert [one.late_ms for one in sql_store.browse.dispatched(EVERYTHING).items] == [10, 10, 10]
+
+
+def test_outcomes_are_read_within_bounds_and_times(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 20)  # for two shards
+    monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
+    rows = [sql_holder.row(NOW, task="app.rare" if n in (3, 25) else "app.often") for n in range(30)]
+    sql_holder.apply(rows=rows)
+    sql_holder.apply(
+        moves=[sql_holder.stop(row) for row in rows],
+        outcomes=[sql_holder.outcome(row.id, "rejected", NOW + n) for n, row in enumerate(rows)],
+    )
+    rare = Criteria(task="app.rare")
+    first = sql_store.browse.outcomes(["rejected"], rare, limit=5)
+    assert [one.at_ms - NOW for one in first.items] == [25]
+    assert first.next is not None
+    assert first.next.due_ms == NOW + 20
+    seen: list[int] = []
+    page = first
+    while True:
+        seen += [one.at_ms - NOW for one in page.items]
+        if page.next is None:
+            break
+        page = sql_store.browse.outcomes(["rejected"], rare, page.next, limit=5)
+    assert seen == [25, 3]
+    of_a_time = sql_store.browse.outcomes(["rejected"], Criteria(from_ms=NOW + 5, to_ms=NOW + 8))
+    assert [one.at_ms - NOW for one in of_a_time.items] == [7, 6, 5]
+
+
+def test_messages_of_an_id_come_latest_due_first_from_all_shards(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    rows = [*sql_holder.accept(NOW, NOW + 20, task_id="same"), *second.accept(NOW + 10, task_id="same")]
+    assert [one.task.id for one in sql_store.browse.find("same")] == ids([rows[1], rows[2], rows[0]])
+
+
+def test_a_page_shows_one_moment(sql_holder: Holder, sql_store: SqlStore) -> None:
+    (row,) = sql_holder.accept(NOW)
+    with sql_store.database.snapshot() as connection:
+        before = read_lanes(connection, sql_store.database.statements, 0)
+        sql_holder.put_offset(place(row))
+        assert read_lanes(connection, sql_store.database.statements, 0) == before
+    assert sql_store.lanes(0) != before
+    with pytest.raises(ZeroDivisionError), sql_store.database.snapshot():
+        raise ZeroDivisionError
+    sql_holder.accept(NOW + 1)
+
+
+def test_pages_go_by_an_index(sql_store: SqlStore, sql_holder: Holder) -> None:
+    """A large table is searched, never sorted or scanned; ties of one millisecond need no sort."""
+    rows = sql_holder.accept(NOW, NOW + 1)
+    sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW)
+    sql_holder.apply(tally={hour_of(rows[1]): 1})
+    said: dict[str, Any] = {}
+    engine: Any = getattr(sql_store.database, "_reader", None) or sql_store.database._engine  # type: ignore[attr-defined]
+
+    def note(_c: object, _cursor: object, statement: str, values: object, *_: object) -> None:
+        if statement.startswith("SELECT"):
+            said[statement] = values
+
+    event.listen(engine, "before_cursor_execute", note)
+    for criteria in (EVERYTHING, Criteria(task="app.remind", queue="celery", from_ms=NOW - 5, to_ms=NOW + 5)):
+        sql_store.browse.pending(criteria)
+        sql_store.browse.dispatched(criteria)
+        sql_store.browse.outcomes(["rejected"], criteria)
+        sql_store.browse.batches(criteria)
+    event.remove(engine, "before_cursor_execute", note)
+    assert len(said) > 8
+    sqlite = engine.dialect.name == "sqlite"
+    with sql_store.database.reading() as connection:
+        for statement, values in said.items():
+            explain = "EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN "
+            lines = [str(row[-1]) for row in connection.exec_driver_sql(explain + statement, values)]
+            bad = [one for one in lines if one.startswith("SCAN wheel_") or "TEMP B-TREE" in one or "Seq Scan" in one]
+            assert not bad, (statement, lines)

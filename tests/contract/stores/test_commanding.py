@@ -1,0 +1,241 @@
+"""Commands, answers, tombstones, watches, gates and stopped rows, the same on every store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from celery_wheel.errors import Fenced, RequestWithdrawn
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, Answer, Gate, Tombstone, Watch
+from celery_wheel.store.ports import Store
+from celery_wheel.store.sql import control as desk
+from tests.kit.holder import NOW, Holder
+
+MINUTE = 60_000
+
+
+def command_id() -> str:
+    return str(uuid.uuid4())
+
+
+# -- commands -------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_read_by_its_shards_holder_alone(store: Store) -> None:
+    item = store.put_command(1, "cancel", b"{}")
+    assert store.read_inbox(0, 10) == []
+    [found] = store.read_inbox(1, 10)
+    assert (found.id, found.kind, found.payload) == (item, "cancel", b"{}")
+
+
+def test_an_answer_is_committed_with_the_deletion_of_its_command(holder: Holder) -> None:
+    store, id_ = holder.store, command_id()
+    item = store.put_command(0, "cancel", b"{}")
+    assert store.answer(id_) is None
+    holder.apply(inbox=[item], answers=[Answer(id_, {"a": "done", "ü": "too_late"}, NOW)])
+    assert store.answer(id_) == {"a": "done", "ü": "too_late"}
+    assert store.read_inbox(0, 10) == []
+    assert store.answer(command_id()) is None
+
+
+def test_the_answers_to_many_commands_are_read_at_once(holder: Holder) -> None:
+    store, ids = holder.store, [command_id() for _ in range(120)]
+    holder.apply(answers=[Answer(one, {str(n): "done"}, NOW) for n, one in enumerate(ids)])
+    asked = [*ids, command_id(), ids[0]]
+    assert store.answers(asked) == {one: {str(n): "done"} for n, one in enumerate(ids)}
+    assert store.answers([]) == {}
+
+
+def test_withdraw_says_whether_it_came_in_time(holder: Holder) -> None:
+    store = holder.store
+    item = store.put_command(0, "cancel", b"{}")
+    assert store.command_payload(item) == b"{}"
+    assert store.withdraw(item)
+    assert not store.withdraw(item)
+    assert store.command_payload(item) is None
+    assert store.read_inbox(0, 10) == []
+    taken = store.put_command(0, "cancel", b"{}")
+    assert taken != item
+    holder.apply(inbox=[taken])
+    assert not store.withdraw(taken)
+
+
+def test_old_answers_and_tombstones_go(holder: Holder) -> None:
+    store, old, young = holder.store, command_id(), command_id()
+    holder.apply(
+        answers=[Answer(old, {"a": "done"}, NOW), Answer(young, {"b": "done"}, NOW + MINUTE)],
+        tombstones=[Tombstone("a", NOW + MINUTE, "paid", "anna"), Tombstone("b", NOW + 2 * MINUTE, "", "")],
+    )
+    store.expire(0, holder.epoch, NOW + MINUTE + 1, NOW + MINUTE)
+    assert (store.answer(old), store.answer(young)) == (None, {"b": "done"})
+    assert [*store.tombstone_ids(0)] == ["b"]
+
+
+def test_a_fenced_holder_expires_nothing(holder: Holder) -> None:
+    epoch = holder.epoch
+    holder.apply(tombstones=[Tombstone("a", NOW, "", "")])
+    holder.acquire()
+    with pytest.raises(Fenced):
+        holder.store.expire(0, epoch, NOW + 1, NOW)
+    assert [*holder.store.tombstone_ids(0)] == ["a"]
+
+
+# -- what is kept ---------------------------------------------------------------------------------------
+
+
+def test_a_later_tombstone_replaces_the_earlier(holder: Holder) -> None:
+    holder.apply(tombstones=[Tombstone("a", NOW, "first", "anna")])
+    holder.apply(tombstones=[Tombstone("a", NOW + 1, "second", "ben")])
+    assert holder.store.tombstones(0, ["a"]) == {"a": Tombstone("a", NOW + 1, "second", "ben")}
+    assert holder.store.tombstones(1, ["a"]) == {}
+
+
+def test_tombstones_are_found_by_their_task_ids(holder: Holder) -> None:
+    wanted = [Tombstone(f"task-{number}", NOW + number, "paid", "anna") for number in range(120)]
+    holder.apply(tombstones=wanted)
+    store = holder.store
+    assert store.tombstones(0, []) == {}
+    assert store.tombstones(0, ["task-7", "unknown", "task-0", "task-7"]) == {
+        "task-0": wanted[0],
+        "task-7": wanted[7],
+    }
+    assert store.tombstones(0, [one.task_id for one in wanted]) == {one.task_id: one for one in wanted}
+    assert store.tombstones(1, ["task-7"]) == {}
+
+
+def test_the_ids_of_all_tombstones_are_read_in_pages(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "IDS_AT_ONCE", 7)
+    holder.apply(tombstones=[Tombstone(f"Task-{number}", NOW, "", "") for number in range(21)])
+    assert sorted(holder.store.tombstone_ids(0)) == sorted(f"Task-{number}" for number in range(21))
+    assert list(holder.store.tombstone_ids(1)) == []
+
+
+def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    holder.apply(watches=[Watch("watch", "order:42", row.id) for row in rows[:2]])
+    holder.apply(watches=[Watch("watch", "order:43", rows[2].id), Watch("unique", "order:42", rows[2].id)])
+    found = holder.store.watchers(0, "watch", ["order:42"])
+    assert [(key, row.id) for key, _, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
+    assert found[0][1] == rows[1].message.task_id
+    assert found[0][2].body == rows[1].message.body
+    many = [f"order:{n}" for n in range(200)]
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", many)] == [rows[n].id for n in (2, 1, 0)]
+    assert holder.store.watchers(1, "watch", many) == []
+    assert holder.store.watchers(0, "watch", []) == []
+
+
+def test_a_stopped_row_watches_nothing(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch("watch", "k", row.id) for row in rows])
+    holder.apply(moves=[holder.stop(rows[0])])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    holder.apply(unwatched=[rows[1].id])
+    assert holder.store.watchers(0, "watch", ["k"]) == []
+
+
+def test_a_completed_row_keeps_its_unique_key(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(watches=[Watch(kind, "k", row.id) for row in rows for kind in ("watch", "unique")])
+    holder.apply(completed=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
+    holder.apply(unwatched=[rows[0].id])
+    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
+
+
+def test_an_answer_may_say_more_than_a_word_of_each(holder: Holder) -> None:
+    id_ = command_id()
+    holder.apply(answers=[Answer(id_, {"order:42": {"done": 2, "too_late": 0}}, NOW)])
+    assert holder.store.answer(id_) == {"order:42": {"done": 2, "too_late": 0}}
+
+
+def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
+    second, everything = Holder(holder.store, 1), Gate("all", "", "paused", 0, "", "", 1)
+    slow = Gate("queue", "mail", "slow", 5 * MINUTE, "backlog", "anna", NOW)
+    holder.apply(gates=[Gate("queue", "mail", "paused", 0, "outage", "anna", NOW), everything])
+    second.apply(gates=[slow])
+    holder.apply(gates=[slow], opened=[("all", "")])
+    assert holder.store.gates(0) == [slow]
+    assert second.store.gates(1) == [slow]
+    holder.apply(opened=[("queue", "mail"), ("task", "never")])
+    assert holder.store.gates(0) == []
+    assert second.store.gates(1) == [slow]
+
+
+def test_a_late_limit_comes_back(holder: Holder) -> None:
+    [row] = holder.accept(NOW, misfire_ms=5_000)
+    assert holder.slice()[0].misfire_ms == 5_000
+    [(_, found)] = holder.store.find(0, [row.message.task_id])
+    assert found.misfire_ms == 5_000
+
+
+def test_control_rows_survive_a_reopening(make_store: Callable[[], Store]) -> None:
+    holder = Holder(make_store())
+    [row] = holder.accept(NOW)
+    holder.apply(
+        tombstones=[Tombstone("a", NOW, "", "")],
+        watches=[Watch("watch", "k", row.id)],
+        gates=[Gate("all", "", "paused", 0, "", "", NOW)],
+        answers=[Answer(id_ := command_id(), {}, NOW)],
+    )
+    again = make_store()
+    assert (len(again.tombstones(0, ["a"])), len(again.watchers(0, "watch", ["k"])), len(again.gates(0))) == (1, 1, 1)
+    assert again.answer(id_) == {}
+
+
+# -- what leaves once more ------------------------------------------------------------------------------
+
+
+def test_stopped_rows_are_found_by_task_id_with_their_last_outcome(holder: Holder) -> None:
+    first, second, third = holder.accept(NOW, NOW + 1, NOW + 2)
+    for row, kind in ((second, "parked"), (first, "rejected")):
+        holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, kind)])
+    holder.apply(outcomes=[holder.outcome(second.id, "rejected", NOW + 1)])
+    names = [one.message.task_id for one in (first, second, third)]
+    found = holder.store.stopped_rows(0, [*names, "nobody"])
+    assert [(id_, kind, row.id) for id_, kind, row in found] == [
+        (names[1], "rejected", second.id),
+        (names[0], "rejected", first.id),
+    ]
+    assert found[0][2].body == second.message.body
+    assert holder.store.stopped_rows(1, names) == []
+
+
+def test_rows_are_found_by_number_wherever_they_are(holder: Holder) -> None:
+    first, second = holder.accept(NOW, NOW + 1)
+    holder.apply(moves=[holder.stop(first)])
+    found = {row.id: row.lane for row in holder.store.rows(0, [second.id, first.id, 7 << 30])}
+    assert found == {first.id: STOPPED, second.id: 0}
+    assert holder.store.rows(1, [first.id]) == []
+    assert holder.store.rows(0, []) == []
+
+
+def test_a_cancelled_row_is_found_until_it_was_announced(holder: Holder) -> None:
+    rows = holder.accept(NOW + 2, NOW + 1, NOW)
+    for row in rows:
+        holder.apply(moves=[holder.stop(row)], watches=[Watch(UNANNOUNCED, "", row.id)])
+    store = holder.store
+    assert [one.row.id for one in store.unannounced(0, -1, 2)] == [rows[0].id, rows[1].id]
+    [last] = store.unannounced(0, rows[1].id, 2)
+    assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
+    holder.apply(unwatched=[rows[1].id])
+    assert [one.row.id for one in store.unannounced(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert store.unannounced(1, -1, 9) == []
+
+
+def test_either_the_withdrawal_or_the_command_counts(holder: Holder) -> None:
+    """The sender of a withdrawn command was promised that it has no effect."""
+    store, id_ = holder.store, command_id()
+    kept, gone, other = (store.put_command(0, "cancel", b"{}") for _ in range(3))
+    assert store.withdraw(gone)
+    with pytest.raises(RequestWithdrawn):
+        holder.apply(inbox=[gone], answers=[Answer(id_, {"a": "done"}, NOW)], tombstones=[Tombstone("a", NOW, "", "")])
+    with pytest.raises(RequestWithdrawn):
+        holder.apply(inbox=[kept, gone, other])
+    assert store.answer(id_) is None
+    assert [*store.tombstone_ids(0)] == []
+    assert [item.id for item in store.read_inbox(0, 10)] == [kept, other]
+    holder.apply(inbox=[kept, other])
+    assert store.read_inbox(0, 10) == []

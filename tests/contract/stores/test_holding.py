@@ -1,0 +1,214 @@
+"""Taking, keeping and losing a shard: rules 1 and 2 of the port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from celery_wheel.errors import Fenced
+from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
+from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
+from tests.kit.patience import patience
+
+AFTER_THE_LEASE = NOW + LEASE + 1
+
+
+def store_clock(store: Store, now_ms: int = NOW) -> int:
+    """The clock by which the store's leases run: its own, or the caller's ``now_ms``."""
+    own_ms = store.now_ms()
+    return now_ms if own_ms is None else own_ms
+
+
+def test_a_new_store_holds_nothing(store: Store) -> None:
+    state = store.state(0)
+    assert (state.shard, state.epoch, state.holder, state.seq, state.snapshot) == (0, 0, None, 0, None)
+    assert store.lanes(0) == [LaneState(0, ORIGIN, ORIGIN)]
+    assert store.count(0, 0, *EVERYTHING) == 0
+
+
+def test_acquiring_raises_the_epoch_and_names_the_holder(store: Store) -> None:
+    epoch = store.acquire(0, "host-a", NOW, LEASE)
+    state = store.state(0)
+    assert epoch == state.epoch == 1
+    assert state.holder == "host-a"
+    assert state.lease_until_ms is not None
+    assert 0 <= store_clock(store) + LEASE - state.lease_until_ms < LEASE
+
+
+def test_acquiring_an_own_shard_raises_the_epoch_again(holder: Holder) -> None:
+    before = holder.epoch
+    assert holder.acquire() == before + 1
+
+
+def test_another_store_gets_nothing_while_the_holder_lives(make_store: Callable[[], Store]) -> None:
+    holder, standby = Holder(make_store()), make_store()
+    assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    assert standby.state(0).epoch == holder.epoch
+    holder.accept(NOW)
+
+
+def test_the_shards_of_one_store_are_held_apart(make_store: Callable[[], Store]) -> None:
+    Holder(make_store(), shard=0)
+    assert make_store().acquire(1, "host-b", NOW, LEASE) == 1
+
+
+def test_after_a_release_another_holder_takes_over_at_once(make_store: Callable[[], Store]) -> None:
+    holder, standby = Holder(make_store()), make_store()
+    holder.store.release(0, holder.epoch)
+    assert standby.state(0).holder is None
+    assert standby.acquire(0, "host-b", NOW, LEASE) == holder.epoch + 1
+
+
+def test_after_a_close_another_holder_takes_over(make_store: Callable[[], Store]) -> None:
+    holder, standby = Holder(make_store()), make_store()
+    holder.store.close()
+    if standby.now_ms() is None:
+        assert standby.acquire(0, "host-b", AFTER_THE_LEASE, LEASE) == holder.epoch + 1
+    else:
+        assert acquire(standby, name="host-b") == holder.epoch + 1
+
+
+def test_a_release_of_an_old_term_gives_nothing_up(make_store: Callable[[], Store]) -> None:
+    holder, standby = Holder(make_store()), make_store()
+    old = holder.epoch
+    holder.acquire()
+    holder.store.release(0, old)
+    assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    assert standby.state(0).holder == "host-a"
+
+
+def test_a_release_is_not_repeated_by_another_term(make_store: Callable[[], Store]) -> None:
+    holder = Holder(make_store())
+    holder.store.release(0, holder.epoch)
+    successor = Holder(make_store(), name="host-b")
+    holder.store.release(0, holder.epoch)
+    assert successor.store.state(0).holder == "host-b"
+    successor.accept(NOW)
+
+
+def test_renewing_publishes_the_snapshot_and_the_lease(holder: Holder) -> None:
+    snapshot = {"pending": 3, "levels": [{"tick_ms": 1}], "name": "Größe 漢字"}
+    holder.store.renew(0, holder.epoch, NOW + 700, LEASE, snapshot)
+    state = holder.store.state(0)
+    assert (state.snapshot, state.snapshot_at_ms) == (snapshot, NOW + 700)
+    assert state.lease_until_ms is not None
+    assert 0 <= store_clock(holder.store, NOW + 700) + LEASE - state.lease_until_ms < LEASE
+    assert state.epoch == holder.epoch
+
+
+def test_anybody_reads_the_last_snapshot(make_store: Callable[[], Store]) -> None:
+    holder, reader = Holder(make_store()), make_store()
+    for beat in range(3):
+        holder.store.renew(0, holder.epoch, NOW + beat, LEASE, {"beat": beat})
+    assert reader.state(0).snapshot == {"beat": 2}
+
+
+def full_change(holder: Holder) -> Change:
+    row = holder.row(NOW)
+    return Change(
+        seq=holder.highest_seq + 1000,
+        rows=[row],
+        rejects=[holder.reject()],
+        outcomes=[holder.outcome(row.id)],
+        batches=[Batch(holder.seq(), 0, ORIGIN, Position(NOW, 1), 1, 1, NOW)],
+        lanes=[LaneState(0, Position(NOW, 1), Position(NOW, 1)), LaneState(7, ORIGIN, ORIGIN)],
+        tally={TallyKey(1, "q", "t"): 1},
+    )
+
+
+def test_a_former_term_can_write_nothing(holder: Holder) -> None:
+    """A fenced change with every part leaves none of them in the store."""
+    [row] = holder.accept(NOW + 50)
+    holder.store.put_inbox(0, [("message", b"x")])
+    [item] = holder.store.read_inbox(0, 10)
+    old, before = holder.epoch, holder.highest_seq
+    holder.acquire()
+    change = full_change(holder)
+    change.moves = [holder.move(row, NOW + 60)]
+    change.inbox = [item.id]
+    with pytest.raises(Fenced):
+        holder.store.apply(0, old, change)
+    assert holder.ids() == [row.id]
+    assert holder.slice()[0].due_ms == NOW + 50
+    assert holder.store.count(0, -1, *EVERYTHING) == 0
+    assert holder.store.lanes(0) == [LaneState(0, ORIGIN, ORIGIN)]
+    assert holder.store.batch_start(0, 0, Position(NOW, 1), 0) is None
+    assert holder.store.pending(0) == {}
+    assert holder.store.read_inbox(0, 10) == [item]
+    assert holder.store.state(0).seq == before
+
+
+def test_a_former_holder_is_fenced_by_its_successor(make_store: Callable[[], Store]) -> None:
+    former = Holder(make_store())
+    former.store.release(0, former.epoch)
+    successor = Holder(make_store(), name="host-b")
+    with pytest.raises(Fenced):
+        former.accept(NOW)
+    assert successor.ids() == []
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 1], ids=["older", "none", "newer"])
+def test_only_the_very_epoch_may_write(holder: Holder, wrong: int) -> None:
+    holder.acquire()
+    epoch = holder.epoch + wrong if wrong else 0
+    with pytest.raises(Fenced):
+        holder.store.apply(0, epoch, Change())
+
+
+def test_a_former_epoch_can_neither_renew_nor_forget(holder: Holder) -> None:
+    [row] = holder.accept(NOW)
+    holder.settle(ORIGIN, Position(row.due_ms, row.seq), at_ms=NOW)
+    old = holder.epoch
+    holder.acquire()
+    before = holder.store.state(0)
+    with pytest.raises(Fenced):
+        holder.store.renew(0, old, NOW + 9_000, LEASE, {"ghost": True})
+    with pytest.raises(Fenced):
+        holder.store.forget(0, old, NOW + 1, NO_LIMIT, 10)
+    state = holder.store.state(0)
+    assert state == before
+    assert holder.ids() == [row.id]
+
+
+def test_the_error_has_state_consequence_and_remedy(sql_holder: Holder) -> None:
+    old = sql_holder.epoch
+    sql_holder.acquire()
+    with pytest.raises(Fenced, match=f"shard 0 is at epoch {old + 1}, not {old}: .*; nothing was written, .*dropped"):
+        sql_holder.store.apply(0, old, Change())
+
+
+def test_all_stores_of_one_database_have_one_uuid(make_store: Callable[[], Store]) -> None:
+    uuids = {make_store().uuid, make_store().uuid}
+    assert len(uuids) == 1
+    assert len(uuids.pop()) == 36
+
+
+def test_a_shard_that_cannot_be_taken_yet_delays_no_other_shard(
+    make_sql_store: Callable[[], SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped holder may have its row locked; the other shards are taken over meanwhile."""
+    store, waits, may_end = make_sql_store(), threading.Event(), threading.Event()
+    hold = store.database.hold
+
+    def slow(shard: int, holder: str) -> bool:
+        if shard == 0:
+            waits.set()
+            may_end.wait(patience(20))
+        return hold(shard, holder)
+
+    monkeypatch.setattr(store.database, "hold", slow)
+    taken: list[int | None] = []
+    first = threading.Thread(target=lambda: taken.append(store.acquire(0, "a", NOW, LEASE)))
+    first.start()
+    assert waits.wait(patience(10))
+    other = threading.Thread(target=lambda: taken.append(store.acquire(1, "a", NOW, LEASE)))
+    other.start()
+    other.join(patience(10))
+    assert taken == [1]
+    may_end.set()
+    first.join()
+    assert taken == [1, 1]

@@ -1,0 +1,336 @@
+"""Bulk loads: all of a load is accepted or nothing, whichever process fails, comes late or runs twice."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from sqlalchemy import select
+
+from celery_wheel.errors import Fenced, LoadEnded, StoreUnusable
+from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
+from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult, WrittenSlice
+from celery_wheel.store.sql.schema import load_chunk
+from celery_wheel.store.sql.statements.bulk_load import KEPT_MS
+from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.conftest import MakeSqlStore
+from tests.kit.holder import NOW, Holder
+
+
+def slice_of(number: int, *shards: int, digest: str = "d", rows: int = 3) -> list[PartChunk]:
+    return [PartChunk(number, shard, rows, digest, b"%d/%d %s" % (number, shard, digest.encode())) for shard in shards]
+
+
+def begun(store: SqlStore, name: str = "monday") -> BulkLoad:
+    return store.loads.begin(name, NOW)
+
+
+def written(store: SqlStore, load: BulkLoad, part: int, *chunks: PartChunk) -> PartResult:
+    """Write a whole part."""
+    claim, _ = store.loads.claim(load.id, load.run, part)
+    store.loads.put(claim, chunks)
+    store.loads.finish(claim, max((one.number for one in chunks), default=-1) + 1)
+    return PartResult(claim.attempt, sum(one.rows for one in chunks))
+
+
+def commit(store: SqlStore, load: BulkLoad, parts: dict[int, PartResult]) -> BulkLoad:
+    return store.loads.commit(load.id, load.run, parts, NOW + 1)
+
+
+def state(store: SqlStore, name: str = "monday") -> str | None:
+    found = store.loads.by_name(name)
+    return None if found is None else found.state
+
+
+def left(store: SqlStore) -> list[tuple[int, int, int]]:
+    """Return part, number and shard of every chunk, committed or not."""
+    with store.database.reading() as connection:
+        columns = (load_chunk.c.part, load_chunk.c.number, load_chunk.c.shard)
+        return sorted(tuple(row) for row in connection.execute(select(*columns)))
+
+
+def payloads(store: SqlStore, shard: int = 0, max_rows: int = 1_000) -> list[bytes]:
+    return [bytes(one.payload) for one in store.read_loads(shard, max_rows)]
+
+
+# -- from beginning to end ------------------------------------------------------------------------------
+
+
+def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    parts = {n: written(sql_store, load, n, *slice_of(0, 0, 1), *slice_of(1, 0)) for n in range(2)}
+    assert (payloads(sql_store), state(sql_store), len(left(sql_store))) == ([], OPEN, 6)
+    done = commit(sql_store, load, parts)
+    assert (done.state, done.rows, done.ended_ms) == (COMMITTED, 18, NOW + 1)
+    assert sorted(payloads(sql_store)) == [b"0/0 d", b"0/0 d", b"1/0 d", b"1/0 d"]
+    assert payloads(sql_store, shard=1) == [b"0/1 d", b"0/1 d"]
+    assert commit(sql_store, load, parts) == done, "a lost answer is asked for again"
+
+
+def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    commit(sql_store, load, {0: written(sql_store, load, 0, *slice_of(0, 0))})
+    again = begun(sql_store)
+    assert again.is_loaded
+    assert (again.id, again.run, again.rows) == (load.id, load.run, 3)
+    with pytest.raises(LoadEnded, match="the load 'monday' is committed; nothing more of it was written"):
+        sql_store.loads.claim(again.id, again.run, 0)
+    assert not sql_store.loads.abort(load.id, NOW)
+    assert payloads(sql_store) == [b"0/0 d"]
+
+
+def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    for name in ("monday", "tuesday"):
+        load = begun(store, name)
+        commit(store, load, {0: written(store, load, 0, *(c for n in range(4) for c in slice_of(n, 0, digest=name)))})
+    assert payloads(store, max_rows=1) == [b"0/0 monday"], "at least one, or it would stay"
+    assert payloads(store, max_rows=7) == [b"0/0 monday", b"1/0 monday"]
+    assert [one.rows for one in store.read_loads(0, 13)] == [3, 3, 3, 3]
+    assert payloads(store, max_rows=15)[-1] == b"0/0 tuesday"
+    chunks, old = store.read_loads(0, 6), sql_holder.epoch
+    sql_holder.acquire()
+    with pytest.raises(Fenced):
+        store.apply(0, old, Change(rows=[sql_holder.row(NOW)], loaded=[one.id for one in chunks]))
+    assert len(payloads(store)) == 8
+    row = sql_holder.row(NOW)
+    sql_holder.apply(rows=[row], loaded=[one.id for one in chunks])
+    assert (sql_holder.ids(), payloads(store)[0]) == ([row.id], b"2/0 monday")
+
+
+def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    load = begun(store)
+    commit(store, load, {0: written(store, load, 0, *slice_of(0, 0, 1))})
+
+    def expire(now_ms: int) -> None:
+        store.expire(0, sql_holder.epoch, now_ms, now_ms)
+
+    sql_holder.apply(loaded=[one.id for one in store.read_loads(0, 100)])
+    expire(NOW)
+    assert state(store) == COMMITTED, "the other shard's are there still"
+    other = Holder(store, 1)
+    other.apply(loaded=[one.id for one in store.read_loads(1, 100)])
+    expire(NOW)
+    assert (state(store), begun(store).is_loaded) == (DONE, True)
+    expire(NOW + KEPT_MS)
+    assert state(store) == DONE
+    expire(NOW + 2 + KEPT_MS)
+    assert state(store) is None
+
+
+# -- it is stopped ----------------------------------------------------------------------------------------
+
+
+def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    written(sql_store, load, 0, *slice_of(0, 0, 1))
+    claim, _ = sql_store.loads.claim(load.id, load.run, 1)
+    sql_store.loads.put(claim, slice_of(0, 0))
+    assert sql_store.loads.abort(load.id, NOW)
+    assert (left(sql_store), state(sql_store)) == ([], ABORTED)
+    for write in (
+        lambda: sql_store.loads.put(claim, slice_of(1, 0)),
+        lambda: sql_store.loads.finish(claim, 2),
+        lambda: sql_store.loads.claim(load.id, load.run, 2),
+        lambda: commit(sql_store, load, {}),
+    ):
+        with pytest.raises(LoadEnded, match="the load 'monday' is aborted; nothing more of it was written"):
+            write()
+    assert left(sql_store) == []
+
+
+def test_abort_of_a_run_spares_a_later_run(sql_store: SqlStore) -> None:
+    first = begun(sql_store)
+    second = begun(sql_store)
+    assert (second.id, second.run) == (first.id, first.run + 1)
+    assert not sql_store.loads.abort(first.id, NOW, run=first.run)
+    assert state(sql_store) == OPEN
+    assert sql_store.loads.abort(first.id, NOW)
+
+
+def write_until_over(
+    store: SqlStore, load: BulkLoad, part: int, start: threading.Barrier, over: list[LoadEnded]
+) -> None:
+    start.wait()
+    try:
+        claim, _ = store.loads.claim(load.id, load.run, part)
+        for number in itertools.count():
+            store.loads.put(claim, slice_of(number, 0, 1))
+    except LoadEnded as error:
+        over.append(error)
+
+
+def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
+    """At whatever moment: a writer without the fence left 1,500,000 rows behind."""
+    stores = [make_sql_store() for _ in range(3)]
+    for turn in range(8):
+        load = begun(stores[0], f"turn {turn}")
+        start, over = threading.Barrier(3), list[LoadEnded]()
+        threads = [
+            threading.Thread(target=write_until_over, args=(stores[part + 1], load, part, start, over))
+            for part in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        for _ in range(turn):  # a little later each time
+            stores[0].loads.by_name(load.name)
+        assert stores[0].loads.abort(load.id, NOW)
+        for thread in threads:
+            thread.join()
+        assert len(over) == 2
+        assert left(stores[0]) == []
+
+
+# -- it is done again ---------------------------------------------------------------------------------------
+
+
+def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    first, there = sql_store.loads.claim(load.id, load.run, 0)
+    assert there == {}
+    sql_store.loads.put(first, [*slice_of(0, 0, 1, digest="a"), *slice_of(1, 0, digest="a"), *slice_of(2, 0)])
+    second, there = sql_store.loads.claim(load.id, load.run, 0)
+    assert there == {0: WrittenSlice("a", 6), 1: WrittenSlice("a", 3), 2: WrittenSlice("d", 3)}
+    with pytest.raises(LoadEnded, match="a later attempt took over part 0; this attempt writes nothing more"):
+        sql_store.loads.put(first, slice_of(3, 0))
+    with pytest.raises(LoadEnded, match="took over"):
+        sql_store.loads.finish(first, 1)
+    sql_store.loads.put(second, slice_of(1, 1, digest="b"))
+    sql_store.loads.finish(second, 2)
+    assert left(sql_store) == [(0, 0, 0), (0, 0, 1), (0, 1, 1)]
+    with pytest.raises(LoadEnded, match="a later attempt than the one to commit took over part 0; nothing was loaded"):
+        commit(sql_store, load, {0: PartResult(first.attempt, 9)})
+    with pytest.raises(LoadEnded, match="part 0 does not have the 10 messages of its attempt; nothing was loaded"):
+        commit(sql_store, load, {0: PartResult(second.attempt, 10)})
+    assert payloads(sql_store) == []
+    commit(sql_store, load, {0: PartResult(second.attempt, 9)})
+    assert payloads(sql_store, shard=1) == [b"0/1 a", b"1/1 b"]
+
+
+def write_all(
+    store: SqlStore, load: BulkLoad, digest: str, start: threading.Barrier, won: list[tuple[str, str]]
+) -> None:
+    """Write eleven slices as ``b``, else ten."""
+    count = 11 if digest == "b" else 10
+    start.wait()
+    try:
+        claim, _ = store.loads.claim(load.id, load.run, 0)
+        for number in range(count):
+            store.loads.put(claim, slice_of(number, 0, digest=digest))
+        store.loads.finish(claim, count)
+    except LoadEnded:
+        return
+    won.append((digest, claim.attempt))
+
+
+def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
+    """One attempt wins as a whole, without a slice of the other."""
+    stores = [make_sql_store() for _ in range(2)]
+    for turn in range(8):
+        load = begun(stores[0], f"turn {turn}")
+        start, won = threading.Barrier(2), list[tuple[str, str]]()
+        threads = [
+            threading.Thread(target=write_all, args=(store, load, digest, start, won))
+            for store, digest in zip(stores, "ab", strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        digest, attempt = won[-1]  # of two, one was through before the other began
+        before = payloads(stores[0], max_rows=10**6)
+        commit(stores[0], load, {0: PartResult(attempt, 33 if digest == "b" else 30)})
+        added = payloads(stores[0], max_rows=10**6)[len(before) :]
+        assert added == [b"%d/0 %s" % (n, digest.encode()) for n in range(11 if digest == "b" else 10)]
+
+
+def test_an_abandoned_load_is_resumed(sql_store: SqlStore) -> None:
+    """A run with other parts removes the chunks of the former parts."""
+    old = begun(sql_store)
+    late, _ = sql_store.loads.claim(old.id, old.run, 0)
+    sql_store.loads.put(late, slice_of(0, 0, digest="same"))
+    written(sql_store, old, 7, *slice_of(0, 0, 1))
+    new = begun(sql_store)
+    with pytest.raises(LoadEnded, match=r"was begun again by another process \(run 2, this process has run 1\)"):
+        sql_store.loads.put(late, slice_of(1, 0))
+    claim, there = sql_store.loads.claim(new.id, new.run, 0)
+    assert there == {0: WrittenSlice("same", 3)}
+    sql_store.loads.finish(claim, 1)
+    commit(sql_store, new, {0: PartResult(claim.attempt, 3)})
+    assert left(sql_store) == [(0, 0, 0)]
+    assert payloads(sql_store) == [b"0/0 same"]
+
+
+def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    sql_store.loads.abort(load.id, NOW)
+    again = begun(sql_store)
+    assert (again.id, again.run, again.state, again.created_ms) == (load.id, 2, OPEN, load.created_ms)
+    commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
+
+
+def come_late(store: SqlStore, load: BulkLoad, start: threading.Barrier, ended: list[str]) -> None:
+    start.wait()
+    try:
+        claim, _ = store.loads.claim(load.id, load.run, 0)
+        store.loads.put(claim, slice_of(0, 0, 1, digest="late"))
+        ended.append("written")
+    except LoadEnded:
+        ended.append("refused")
+
+
+def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> None:
+    """Either the part or the commit is refused, as a whole."""
+    stores = [make_sql_store() for _ in range(2)]
+    outcomes = set()
+    for turn in range(8):
+        load = begun(stores[0], f"turn {turn}")
+        parts = {0: written(stores[0], load, 0, *slice_of(0, 0))}
+        start, ended = threading.Barrier(2), list[str]()
+        thread = threading.Thread(target=come_late, args=(stores[1], load, start, ended))
+        thread.start()
+        start.wait()
+        for _ in range(turn % 4):
+            stores[0].loads.by_name(load.name)
+        try:
+            commit(stores[0], load, parts)
+            outcomes.add((COMMITTED, *thread_ended(thread, ended)))
+        except LoadEnded:
+            outcomes.add((OPEN, *thread_ended(thread, ended)))
+        stores[0].loads.abort(load.id, NOW)
+    assert outcomes <= {(COMMITTED, "refused"), (OPEN, "written")}
+    assert not [one for one in left(stores[0]) if one[2] == 1], "something of a late part is there"
+
+
+def thread_ended(thread: threading.Thread, ended: list[str]) -> list[str]:
+    thread.join()
+    return ended
+
+
+# -- around it ------------------------------------------------------------------------------------------------
+
+
+def test_loads_are_listed_with_their_remaining_chunks(sql_store: SqlStore) -> None:
+    load = begun(sql_store)
+    written(sql_store, load, 0, *slice_of(0, 0, 1))
+    begun(sql_store, "tuesday")
+    assert [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.latest()] == [
+        ("tuesday", OPEN, 0, 0),
+        ("monday", OPEN, 2, 6),
+    ]
+    assert len(sql_store.loads.latest(limit=1)) == 1
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_store_with_an_unfinished_load_is_not_resharded(sql_store: SqlStore, committed: bool) -> None:
+    load = begun(sql_store)
+    parts = {0: written(sql_store, load, 0, *slice_of(0, 0))}
+    if committed:
+        commit(sql_store, load, parts)
+    with pytest.raises(StoreUnusable, match=r"the load 'monday' is (open|committed); nothing was changed; "):
+        sql_store.maintenance.reshard(3, lambda *_: 0, NOW)

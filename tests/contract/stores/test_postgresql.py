@@ -1,0 +1,324 @@
+"""The PostgreSQL store alone: its opening, sessions, plans, and errors for people."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from celery_wheel.errors import SettingError, StoreError, StoreUnusable
+from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.postgresql.errors import describe
+from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
+from celery_wheel.store.sql.statements.clauses import span
+from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.text import MAX_TEXT_BYTES
+from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.processes import python
+from tests.kit.servers.postgres import PostgresServer
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def pg_store(url: str) -> Iterator[SqlStore]:
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+def refusal(url: str, **options: object) -> str:
+    with pytest.raises(StoreUnusable) as caught:
+        open_store(url, **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+# -- opening --------------------------------------------------------------------------------------------
+
+
+def test_two_schedulers_that_start_at_once_make_one_store(url: str, tmp_path: Path) -> None:
+    """Two processes open a store in an empty database."""
+    program = (
+        "import sys; from celery_wheel.store import open_store; print('ready', flush=True); sys.stdin.readline(); "
+        "store = open_store(sys.argv[1], shards=2); print(store.uuid, flush=True); store.close()"
+    )
+    starting = [python(tmp_path / f"{n}.log", "-c", program, url, stdin=True) for n in range(3)]
+    for process in starting:
+        process.wait_for("ready")
+    for process in starting:
+        process.tell()
+    ends = [process.end() for process in starting]
+    assert [code for code, _ in ends] == [0, 0, 0]
+    assert len({printed for _, printed in ends}) == 1
+
+
+def test_many_threads_may_open_a_new_store_at_the_same_moment(url: str) -> None:
+    together, uuids = threading.Barrier(4), []
+
+    def open_one() -> None:
+        together.wait()
+        store = open_store(url, shards=2)
+        uuids.append(store.uuid)
+        store.close()
+
+    threads = [threading.Thread(target=open_one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(uuids) == 4
+    assert len(set(uuids)) == 1
+
+
+def test_the_driver_may_be_named(url: str) -> None:
+    first = open_store(url)
+    second = open_store(url.replace("postgresql://", "postgresql+psycopg://"))
+    assert first.uuid == second.uuid
+    first.close()
+    second.close()
+
+
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SettingError, match=r"pip install 'celery-wheel\[postgresql\]'") as caught:
+        open_store("postgresql://user:secret@db/wheel")
+    assert "secret" not in str(caught.value)
+
+
+def test_opening_without_create_makes_nothing(url: str, postgres: PostgresServer) -> None:
+    assert "has no tables of a store; a scheduler makes them" in refusal(url, create=False)
+    database = url.rsplit("/", 1)[1]
+    assert postgres.sql("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'wheel%'", database=database) == [(0,)]
+
+
+def test_another_number_of_shards_is_refused(url: str) -> None:
+    open_store(url, shards=2).close()
+    assert "has 2 shards, not 3" in refusal(url, shards=3)
+
+
+def test_an_unreachable_server_is_named_without_the_password() -> None:
+    said = refusal("postgresql://user:secret@127.0.0.1:1/wheel?options=-cfoo%3Dhidden")
+    assert said.startswith("the store wheel on 127.0.0.1:1 cannot be reached (")
+    assert "check that the server runs" in said
+    assert "secret" not in said
+    assert "hidden" not in said
+
+
+def test_a_missing_database_is_named(postgres: PostgresServer) -> None:
+    assert "does not exist" in refusal(postgres.url("nowhere"))
+
+
+def test_a_missing_right_to_make_tables_is_named(url: str, postgres: PostgresServer) -> None:
+    postgres.sql("DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN")
+    said = refusal(url.replace("wheel@", "guest:secret@"))
+    assert "does not permit this user to do it" in said
+    assert "secret" not in said
+
+
+# -- sessions -------------------------------------------------------------------------------------------
+
+
+def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
+    store = open_store(url, lease_ms=3_000)
+    shown = {}
+    with store.database.writing() as connection:
+        for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout", "lock_timeout", "statement_timeout"):
+            shown[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+        isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+    store.close()
+    assert shown == {
+        "idle_in_transaction_session_timeout": "1500ms",
+        "tcp_user_timeout": "1500",
+        "lock_timeout": "3s",
+        "statement_timeout": "1min",
+    }
+    assert isolation == "read committed"
+
+
+@pytest.mark.parametrize(
+    ("durability", "durable", "commit"),
+    [("disk", None, "on"), ("disk", False, "off"), ("memory", None, "off"), ("memory", True, "on")],
+)
+def test_only_durable_commits_wait_for_the_disk(url: str, durability: str, durable: bool | None, commit: str) -> None:
+    store = open_store(url, durability=durability)
+    with store.database.writing(durable=durable) as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == commit
+    store.close()
+
+
+def test_a_forked_process_is_refused(pg_store: SqlStore) -> None:
+    holder = Holder(pg_store)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            pg_store.state(0)
+            said = "it read"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        said = lines.read()
+    assert said.startswith("StoreError: ")
+    assert "was opened before this process was forked" in said
+    holder.accept(NOW)
+
+
+def test_a_closed_store_refuses_every_call(url: str) -> None:
+    store = open_store(url)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="was closed; nothing was read or written"):
+        store.state(0)
+
+
+def test_the_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) -> None:
+    [(before,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+    now_ms = pg_store.now_ms()
+    [(after,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+    assert now_ms is not None
+    assert before - 1 <= now_ms <= after
+
+
+# -- tables and plans -----------------------------------------------------------------------------------
+
+
+def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlStore, postgres: PostgresServer) -> None:
+    found = postgres.sql(
+        "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'wheel%' AND reloptions IS NOT NULL",
+        database=url.rsplit("/", 1)[1],
+    )
+    assert {name: dict(option.split("=") for option in options) for name, options in found} == PARAMETERS
+
+
+#: Statement → the index that its plan must use; ``wheel_batch_``: any of two that begin with shard and lane.
+PLANS = {
+    "known": "wheel_timer_envelope",
+    "count": "wheel_timer_position",
+    "sizes": "wheel_timer_position",
+    "ids_in_range": "wheel_timer_position",
+    "summary": "wheel_timer_position",
+    "slice": "wheel_timer_position",
+    "find": "wheel_timer_task",
+    "read_inbox": "wheel_inbox_shard",
+    "inbox_sizes": "wheel_inbox_shard",
+    "pending": "wheel_tally_place",
+    "forget_outcome": "wheel_outcome_timer",
+    "move.statement": "wheel_timer_pkey",
+    "lanes": "wheel_lane_place",
+    "close_lane": "wheel_lane_place",
+    "forget_lanes": "wheel_batch_",
+    "control.tombstones": "wheel_tombstone_place",
+    "control.tombstone_ids": "wheel_tombstone_place",
+    "archive.last_outcome": "wheel_outcome_timer",
+    "archive.ids_in_range": "wheel_outcome_timer",
+    "bulk_load.committed": "wheel_load_state",
+    "bulk_load.sizes": "wheel_load_chunk_shard",
+    "bulk_load.read": "wheel_load_chunk_shard",
+    "bulk_load.accept": "wheel_load_chunk_pkey",
+    "bulk_load.finish": "wheel_load_state",
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
+    """Even without statistics, and after plans for empty tables.
+
+    Fifty tasks are found by their ids once it knows how many rows there are; before, 3,000 rows are as soon looked at.
+    """
+    Holder(pg_store).accept(*range(NOW, NOW + 3_000))
+    if name == "find":
+        with pg_store.database.writing() as connection:
+            connection.exec_driver_sql("ANALYZE wheel_timer, wheel_payload")
+    statement = attrgetter(name)(pg_store.database.statements)
+    given = {
+        **{n: "t" for n in statement.names if n[:5] == "task_"},
+        "nullif_1": "",
+        "shard": 0,
+        "after": "t",
+        **{n: n[9:].zfill(32) for n in statement.names if n[:9] == "envelope_"},
+    }
+    with pg_store.database.reading() as connection:
+        places = tuple(given.get(place, 1) for place in statement.names)
+        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    assert PLANS[name] in plan
+    assert "Seq Scan" not in plan
+    assert "Filter: (envelope_id" not in plan
+    assert "Filter: (task_id" not in plan
+
+
+def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_store: SqlStore) -> None:
+    """A removed batch must not read all of those outcomes: there may be a million."""
+    holder = Holder(pg_store)
+    rows = holder.accept(*range(NOW, NOW + 3_000))
+    holder.apply(outcomes=[holder.outcome(row.id, "moved") for row in rows])
+    with pg_store.database.writing() as connection:
+        connection.exec_driver_sql("ANALYZE wheel_timer, wheel_outcome, wheel_shard")
+    statement = pg_store.database.statements.archive.ids_in_range
+    given = {**span(0, 0, ORIGIN, Position(NOW + 3_000, 0)), "limit": 501}
+    with pg_store.database.reading() as connection:
+        places = tuple(given[name] for name in statement.names)
+        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    assert "wheel_outcome_timer" in plan
+    assert "wheel_outcome_pkey" not in plan
+
+
+def test_every_text_that_the_rule_allows_fits_into_every_index(pg_store: SqlStore) -> None:
+    """An index row has room for 2,704 bytes, and a random text does not compress."""
+    rng = random.Random(1)
+    longest = ["".join(chr(rng.randrange(0x10000, 0x110000)) for _ in range(MAX_TEXT_BYTES // 4)) for _ in range(6)]
+    names = ("task", "task_id", "exchange", "routing_key", "queue", "key")
+    holder = Holder(pg_store)
+    row = holder.row(**dict(zip(names, longest, strict=True)))
+    holder.apply(rows=[row], tally={hour_of(row): 1})
+    assert [row.task for row in holder.slice()] == longest[:1]
+
+
+# -- words ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (psycopg.errors.DiskFull("could not extend file"), "has no room on its disk .*; nothing was written, .*; free"),
+        (
+            psycopg.errors.SerializationFailure("could not serialize"),
+            "rolled back .*nothing was written",
+        ),
+        (psycopg.errors.DeadlockDetected("deadlock"), "rolled back the transaction .*is tried again"),
+        (
+            psycopg.errors.ReadOnlySqlTransaction("read-only"),
+            "is read-only: it is a standby .*target_session_attrs=read-write",
+        ),
+        (psycopg.DataError("text cannot contain NUL"), "cannot keep a value .*nothing was written"),
+        (
+            psycopg.errors.DuplicatePreparedStatement("exists"),
+            "gives this process's sessions to other processes .*pool_mode=session",
+        ),
+        (psycopg.errors.AdminShutdown("terminating"), "ended the session.*may be committed or not"),
+        (psycopg.errors.CrashShutdown("crash"), "is starting, stopping or recovering .*may be committed or not"),
+        (psycopg.errors.InvalidPassword("no"), "does not let this user in .*check user and password"),
+        (psycopg.errors.UndefinedTable("no"), "is incomplete"),
+        (psycopg.OperationalError("server closed the connection"), "cannot be reached .*may be committed or not"),
+        (psycopg.errors.SyntaxError("?"), "failed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_has_state_consequence_and_remedy(error: Exception, said: str) -> None:
+    import re
+
+    assert re.match(f"the store wheel on db {said}", describe("wheel on db", error))

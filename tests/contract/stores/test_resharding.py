@@ -1,0 +1,131 @@
+"""Another number of shards: pending tasks move, history stays, and an unsafe resharding is refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from celery_wheel.broker.names import shard_of
+from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, TallyKey, Tombstone, Watch
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import EVERYTHING, NOW, Holder
+
+LATER = NOW + 60_000
+MakeSqlStore = Callable[[], SqlStore]
+
+
+def pending(store: SqlStore, shards: int) -> int:
+    return sum(sum(store.pending(shard).values()) for shard in range(shards))
+
+
+def fill(store: SqlStore) -> dict[str, list[int]]:
+    """Rows of 6 keys in the shards where producers would have put them; key → due times in order."""
+    expected: dict[str, list[int]] = {}
+    for shard in range(store.shards):
+        holder = Holder(store, shard=shard)
+        for n in range(60):
+            key = f"key-{n % 6}"
+            if shard_of(key, "", store.shards) == shard:
+                row = holder.row(NOW + n // 2, key=key, task_id=f"task-{n}")
+                message = row.message
+                place = TallyKey(row.due_ms // HOUR_MS, message.queue or message.routing_key, message.task)
+                holder.apply(rows=[row], tally={place: 1})
+                expected.setdefault(key, []).append(NOW + n // 2)
+        store.release(shard, holder.epoch)
+    return expected
+
+
+def waiting(store: SqlStore, shards: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for shard in range(shards):
+        with store.database.reading() as connection:
+            rows = connection.exec_driver_sql(
+                f"SELECT key, due_ms, seq, id FROM wheel_timer WHERE shard = {shard} ORDER BY due_ms, seq"
+            ).all()
+        for key, due_ms, seq, _ in rows:
+            assert shard_of(key, "", shards) == shard
+            assert seq & 0xFF == shard
+            found.setdefault(key, []).append(due_ms)
+    return found
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5])
+def test_pending_tasks_move_to_their_shard_in_the_order_of_their_key(make_sql_store: MakeSqlStore, shards: int) -> None:
+    store = make_sql_store()
+    expected = fill(store)
+    before = pending(store, store.shards)
+    done = store.maintenance.reshard(shards, shard_of, LATER)
+    assert (done.before, done.after) == (2, shards)
+    assert waiting(store, shards) == expected
+    assert pending(store, shards) == before == 60
+    assert store.holders() == dict.fromkeys(range(shards))
+    for shard in range(shards):
+        holder = Holder(store, shard=shard)
+        holder.accept(LATER)
+
+
+def test_dispatched_tasks_stay_in_their_shard_and_are_not_published_again(make_sql_store: MakeSqlStore) -> None:
+    store = make_sql_store()
+    holder = Holder(store)
+    rows = holder.accept(NOW, NOW + 1, NOW + 2, key="key-1")
+    holder.settle(ORIGIN, Position(rows[1].due_ms, rows[1].seq), at_ms=NOW)
+    store.release(0, holder.epoch)
+    done = store.maintenance.reshard(4, lambda key, task_id, shards: 3, LATER)
+    assert done.moved == 1
+    assert [row.id for row in store.slice(3, 0, *EVERYTHING)] == [rows[2].id]
+    assert [row.id for row in store.slice(0, 0, *EVERYTHING)] == [rows[0].id, rows[1].id]
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5])
+def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, shards: int) -> None:
+    store = make_sql_store()
+    expected: dict[str, int] = {}
+    for number in range(store.shards):
+        holder = Holder(store, shard=number)
+        keys = [f"key-{n}" for n in range(20) if shard_of(f"key-{n}", "", store.shards) == number]
+        for key in keys:
+            row = holder.row(NOW, key=key)
+            holder.apply(rows=[row], watches=[Watch("watch", f"order:{key}", row.id), Watch("unique", key, row.id)])
+            expected[key] = row.id
+        gates = [Gate("queue", "mail", "paused", 0, "outage", "anna", NOW)]
+        gates += [Gate("task", "one", "paused", 0, "", "", NOW)] if number else []
+        tombstones = [Tombstone("both", NOW + number, "", ""), Tombstone(f"of-{number}", NOW, "paid", "ben")]
+        holder.apply(gates=gates, tombstones=tombstones, answers=[Answer(str(uuid.uuid4()), {}, NOW)])
+        store.release(number, holder.epoch)
+    store.maintenance.reshard(shards, shard_of, LATER)
+    for number in range(shards):
+        keys = [key for key in expected if shard_of(key, "", shards) == number]
+        found = store.watchers(number, "watch", [f"order:{key}" for key in expected])
+        assert {(key, row.id) for key, _, row in found} == {(f"order:{key}", expected[key]) for key in keys}
+        assert {key for key, _, _ in store.watchers(number, "unique", list(expected))} == set(keys)
+        assert {one.name for one in store.gates(number)} == {"mail", "one"}
+        assert {*store.tombstone_ids(number)} == {"both", "of-0", "of-1"}
+    with store.database.reading() as connection:
+        for table in ("watch", "answer", "tombstone", "gate"):
+            found_in = connection.exec_driver_sql(f"SELECT DISTINCT shard FROM wheel_{table}").scalars()
+            assert set(found_in) <= set(range(shards)), table
+
+
+@pytest.mark.parametrize("shards", [0, 257])
+def test_a_number_that_makes_no_sense_is_refused(make_sql_store: MakeSqlStore, shards: int) -> None:
+    with pytest.raises(SettingError, match="from 1 to 256"):
+        make_sql_store().maintenance.reshard(shards, shard_of, LATER)
+
+
+def test_a_shard_that_is_held_or_a_scheduler_at_work_refuse_it(make_sql_store: MakeSqlStore) -> None:
+    store = make_sql_store()
+    holder = Holder(store)
+    with pytest.raises(StoreUnusable, match="was not given up"):
+        store.maintenance.reshard(4, shard_of, LATER)
+    store.release(0, holder.epoch)
+    store.register_scheduler("host/1", LATER - 100, 1_500)
+    with pytest.raises(StoreUnusable, match="stop all schedulers"):
+        store.maintenance.reshard(4, shard_of, LATER)
+    store.unregister_scheduler("host/1")
+    store.put_inbox(0, [("message", b"x")])
+    with pytest.raises(StoreUnusable, match="inbox"):
+        store.maintenance.reshard(4, shard_of, LATER)
+    assert set(store.holders()) == {0, 1}

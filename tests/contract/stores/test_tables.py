@@ -1,0 +1,154 @@
+"""Columns that other rooms read from the tables: history, outcomes and tallies; also after a reopening."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Table, func, select
+
+from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, Outcome, Position, TallyKey
+from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import LEASE, NO_LIMIT, NOW, Holder, place
+
+
+def rows_of(store: SqlStore, table: Table) -> list[dict[str, Any]]:
+    with store.database.reading() as connection:
+        return [dict(row) for row in connection.execute(select(table).order_by(*table.primary_key)).mappings()]
+
+
+def size_of(store: SqlStore, table: Table) -> int:
+    with store.database.reading() as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def test_a_batch_has_range_time_and_epoch(sql_holder: Holder, sql_store: SqlStore) -> None:
+    sql_holder.acquire()
+    sql_holder.settle(Position(1, 2), Position(3, 4), at_ms=NOW, weight=700, lane=5)
+    [batch] = rows_of(sql_store, schema.batch)
+    del batch["id"]
+    assert batch == {
+        "shard": 0,
+        "lane": 5,
+        "from_due_ms": 1,
+        "from_seq": 2,
+        "to_due_ms": 3,
+        "to_seq": 4,
+        "count": 1,
+        "bytes": 700,
+        "dispatched_ms": NOW,
+        "epoch": 2,
+    }
+
+
+def test_an_outcome_has_kind_reason_actor_and_time(sql_holder: Holder, sql_store: SqlStore) -> None:
+    [row] = sql_holder.accept(NOW)
+    outcome = Outcome(sql_holder.seq(), row.id, "cancelled", "order paid, 漢字", "admin:anna", NOW + 3)
+    sql_holder.apply(outcomes=[outcome])
+    [found] = rows_of(sql_store, schema.outcome)
+    assert found == {
+        "id": outcome.id,
+        "shard": 0,
+        "timer_id": row.id,
+        "kind": "cancelled",
+        "reason": "order paid, 漢字",
+        "actor": "admin:anna",
+        "at_ms": NOW + 3,
+    }
+
+
+def test_history_is_numbered_in_the_order_of_commits(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """Two threads of a holder take numbers in one order and commit in the other."""
+    first, second = sql_holder.accept(NOW, NOW + 1)
+    early, expired = sql_holder.stop(first), sql_holder.outcome(first.id, "expired")
+    change = Change(seq=sql_holder.highest_seq, moves=[early], outcomes=[expired])
+    sql_holder.apply(moves=[sql_holder.stop(second)], outcomes=[sql_holder.outcome(second.id)])
+    sql_holder.settle(ORIGIN, Position(NOW, 1))
+    sql_store.apply(0, sql_holder.epoch, change)
+
+    outcomes = {row["timer_id"]: row["id"] for row in rows_of(sql_store, schema.outcome)}
+    [batch] = rows_of(sql_store, schema.batch)
+    assert outcomes[second.id] < batch["id"] < outcomes[first.id] == sql_store.state(0).seq
+    assert batch["id"] == sql_holder.highest_seq, "what is in order keeps the number that the holder gave"
+
+
+def test_a_row_has_columns_that_the_window_does_not_need(sql_holder: Holder, sql_store: SqlStore) -> None:
+    new = sql_holder.row(NOW, task_id="t-1", key="order:42", created_ms=NOW - 77)
+    sql_holder.apply(rows=[new])
+    [row] = rows_of(sql_store, schema.timer)
+    assert (row["task_id"], row["key"], row["created_ms"], row["accepted_ms"]) == ("t-1", "order:42", NOW - 77, NOW)
+    assert row["size"] == new.message.size
+    assert row["envelope_id"] == new.message.envelope_id
+
+
+def test_forgetting_removes_every_part_of_a_row(sql_holder: Holder, sql_store: SqlStore) -> None:
+    first, second, waiting = sql_holder.accept(NOW, NOW + 1, NOW + 2)
+    sql_holder.settle(ORIGIN, place(first))
+    sql_holder.apply(
+        moves=[sql_holder.stop(second)],
+        outcomes=[sql_holder.outcome(first.id, "moved"), sql_holder.outcome(second.id), sql_holder.outcome(waiting.id)],
+    )
+    sql_store.forget(0, sql_holder.epoch, NOW + 1, NO_LIMIT, 100)
+    assert [row["id"] for row in rows_of(sql_store, schema.timer)] == [waiting.id]
+    assert [row["id"] for row in rows_of(sql_store, schema.payload)] == [waiting.id]
+    assert [row["timer_id"] for row in rows_of(sql_store, schema.outcome)] == [waiting.id]
+    assert rows_of(sql_store, schema.batch) == []
+
+
+def test_the_weight_of_the_history_is_that_of_its_batches(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """The shard's row has the sum, since adding up millions of batches would take seconds."""
+
+    def weight() -> tuple[int, int]:
+        kept = rows_of(sql_store, schema.shard)[0]["history_bytes"]
+        return kept, sum(batch["bytes"] for batch in rows_of(sql_store, schema.batch))
+
+    start = ORIGIN
+    for n in range(5):
+        [row] = sql_holder.accept(NOW + n)
+        sql_holder.settle(start, place(row), at_ms=NOW + n, weight=10**n)
+        start = place(row)
+    assert weight() == (11_111, 11_111)
+    sql_store.forget(0, sql_holder.epoch, NOW + 2, NO_LIMIT, 100)
+    assert weight() == (11_100, 11_100)
+    sql_holder.put_offset(ORIGIN)
+    sql_store.forget(0, sql_holder.epoch, NOW + 9, 0, 100)
+    assert weight() == (0, 0)
+
+
+def test_counts_of_zero_do_not_pile_up(sql_holder: Holder, sql_store: SqlStore) -> None:
+    keys = [TallyKey(hour, "q", "t") for hour in range(30)]
+    sql_holder.apply(tally=dict.fromkeys(keys, 2))
+    sql_holder.apply(tally=dict.fromkeys(keys[1:], -2))
+    sql_store.forget(0, sql_holder.epoch, 0, NO_LIMIT, 100)
+    assert [row["hour"] for row in rows_of(sql_store, schema.tally)] == [0]
+
+
+def test_every_row_survives_a_reopening(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    holder = Holder(store)
+    waiting, resting = holder.accept(NOW + 5, NOW + 6, task_id="t-1", body=b"\x00" * 5_000)
+    reject = holder.reject()
+    holder.apply(
+        rejects=[reject],
+        moves=[holder.stop(resting)],
+        outcomes=[holder.outcome(resting.id)],
+        lanes=[LaneState(2, Position(1, 2), Position(3, 4))],
+        tally={TallyKey(1, "q", "t"): 4},
+    )
+    store.put_inbox(0, [("message", b"x")])
+    store.renew(0, holder.epoch, NOW, LEASE, {"a": 1})
+    before = store.state(0)
+    store.close()
+
+    again = make_sql_store()
+    assert again.uuid == store.uuid
+    assert again.state(0) == before
+    [(_, row)] = again.find(0, ["t-1"])
+    assert (row.id, row.position, row.body) == (waiting.id, place(waiting), b"\x00" * 5_000)
+    assert {row.id for row in again.slice(0, STOPPED, ORIGIN, Position(2**62, 0))} == {resting.id, reject.id}
+    assert again.lanes(0)[1] == LaneState(2, Position(1, 2), Position(3, 4))
+    assert again.pending(0) == {TallyKey(1, "q", "t"): 4}
+    assert [item.payload for item in again.read_inbox(0, 10)] == [b"x"]
+    assert size_of(again, schema.outcome) == 1
+    assert Holder(again).epoch == before.epoch + 1

@@ -1,0 +1,245 @@
+"""On PostgreSQL a standby takes the shard over within 3 seconds, whatever its holder died of or stopped in."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced, StoreError
+from celery_wheel.store import open_store
+from celery_wheel.store.model import Change
+from celery_wheel.store.postgresql.eviction import StoppedHolders
+from celery_wheel.store.sql import changes
+from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.held import LEASE, ROWS
+from tests.kit.holder import EVERYTHING, NOW, Holder, acquire
+from tests.kit.patience import patience, wait_until
+from tests.kit.processes import Process, python
+from tests.kit.servers.postgres import PostgresServer
+
+#: The promised time on a quiet machine.
+TAKEOVER_S = 3.0
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def standby(url: str) -> Iterator[SqlStore]:
+    store = open_store(url, shards=2, lease_ms=LEASE)
+    yield store
+    store.close()
+
+
+def _database(url: str) -> str:
+    return url.rsplit("/", 1)[1]
+
+
+@contextmanager
+def held(url: str, where: str, folder: Path) -> Iterator[Process]:
+    """A holder in a process of its own, which has stopped at ``where``."""
+    with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where) as process:
+        process.wait_for("stopped")
+        yield process
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("where", ["between", "writing", "copying"])
+def test_a_standby_takes_over(url: str, standby: SqlStore, tmp_path: Path, where: str, how: signal.Signals) -> None:
+    with held(url, where, tmp_path) as process:
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+        process.signal(how)
+        began = time.monotonic()
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+        took_s = time.monotonic() - began
+        assert standby.count(0, 0, *EVERYTHING) in ((0, 1) if where != "between" else (ROWS + 1,))
+        standby.apply(0, 2, Change())
+    assert took_s <= patience(TAKEOVER_S)
+
+
+def test_a_lease_that_ends_while_it_is_asked_for_has_nobody_wait(
+    url: str, standby: SqlStore, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the taker stands in line behind who has stopped, for as long as lock_timeout, and fails."""
+
+    def end_and_let_it_run_out(self: StoppedHolders, connection: Connection, *shard: int) -> bool:
+        free = end(self, connection, *shard)
+        wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
+        return free
+
+    end = StoppedHolders.end
+    with held(url, "copying", tmp_path) as process:
+        process.signal(signal.SIGSTOP)
+        wait_until(lambda: _left_ms(standby, postgres, url) < LEASE / 5, "the lease is nearly over")
+        monkeypatch.setattr(StoppedHolders, "end", end_and_let_it_run_out)
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+        monkeypatch.undo()
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+
+
+def test_a_shard_on_which_another_is_at_work_is_asked_for_again_and_not_waited_for(
+    url: str, standby: SqlStore, postgres: PostgresServer
+) -> None:
+    """Its lease is over, and it may be about to renew it."""
+    Holder(standby)
+    standby.renew(0, 1, NOW, 1, {})
+    wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
+    other = open_store(url, shards=2, lease_ms=LEASE)
+    with psycopg.connect(url) as session:
+        session.execute("SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE")
+        assert other.acquire(0, "host-b", NOW, LEASE) is None
+    assert other.acquire(0, "host-b", NOW, LEASE) == 2
+    other.close()
+
+
+def _left_ms(store: SqlStore, postgres: PostgresServer, url: str) -> int:
+    [(until_ms,)] = postgres.sql("SELECT lease_until_ms FROM wheel_shard WHERE shard = 0", database=_database(url))
+    return int(until_ms) - (store.database.now_ms() or 0)
+
+
+def test_a_holder_that_wakes_up_after_a_takeover_is_fenced(url: str, standby: SqlStore) -> None:
+    sleeper = open_store(url, shards=2, lease_ms=200)
+    holder = Holder(sleeper, name="host-a")
+    sleeper.renew(0, holder.epoch, NOW, 1, {})
+    acquire(standby, name="host-b")
+    for write in (lambda: holder.accept(NOW), lambda: sleeper.renew(0, holder.epoch, NOW, LEASE, {})):
+        with pytest.raises(Fenced):
+            write()
+    assert sleeper.acquire(0, "host-a", NOW, LEASE) is None
+    sleeper.close()
+
+
+def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> None:
+    """A lease that is over while its holder is at work is taken by nobody but in its turn, and without a quarrel."""
+    store = open_store(url, shards=2, lease_ms=LEASE)
+    holder = Holder(store)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        holder.accept(NOW)
+        store.renew(0, holder.epoch, NOW, LEASE, {})
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    store.close()
+
+
+def test_the_same_name_on_another_machine_is_another_holder(url: str, standby: SqlStore) -> None:
+    """Two containers may both be host/1."""
+    store = open_store(url, shards=2)
+    Holder(store, name="beat/1")
+    assert standby.acquire(0, "beat/1", NOW, LEASE) is None
+    store.close()
+
+
+def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
+    url: str, standby: SqlStore, postgres: PostgresServer
+) -> None:
+    """The lease of who died just before then ends an hour from now."""
+    dead = open_store(url, shards=2, lease_ms=LEASE)
+    Holder(dead)
+    dead.close()
+    postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=_database(url))
+    assert standby.acquire(0, "host-b", NOW, LEASE) == 2
+
+
+# -- of several users -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
+    """The URLs of the tables' owner and of another who may use them; schedulers that connect as two users."""
+    roles = ["owner_of_it", "other_one"]
+    database = _database(url)
+    postgres.sql(*(f"CREATE ROLE {role} LOGIN" for role in roles), f"ALTER DATABASE {database} OWNER TO {roles[0]}")
+    owner, other = (url.replace("wheel@", f"{role}@") for role in roles)
+    open_store(owner, shards=2).close()
+    postgres.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {roles[1]}", database=database)
+    yield owner, other
+    postgres.sql(f"ALTER DATABASE {database} OWNER TO wheel")
+    postgres.sql(*(f"DROP OWNED BY {role} CASCADE" for role in roles), database=database)
+    postgres.sql(*(f"DROP ROLE {role}" for role in roles))
+
+
+def test_a_role_without_the_right_to_end_a_session_says_so(
+    users: tuple[str, str], postgres: PostgresServer, tmp_path: Path
+) -> None:
+    owner, other = users
+    standby = open_store(other, shards=2, lease_ms=LEASE)
+    with held(owner, "copying", tmp_path) as process:
+        process.signal(signal.SIGSTOP)
+        said: list[str] = []
+
+        def refused() -> bool:
+            try:
+                assert standby.acquire(0, "host-b", NOW, LEASE) is None
+            except StoreError as error:
+                said.append(str(error))
+            return bool(said) and "may not end" in said[-1]
+
+        wait_until(refused, "the standby says what it may not")
+        assert "of the user owner_of_it" in said[-1]
+        assert "the shard is not taken" in said[-1]
+        postgres.sql("GRANT pg_signal_backend TO other_one")
+        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+    standby.close()
+
+
+# -- trouble in between ---------------------------------------------------------------------------------
+
+
+def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(
+    postgres: PostgresServer, standby: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = Holder(standby)
+    holder.accept(NOW)
+    before = holder.highest_seq
+
+    def write_and_be_ended(connection: Connection, *change: Any) -> None:
+        write(connection, *change)
+        driver: Any = connection.connection.dbapi_connection
+        postgres.sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+
+    write = changes.write
+    monkeypatch.setattr(changes, "write", write_and_be_ended)
+    with pytest.raises(StoreError, match="ended the session"):
+        holder.accept(NOW)
+    monkeypatch.undo()
+    assert standby.state(0).seq == before
+    holder.accept(NOW)
+    assert standby.count(0, 0, *EVERYTHING) == 2
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_server_that_was_restarted_is_found_again(how: str) -> None:
+    with PostgresServer() as server:
+        store = open_store(server.url())
+        holder = Holder(store)
+        rows = holder.accept(NOW, NOW + 1)
+        if how == "kill":
+            server.kill()
+            with pytest.raises(StoreError, match=r"cannot be reached|ended the session"):
+                holder.accept(NOW)
+            server.start()
+        else:
+            server.restart()
+        wait_until(lambda: _reads(store), "the store reads again")
+        holder.acquire()
+        assert holder.ids() == [row.id for row in rows]
+        holder.accept(NOW)
+        store.close()
+
+
+def _reads(store: SqlStore) -> bool:
+    try:
+        store.state(0)
+    except StoreError:
+        return False
+    return True

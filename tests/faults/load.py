@@ -1,0 +1,137 @@
+"""A stack under load for the fault tests: two schedulers, a worker, and a producer that sends until it is told to stop.
+
+::
+
+    producer ──► broker ──► scheduler a ─┐ store
+                    │       scheduler b ─┘ stands by, or holds half of the shards
+                    └──► worker ──► notes, a line a run
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kombu.exceptions import OperationalError
+
+from tests.faults.auditor import audit
+from tests.faults.judge import Verdict, judge
+from tests.kit.patience import patience, wait_until
+from tests.kit.stack import Broker, Stack
+
+#: A worker that has run nothing for so long has lost what is published and has not run.
+FOR_THE_WORKER_S = 4
+
+SCHEDULERS = ("scheduler-a", "scheduler-b")
+
+SETTINGS = {
+    "broker_connection_max_retries": None,
+    "task_ignore_result": True,
+    "task_acks_late": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+}
+
+
+class StackUnderLoad(Stack):
+    """``every_s`` is between two tasks."""
+
+    def __init__(
+        self, folder: Path, broker: Broker, store_url: str, rng: random.Random, every_s: float = 0.01, **settings: Any
+    ) -> None:
+        super().__init__(folder, broker, store_url, **SETTINGS, **settings)
+        if broker.url.startswith("amqp"):
+            # Without it a message that was written to a socket counts as sent, whatever becomes of the server.
+            self.app.conf.broker_transport_options = {"confirm_publish": True}
+        self.rng = rng
+        self.every_s = every_s
+        self.scheduled: list[str] = []
+        self.perhaps: list[str] = []
+        self._stop = threading.Event()
+        self._producer = threading.Thread(target=self._produce)
+
+    # -- processes -----------------------------------------------------------------------------------
+
+    def kill_scheduler(self, name: str) -> None:
+        """kill -9, and another in its place at once, as a supervisor would."""
+        self[name].kill()
+        self.beat(name)
+
+    def restart_broker(self) -> None:
+        """And the worker: it does not always survive that (kombu 5.7: AttributeError in restore_unacked)."""
+        self.server.restart()
+        self["worker"].kill()
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        self.celery("worker", "-c", "2", "-l", "WARNING", "--without-gossip", "--without-mingle")
+
+    def __enter__(self) -> Self:
+        for name in SCHEDULERS:
+            self.beat(name)
+        self._start_worker()
+        self._producer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._producer.join(patience())
+        self.close()
+
+    def wait_for_runs(self, count: int, seconds: float = 60) -> None:
+        wait_until(lambda: len(self.runs()) >= count, f"{count} tasks have run", seconds)
+
+    # -- load ----------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        """A task every ``every_s`` or so, due within 4 s, until it is told to stop."""
+        while not self._stop.wait(self.every_s):
+            self._send(self.rng.uniform(0.05, 4))
+
+    def _send(self, countdown_s: float) -> None:
+        task_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        eta_ms = time.time_ns() // 1_000_000 + int(countdown_s * 1_000)
+        try:
+            self.app.send_task("note", ("load", eta_ms), countdown=countdown_s, task_id=task_id, retry=False)
+        except (OperationalError, OSError):  # the broker is away: whether it has the task, nobody knows
+            self.perhaps.append(task_id)
+            self._stop.wait(0.2)
+        else:
+            self.scheduled.append(task_id)
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def _is_done(self) -> bool:
+        return not set(self.scheduled) - set(self.ran())
+
+    def _wait_for_the_worker(self) -> None:
+        """As long as it gets on."""
+        ran = -1
+        while ran < len(self.runs()):
+            ran = len(self.runs())
+            wait_until(lambda ran=ran: len(self.runs()) > ran or self._is_done(), "a task runs", FOR_THE_WORKER_S)
+
+    def settle(self, seconds: float, published: Callable[[], Mapping[str, int]] | None = None) -> Verdict:
+        """Stop the load, wait until everything has arrived, and judge."""
+        self._stop.set()
+        self._producer.join(patience())
+        expected = set(self.scheduled)
+        with suppress(AssertionError):  # what is missing then is what the judge calls lost
+            if published:
+                wait_until(lambda: not expected - published().keys(), "all tasks are published", seconds)
+                self._wait_for_the_worker()
+            wait_until(self._is_done, "all tasks have run", seconds)
+        said = published() if published else None
+        if os.environ.get("FAULTS_JUDGE") == "reconcile":
+            return audit(self.folder / "audit", self.scheduled, self.perhaps, self.runs(), said)
+        return judge(self.scheduled, self.perhaps, self.runs(), said)

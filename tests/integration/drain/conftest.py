@@ -1,0 +1,112 @@
+"""Stacks that rescue and are left, and producers that know no wheel."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+
+from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.errors import StoreConflict
+from celery_wheel.operations.claim_broker import claim
+from tests.kit.processes import Process
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
+
+QUEUES = [
+    ("celery", "celery", "direct", "celery"),
+    ("sport", "news", "topic", "news.sport"),
+    ("golf", "news", "topic", "news.golf"),
+    ("every", "news", "topic", "*.golf"),
+    ("orders", "shop", "direct", "order"),
+]
+
+
+class LeavingStack(Stack):
+    def __init__(self, folder: Path, broker: str, store: str = "") -> None:
+        super().__init__(folder, broker, store, queues=QUEUES, accept_content=["json", "pickle"])
+        self.plain_app = self.producer(celery.Celery)  # knows no wheel
+
+    def producer(self, kind: Any, **settings: Any) -> Any:
+        return self.make_app(kind, **{"accept_content": ["json", "pickle"], **settings})
+
+    def drain(self, *arguments: str) -> Process:
+        """One that stops where its arguments say: see ``killed_drain``."""
+        process = self.python("drain", "-m", "tests.integration.drain.killed_drain", *arguments)
+        process.wait_for("stopped")
+        return process
+
+    # -- tasks ---------------------------------------------------------------------------------------
+
+    def send_eta(
+        self, tag: str, in_s: float, app: Any = None, retries: int = 0, now: datetime | None = None, **options: Any
+    ) -> str:
+        """A task with an eta; returns its id."""
+        eta = (now or datetime.now(UTC)) + timedelta(seconds=in_s)
+        eta_ms = -(-int(eta.timestamp() * 1_000_000) // 1_000)
+        task, args = ("retried", (tag, retries, eta_ms)) if retries else ("note", (tag, eta_ms))
+        sent: str = (app or self.plain_app).send_task(task, args, eta=eta, **options).id
+        return sent
+
+    def in_store(self) -> dict[str, tuple[Any, ...]]:
+        """Return task id → (queue, exchange, priority, expires_ms, lane)."""
+        return {row[0]: row[1:] for row in self.select("task_id, queue, exchange, priority, expires_ms, lane")}
+
+    def select(self, columns: str) -> list[tuple[Any, ...]]:
+        """Return columns of all rows; none while the store has no tables."""
+        with closing(sqlite3.connect(self.file)) as database:
+            if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'wheel_timer'").fetchone():
+                return []
+            return database.execute(f"SELECT {columns} FROM wheel_timer ORDER BY due_ms, seq").fetchall()
+
+
+def waiting(app: Any, queue: str = wheel_queue_name("wheel", 0)) -> int:
+    """Return the number of messages in a queue; 0 where the broker has no such queue."""
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+        except connection.channel_errors:
+            return 0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(params=["redis", "rabbit"])
+def broker(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty broker."""
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        return server.url
+    rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
+    return rabbit.fresh()
+
+
+@pytest.fixture
+def stack(tmp_path: Path, broker: str) -> Iterator[LeavingStack]:
+    with LeavingStack(tmp_path, broker) as found:
+        yield found
+
+
+@pytest.fixture
+def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[LeavingStack]:
+    with LeavingStack(tmp_path, redis_server.url) as found:
+        yield found
+
+
+def claimed(app: Any, shards: Iterable[int]) -> bool:
+    """Claim the broker for the app's store; False while a holder of the other store was seen lately."""
+    try:
+        claim(app, shards)
+    except StoreConflict:
+        return False
+    return True

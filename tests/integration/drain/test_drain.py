@@ -1,0 +1,361 @@
+"""A drain with real brokers, stores, workers and a kill -9: every pending task runs once, and not early."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_wheel.control import Wheel
+from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
+from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
+from celery_wheel.store import open_store
+from celery_wheel.store.sql.handover import SqlHandover
+from tests.integration.drain.conftest import LeavingStack, claimed, waiting
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.redis import RedisServer
+
+#: Tasks that leave at once.
+CHUNK = 100
+
+
+def filled(stack: LeavingStack, count: int, in_s: float = 3_600, shards: int = 1, every_s: float = 0.01) -> list[str]:
+    """Tasks that a scheduler has accepted, later ones first; it was stopped then."""
+    settings = {"wheel_shards": shards, "wheel_chunk": CHUNK}
+    stack.change(**settings)
+    now = datetime.now(UTC)
+    sent = [send(stack, f"task {n}", in_s + (count - n) * every_s, now=now) for n in range(count)]
+    stack.beat()
+    wait_until(lambda: pending(stack) == count, "all is in the store")
+    stack["beat"].terminate()
+    return list(reversed(sent))
+
+
+def send(stack: LeavingStack, tag: str, in_s: float, **options: Any) -> str:
+    return stack.send_eta(tag, in_s, app=stack.app, **options)
+
+
+def pending(stack: LeavingStack) -> int:
+    try:
+        with closing(open_existing_store(stack.app)) as store:
+            return would_drain(stack.app, store).moved
+    except StoreUnusable:
+        return -1
+
+
+def drained(stack: LeavingStack, **way: Any) -> DrainResult:
+    with closing(open_existing_store(stack.app)) as store:
+        return drain(stack.app, store, **way)
+
+
+def queued(stack: LeavingStack, queue: str = "celery") -> list[dict[str, Any]]:
+    """Take all messages out of a queue: their headers, oldest first."""
+    found = []
+    with stack.plain_app.connection_for_read() as connection, connection.channel() as channel:
+        bound = next(one for one in stack.plain_app.amqp.queues.values() if one.name == queue)(channel)
+        while (message := bound.get(no_ack=True)) is not None:
+            found.append({**message.headers, "properties": message.properties})
+    return found
+
+
+def outcomes(stack: LeavingStack) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(stack.file)) as database:
+        return database.execute(
+            "SELECT t.task_id, o.kind FROM wheel_outcome o JOIN wheel_timer t ON t.id = o.timer_id"
+        ).fetchall()
+
+
+# -- to the broker -----------------------------------------------------------------------------------------
+
+
+def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingStack) -> None:
+    ids = filled(stack, 30, shards=2)
+    inbox = send(stack, "in the wheel queue", 7_200, expires=9_000, priority=3)
+    with closing(open_existing_store(stack.app)) as store:
+        asked = would_drain(stack.app, store)
+    assert (asked.moved, asked.in_queues, asked.by_queue) == (30, 1, {"celery": 30})
+    done = drained(stack, to_broker=True)
+    assert (done.moved, done.due, done.rejected, done.accepted, done.left) == (31, 0, 0, 1, 0)
+    found = queued(stack)
+    assert {one["id"] for one in found} == {*ids, inbox}
+    assert len(found) == 31
+    assert all(one["eta"] and one["wheel_native"] for one in found)
+    assert not any(one.get("wheel_redelivered") for one in found)
+    for shard in range(2):
+        mine = [one["id"] for one in found if shard_of(one["id"]) == shard and one["id"] != inbox]
+        assert mine == [id_ for id_ in ids if shard_of(id_) == shard]
+    assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in (*ids, inbox))
+    wheel = Wheel(stack.app)
+    assert [shard.pending for shard in wheel.status()] == [0, 0]
+    assert wheel.get(ids[0]).state == "moved"  # type: ignore[union-attr]
+    assert wheel.history().items == wheel.batches().items == []
+    wheel.close()
+
+
+def shard_of(task_id: str) -> int:
+    from celery_wheel.broker.names import shard_of
+
+    return shard_of(None, task_id, 2)
+
+
+def test_workers_that_know_no_wheel_run_what_was_handed_over_when_it_is_due(stack: LeavingStack) -> None:
+    filled(stack, 20, in_s=patience(6))
+    send(stack, "overdue", 0.05)
+    done = drained(stack, to_broker=True)
+    assert (done.moved, done.due) == (20, 1)
+    stack.worker(wheel_rescue=True)  # and rescue leaves it alone
+    tags = [f"task {n}" for n in range(20)] + ["overdue"]
+    stack.wait_for(*tags)
+    notes = stack.notes()
+    assert {tag: len(found) for tag, found in notes.items()} == dict.fromkeys(tags, 1)
+    # The worker's own timer knows microseconds, and what it ran is noted in whole milliseconds.
+    assert all(note["ran_ms"] >= note["args"][0] - 1 for found in notes.values() for note in found)
+    assert waiting(stack.app) == 0
+
+
+def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: LeavingStack) -> None:
+    """The offset, which went ahead to the last due time, is back: nothing new waits for that time."""
+    filled(stack, 5, in_s=100_000)
+    drained(stack, to_broker=True)
+    queued(stack)
+    stack.beat()
+    again = [send(stack, f"again {n}", 0.5) for n in range(5)]
+    wait_until(lambda: waiting(stack.app, "celery") == 5, "they are dispatched when they are due")
+    assert sorted(one["id"] for one in queued(stack)) == sorted(again)
+    with closing(open_existing_store(stack.app)) as store:
+        assert [lane.lane for lane in store.lanes(0)] == [0]
+    assert "lost writes" not in stack["beat"].said()
+
+
+@pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (to_broker, "Change")])
+def test_one_that_ends_while_it_puts_the_offset_back_leaves_nothing_twice(
+    stack: LeavingStack, monkeypatch: pytest.MonkeyPatch, place: Any, point: str
+) -> None:
+    """The rows are retired by then; with ``Change`` the broker's offset is back and the store's is not."""
+    ids = filled(stack, 5, in_s=100_000)
+    ids.append(send(stack, "overdue", 0.01))
+
+    def end(*_: object, **__: object) -> None:
+        raise RuntimeError("the end")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, point, end)
+        with pytest.raises(RuntimeError, match="the end"):
+            drained(stack, to_broker=True)
+    stack.beat()
+    ids.append(send(stack, "new", 0.2))
+    wait_until(lambda: waiting(stack.app, "celery") == 7, "the new one leaves")
+    stack["beat"].terminate()
+    assert drained(stack, to_broker=True).left == 0
+    assert sorted(one["id"] for one in queued(stack)) == sorted(ids)
+
+
+@pytest.mark.parametrize("after", [1, 350])
+def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: LeavingStack, after: int) -> None:
+    ids = filled(stack, 600)
+    stack.drain("broker", "dispatched", str(after))
+    stack["drain"].kill()
+    done = drained(stack, to_broker=True)
+    assert done.left == 0
+    found = queued(stack)
+    first = [one["id"] for one in found if not one.get("wheel_redelivered")]
+    assert sorted({one["id"] for one in found}) == sorted(ids)
+    assert len(first) == len(set(first)), "what comes twice is marked"
+    assert all(one["eta"] for one in found)
+    if stack.broker.startswith("redis"):
+        assert len(found) == len(ids), "exactly once"
+    assert len(found) - len(ids) <= CHUNK, "a chunk at most was in doubt"
+    assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in ids)
+
+
+def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: LeavingStack) -> None:
+    """On RabbitMQ a chunk is in doubt then, and what is in doubt would leave at once if it were due."""
+    ids = filled(stack, 600, in_s=600)
+    stack.drain("broker", "dispatched", "1")
+    stack["drain"].kill()
+    near = [send(stack, f"near {n}", 0.5) for n in range(3)]
+    stack.beat()
+    wait_until(lambda: all(id_ in stack.in_store() for id_ in near), "the scheduler works")
+    send(stack, "nearer", 0.3)
+    with closing(open_existing_store(stack.app)) as store:
+        wait_until(lambda: would_drain(stack.app, store).moved <= len(ids), "the due tasks are dispatched")
+    found = queued(stack)
+    assert {one["id"] for one in found if not one["eta"]} <= {*near, *(set(stack.in_store()) - set(ids))}
+    stack["beat"].terminate()
+    drained(stack, to_broker=True)
+    assert {one["id"] for one in [*found, *queued(stack)]} >= {*ids, *near}
+
+
+def test_it_is_refused_while_a_scheduler_runs_and_by_what_makes_no_sense(stack: LeavingStack, tmp_path: Path) -> None:
+    ids = filled(stack, 3)
+    stack.beat()
+    stack["beat"].wait_for("is held by")
+    with closing(open_existing_store(stack.app)) as store:
+        wait_until(lambda: store.holders()[0] is not None, "it says so")
+        with pytest.raises(StoreUnusable, match="stop all schedulers"):
+            drain(stack.app, store, to_broker=True)
+        for way in ({}, {"to_broker": True, "file": tmp_path / "x"}, {"file": tmp_path / "x", "include": ["old"]}):
+            with pytest.raises(SettingError):
+                drain(stack.app, store, **way)  # type: ignore[arg-type]
+    assert pending(stack) == len(ids)
+    assert not (tmp_path / "x").exists()
+
+
+def test_postgresql_is_drained_in_the_same_way(
+    tmp_path: Path, redis_server: RedisServer, postgres: PostgresServer
+) -> None:
+    with LeavingStack(tmp_path, redis_server.url, postgres.new_database()) as stack:
+        ids = filled(stack, 300)
+        stack.drain("broker", "dispatched", "150")
+        stack["drain"].kill()
+        done = drained(stack, to_broker=True)
+        assert (done.left, done.rejected) == (0, 0)
+        assert [one["id"] for one in queued(stack)] == ids
+        with closing(Wheel(stack.app)) as wheel:
+            assert len(wheel.outcomes("moved", limit=1_000).items) == 300
+            assert wheel.batches().items == []
+
+
+# -- to a file, and back -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def other_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/other.sqlite3"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_bytes().splitlines()]
+
+
+def test_a_file_has_every_byte_and_goes_into_another_store_once(
+    redis_stack: LeavingStack, tmp_path: Path, other_store: str
+) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    filled(stack, 20, in_s=5)
+    send(stack, "packed", 5, compression="gzip", headers={"greeting": "Grüße"}, priority=6)
+    send(stack, "pickled", 5, serializer="pickle")
+    stack.app.conf.task_protocol = 1
+    done = drained(stack, file=file)
+    assert (done.moved, done.in_file, done.accepted, done.left) == (22, 22, 2, 0)
+    header, *tasks = lines(file)
+    assert (header["count"], header["version"]) == (22, 1)
+    assert [one["due_ms"] for one in tasks] == sorted(one["due_ms"] for one in tasks)
+    assert not list(tmp_path.glob("*.part"))
+    stack.change(wheel_store=other_store, wheel_shards=3)
+    for _ in range(2):
+        found = import_(stack.app, file)
+        assert (found.put + found.known, found.bad_count, found.missing) == (22, 0, 0)
+    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
+    wait_until(lambda: claimed(stack.app, range(3)), "the broker is free")
+    stack.beat()
+    stack.worker()
+    tags = [f"task {n}" for n in range(20)] + ["packed", "pickled"]
+    stack.wait_for(*tags)
+    with closing(open_store(other_store, shards=None, create=False)) as store:
+        wait_until(lambda: not any(store.read_inbox(shard, 1) for shard in range(3)), "the inbox is empty")
+    assert import_(stack.app, file).known == 22
+    notes = stack.notes()
+    assert {tag: len(found) for tag, found in notes.items()} == dict.fromkeys(tags, 1)
+    assert all(note["ran_ms"] >= note["args"][0] for found in notes.values() for note in found)
+    assert notes["packed"][0]["greeting"] == "Grüße"
+    assert notes["packed"][0]["delivery_info"]["priority"] == 6
+
+
+def test_it_goes_back_into_the_same_store_once(redis_stack: LeavingStack, tmp_path: Path) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    ids = filled(stack, 10)
+    drained(stack, file=file)
+    assert pending(stack) == 0
+    for _ in range(2):
+        import_(stack.app, file)
+    stack.beat()
+    wait_until(lambda: pending(stack) == 10, "all wait again")
+    stack["beat"].terminate()
+    assert import_(stack.app, file).known == 10
+    done = drained(stack, to_broker=True)
+    assert done.moved == 10
+    assert [one["id"] for one in queued(stack)] == ids
+
+
+@pytest.mark.parametrize(("what", "after"), [("written", 1_000), ("moved", 1_000)])
+def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
+    redis_stack: LeavingStack, tmp_path: Path, what: str, after: int
+) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    ids = filled(stack, 2_000)
+    stack.drain(str(file), what, str(after))
+    assert file.exists() == (what == "moved")
+    stack["drain"].kill()
+    done = drained(stack, file=file)
+    assert (done.left, done.in_file, done.dispatched_since) == (0, 2_000, 0)
+    assert done.resumed == (what == "moved")
+    assert [one["task_id"] for one in lines(file)[1:]] == ids
+    assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in ids)
+
+
+def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, tmp_path: Path) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    filled(stack, 2_000, in_s=patience(12), every_s=0.001)
+    stack.drain(str(file), "moved", "1000")
+    stack["drain"].kill()
+    stack.beat()
+    wait_until(lambda: pending(stack) == 0, "the scheduler has sent the rest", 90)
+    stack["beat"].terminate()
+    done = drained(stack, file=file)
+    assert (done.resumed, done.moved, done.dispatched_since, done.left) == (True, 0, 1_000, 0)
+
+
+def test_rejected_tasks_are_drained_and_imported_with_include(redis_stack: LeavingStack, tmp_path: Path) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    filled(stack, 2)
+    redis = stack.plain_app.connection_for_write().default_channel.client
+    redis.lpush("wheel.0", b"no message")
+    done = drained(stack, file=tmp_path / "without")
+    assert (done.moved, done.rejected, done.outcomes) == (2, 1, {"rejected": 1})
+    done = drained(stack, file=file, include=["rejected"])
+    assert (done.in_file, done.outcomes) == (1, {})
+    (_, line) = lines(file)
+    assert (line["outcome"], line["task"], line["body"]) == ("rejected", "", "bm8gbWVzc2FnZQ==")
+    stack.app.conf.wheel_store = f"sqlite:///{tmp_path}/other.sqlite3"
+    assert import_(stack.app, file).skipped == 1
+    assert import_(stack.app, file, include=["rejected"]).put == 1
+    redis.close()
+
+
+def test_a_bad_file_is_refused_and_bad_lines_are_told(redis_stack: LeavingStack, tmp_path: Path) -> None:
+    stack, file, bad = redis_stack, tmp_path / "tasks.jsonl", tmp_path / "bad.jsonl"
+    filled(stack, 5)
+    bad.write_bytes(b"something else\n")
+    for do in (lambda: drained(stack, file=bad), lambda: import_(stack.app, bad)):
+        with pytest.raises(FileUnusable, match="must begin with the line that a drain writes"):
+            do()
+    assert pending(stack) == 5
+    drained(stack, file=file)
+    header, *tasks = file.read_bytes().splitlines(keepends=True)
+    broken = [json.loads(line) for line in tasks]
+    del broken[0]["eta_ms"]
+    broken[1]["body"] = "no base64"
+    broken[2]["task_id"] = "x" * 2_000
+    bad.write_bytes(header + b"".join(json.dumps(one).encode() + b"\n" for one in broken[:4]) + tasks[4][:50])
+    stack.app.conf.wheel_store = f"sqlite:///{tmp_path}/other.sqlite3"
+    found = import_(stack.app, bad)
+    assert (found.put, found.bad_count, [one.number for one in found.bad]) == (1, 4, [2, 3, 4, 6])
+    assert "eta_ms" in found.bad[0].reason
+    assert "512 characters" in found.bad[2].reason
+    bad.write_bytes(header + tasks[0])
+    assert import_(stack.app, bad).missing == 4
+    bad.write_bytes(header.replace(b'"version": 1', b'"version": 9'))
+    with pytest.raises(FileUnusable, match="must be of version 1, got 9"):
+        import_(stack.app, bad)
+    with pytest.raises(FileUnusable, match="must be new, or of this store"):
+        drained(stack, file=file)

@@ -1,0 +1,152 @@
+"""A real worker receives eta messages of producers without a wheel, and moves them to the wheel."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from celery_wheel.broker.names import wheel_queue_name
+from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
+from tests.kit.patience import wait_until
+
+RESCUE = {"wheel_rescue": True}
+
+#: Redis gives back what a killed worker held after a second.
+RESTORED = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.timeout(180)
+def test_messages_of_other_producers_are_pending_in_the_wheel_and_run_once(stack: LeavingStack) -> None:
+    stack.beat(**RESCUE)
+    stack.worker(**RESCUE)
+    stack.plain_app.control.revoke("revoked-1")
+    stack["worker"].wait_for("revoked-1")
+    old = stack.producer(type(stack.plain_app), task_protocol=1)
+    ours = stack.producer(type(stack.app), **stack.settings, **RESCUE)
+    sent = {
+        "plain": stack.send_eta("plain", 4),
+        "packed": stack.send_eta("packed", 4, compression="gzip", headers={"greeting": "Grüße"}),
+        "pickled": stack.send_eta("pickled", 4, serializer="pickle"),
+        "urgent": stack.send_eta("urgent", 4, priority=6),
+        "old": stack.send_eta("old", 4, app=old),
+        "topic": stack.send_eta("topic", 4, exchange="news", routing_key="news.sport"),
+        "direct": stack.send_eta("direct", 4, exchange="shop", routing_key="order"),
+        "expires": stack.send_eta("expires", 4, expires=60),
+        "retried": stack.send_eta("retried", 4, retries=1),
+    }
+    stays = {
+        "near": stack.send_eta("near", 0.4),
+        "left to Celery": stack.send_eta("left to Celery", 4, app=ours, wheel=False),
+        "expired": stack.send_eta("expired", 4, expires=-5),
+        "revoked": stack.send_eta("revoked", 4, task_id="revoked-1"),
+        "unknown": stack.plain_app.send_task("nobody's", countdown=4).id,
+    }
+    wait_until(lambda: sent.keys() <= tags(stack, sent), "all later tasks are in the store")
+    assert not stack.notes().keys() & sent.keys()
+    stack.wait_for(*sent, "near", "left to Celery")
+    wait_until(lambda: len(stack.notes()["retried"]) == 2, "the retry")
+    stack.send_eta("the last", 0)
+    stack.wait_for("the last")
+    notes = stack.notes()
+    assert {tag: len(found) for tag, found in notes.items()} == {
+        **dict.fromkeys([*sent, "near", "left to Celery", "the last"], 1),
+        "retried": 2,
+    }
+    assert all(note["ran_ms"] >= note["args"][0] for tag in sent for note in notes[tag])
+    assert not tags(stack, stays)
+    assert "NotRegistered" in stack["worker"].said() or "unregistered task" in stack["worker"].said()
+    stored = stack.in_store()
+    assert {tag: stored[id_][:2] for tag, id_ in sent.items()} == {
+        **dict.fromkeys(sent, ("celery", "")),
+        "topic": ("sport", ""),
+        "direct": ("orders", ""),
+    }
+    assert stored[sent["urgent"]][2] == 6
+    assert stored[sent["expires"]][3] is not None
+    assert notes["packed"][0]["greeting"] == "Grüße"
+    assert notes["urgent"][0]["delivery_info"]["priority"] == 6
+    assert notes["plain"][0]["eta"] is None
+
+
+def tags(stack: LeavingStack, sent: dict[str, str]) -> set[str]:
+    stored = stack.in_store()
+    return {tag for tag, id_ in sent.items() if id_ in stored}
+
+
+def kept(stack: LeavingStack, ids: set[str]) -> set[str]:
+    """Return the ids that the broker has. A message that kombu popped and did not note yet is lost with its worker."""
+    if not stack.broker.startswith("redis"):
+        return ids
+    with stack.app.connection_for_write() as connection:
+        client = connection.default_channel.client
+        lists = [client.lrange(name, 0, -1) for name in ("celery", wheel_queue_name("wheel", 0))]
+        found = b"".join([*lists[0], *lists[1], *client.hvals("unacked")])
+    return {id_ for id_ in ids if id_.encode() in found}
+
+
+def test_a_worker_that_is_killed_loses_none_of_what_it_rescued_and_doubles_none(stack: LeavingStack) -> None:
+    """Some were published and not acknowledged yet: another worker gets those again, and the wheel knows them."""
+    stack.worker(**RESCUE)
+    ids = {stack.send_eta("far", 3_600) for _ in range(200)}
+    wait_until(lambda: waiting(stack.app) >= 100, "half of it is in the wheel queue")
+    stack["worker"].kill()
+    sent, ids = ids, kept(stack, ids)
+    assert len(sent - ids) <= 1
+    stack.beat()
+    redis = stack.broker.startswith("redis")
+    stack.worker(broker_transport_options=RESTORED if redis else {}, **RESCUE)
+    wait_until(lambda: ids <= stack.in_store().keys(), "all tasks are in the store")
+    wait_until(lambda: waiting(stack.app, "celery") == waiting(stack.app) == 0, "both queues are empty")
+    assert len(stack.select("id")) == len(ids)
+
+
+def test_a_message_that_comes_again_is_the_same_to_the_wheel(stack: LeavingStack) -> None:
+    """As after a crash between publishing and acknowledging: the same message is delivered and published again."""
+    for _ in range(2):
+        stack.plain_app.send_task("note", ("again", 0), eta=FAR, task_id="one-and-only")
+    stack.worker(**RESCUE)
+    wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
+    stack.beat()
+    wait_until(lambda: waiting(stack.app) == 0, "they are accepted")
+    # Redis names each message, so these were two; RabbitMQ does not, and nothing tells them apart.
+    expected = 2 if stack.broker.startswith("redis") else 1
+    wait_until(lambda: len(stack.select("envelope_id")) == expected, f"{expected} rows")
+
+
+def test_without_the_setting_and_where_the_queue_is_not_known_the_worker_holds_it(stack: LeavingStack) -> None:
+    stack.worker()
+    stack.send_eta("held", 1.5)
+    stack.wait_for("held")
+    stack["worker"].terminate()
+    assert waiting(stack.app) == 0
+    stack.worker(**RESCUE)
+    stack.send_eta("two queues", 3, exchange="news", routing_key="news.golf")
+    if stack.broker.startswith("redis"):
+        stack.wait_for("two queues")
+        assert waiting(stack.app) == 0
+        assert "2 of its queues" in stack["worker"].said()
+        return
+    # RabbitMQ says by which queue each copy came: each goes back to its own.
+    wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
+    stack.beat()
+    wait_until(lambda: sorted(stack.select("queue")) == [("every",), ("golf",)], "both are in the store")
+    wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once")
+
+
+def test_a_wheel_queue_that_cannot_be_written_to_leaves_it_to_the_worker(stack: LeavingStack) -> None:
+    """Another kind of thing has its name: on RabbitMQ a queue that is declared otherwise, on Redis a key of a type."""
+    with stack.plain_app.connection_for_write() as connection:
+        if stack.broker.startswith("redis"):
+            connection.default_channel.client.set("wheel.0", "no list")
+        else:
+            connection.default_channel.queue_declare("wheel.0", durable=False, auto_delete=False)
+    stack.worker(**RESCUE)
+    began_ms = now_ms()
+    stack.send_eta("held", 2)
+    stack.wait_for("held")
+    assert "is held by this worker until its eta" in stack["worker"].said()
+    assert "publishing to the wheel queue failed" in stack["worker"].said()
+    assert now_ms() - began_ms >= 2_000

@@ -1,0 +1,61 @@
+"""Schedulers and workers under Celery's own remote control, on Redis or RabbitMQ; results in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
+
+
+def answers(nodes: int = 1) -> dict[str, Any]:
+    """Options of a broadcast. Celery waits a second, whoever has answered; with these, until so many nodes have."""
+    return {"reply": True, "limit": nodes, "timeout": patience()}
+
+
+class NodeStack(Stack):
+    """``app`` is what a user has in a shell."""
+
+    def send_far(self, name: str = "note", **options: Any) -> Any:
+        """A task that is due in an hour, and that the wheel has."""
+        result = self.app.send_task(name, **{"countdown": 3_600, **options})
+        wait_until(lambda: self.app.wheel.find(result.id), "the task is in the store")
+        return result
+
+    def inspect(self, nodes: int = 1) -> Any:
+        """As ``answers``."""
+        return self.app.control.inspect(limit=nodes, timeout=patience())
+
+    def output(self, *arguments: str) -> str:
+        """A command waits for a second as well, which may be too short: then it is typed again."""
+        printed: list[str] = []
+
+        def answered() -> bool:
+            code, said = self.celery(*arguments).end()
+            printed.append(said)
+            return code == 0
+
+        wait_until(answered, f"celery {' '.join(arguments)} has an answer")
+        return printed[-1]
+
+    def states(self, task_id: str) -> list[str]:
+        return [one.state for one in self.app.wheel.find(task_id)]
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[NodeStack]:
+    """On a Redis of its own, which may be stopped."""
+    with RedisServer(tmp_path / "redis") as server, NodeStack(tmp_path, server, result_backend=server.url) as found:
+        yield found
+
+
+@pytest.fixture
+def rabbit_stack(tmp_path: Path, rabbit_server: RabbitServer, redis_server: RedisServer) -> Iterator[NodeStack]:
+    with NodeStack(tmp_path, rabbit_server.fresh(), result_backend=redis_server.url) as found:
+        yield found

@@ -1,0 +1,201 @@
+"""Celery's own revokes of tasks that are pending in the wheel."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from celery import chord
+from celery.exceptions import ChordError, TaskRevokedError
+
+from tests.integration.remote_control.conftest import NodeStack, answers
+from tests.kit.patience import patience, wait_until
+
+
+def test_a_revoked_task_does_not_leave_and_its_result_says_so(stack: NodeStack) -> None:
+    """No worker is there: all of it is the scheduler's doing."""
+    stack.node()
+    result = stack.send_far(kwargs={}, args=(1, "two"))
+    result.revoke()
+    with pytest.raises(TaskRevokedError, match="revoked"):
+        result.get(timeout=patience())
+    assert stack.states(result.id) == ["cancelled"]
+    assert stack.app.wheel.pending().items == []
+    wait_until(lambda: stack.revoked(), "the signal is sent")
+    assert stack.revoked() == [["note", result.id, False, None, False]]
+
+
+def test_several_are_revoked_at_once_and_from_the_command_line(stack: NodeStack) -> None:
+    stack.node()
+    results = [stack.send_far() for _ in range(3)]
+    other = stack.send_far()
+    [answer] = stack.app.control.revoke([one.id for one in results[:2]], **answers())
+    [said] = answer.values()
+    assert all(one.id in said["ok"] for one in results[:2])
+    assert results[2].id in stack.output("control", "revoke", results[2].id)
+    for result in results:
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=patience())
+    assert [task.task_id for task in stack.app.wheel.pending().items] == [other.id]
+
+
+def test_an_ignored_result_is_not_stored(stack: NodeStack) -> None:
+    stack.node()
+    by_task, by_call, kept = stack.send_far("silent"), stack.send_far(ignore_result=True), stack.send_far()
+    stack.app.control.revoke([by_task.id, by_call.id, kept.id])
+    wait_until(lambda: len(stack.revoked()) == 3, "all three are in the books")
+    keys = {key.decode() for key in stack.redis.keys("celery-task-meta-*")}
+    assert keys == {f"celery-task-meta-{kept.id}"}
+
+
+def test_a_cancel_is_recorded_in_the_result_backend(stack: NodeStack) -> None:
+    stack.node()
+    result = stack.send_far()
+    stack.app.wheel.cancel(result)
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=patience())
+
+
+def test_one_that_comes_after_it_was_revoked_does_not_leave(stack: NodeStack) -> None:
+    stack.node()
+    stack.app.control.revoke("early", **answers())
+    result = stack.app.send_task("note", countdown=0.2, task_id="early")
+    stack.app.send_task("note", countdown=0.3, task_id="other")
+    wait_until(lambda: stack.redis.llen("celery") == 1, "the other leaves")
+    assert stack.states("early") == ["cancelled"]
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=patience())
+
+
+def test_a_retry_of_one_that_had_left_is_held_back_too(stack: NodeStack) -> None:
+    stack.node()
+    stack.app.send_task("note", countdown=0.1, task_id="tried")
+    wait_until(lambda: stack.states("tried") == ["dispatched"], "it leaves")
+    stack.app.control.revoke("tried", **answers())
+    stack.app.send_task("note", countdown=0.1, task_id="tried", retries=1)
+    wait_until(lambda: sorted(stack.states("tried")) == ["cancelled", "dispatched"], "the retry is held back")
+
+
+def test_a_chord_of_which_a_member_is_revoked_comes_to_its_end(stack: NodeStack) -> None:
+    stack.node()
+    stack.worker()
+    tasks = stack.app.tasks
+    late = tasks["note"].s("late").set(countdown=3_600)
+    result = chord([tasks["note"].s("soon"), late])(tasks["total"].s("finish"))
+    header = result.parent
+    wait_until(lambda: stack.app.wheel.find(header[1].id), "the late member waits")
+    wait_until(lambda: stack.ran() == [header[0].id], "the other has run")
+    header[1].revoke()
+    with pytest.raises(ChordError, match="revoked"):
+        stack.app.AsyncResult(result.id).get(timeout=patience())  # without its parent, whose error would come first
+    assert "finish" not in stack.notes()
+
+
+def test_a_chord_whose_member_is_pickled_is_brought_to_its_end_by_a_worker(stack: NodeStack) -> None:
+    """The scheduler never loads a pickle."""
+    stack.node()
+    stack.worker(accept_content=["json", "pickle"])
+    tasks = stack.app.tasks
+    late = tasks["note"].s({1, 2}).set(countdown=3_600, serializer="pickle")
+    result = chord([tasks["note"].s("soon"), late], serializer="pickle")(tasks["total"].s("finish"))
+    wait_until(lambda: stack.app.wheel.find(result.parent[1].id), "the late member waits")
+    stack.app.wheel.cancel(result.parent[1])  # no broadcast: the worker does not know
+    with pytest.raises(ChordError):
+        stack.app.AsyncResult(result.id).get(timeout=patience())
+    assert result.parent[1].id not in stack.ran()
+
+
+def test_a_receiver_of_events_sees_it(stack: NodeStack) -> None:
+    stack.node()
+    result = stack.send_far()
+    assert stack.app.control.enable_events(**answers())
+    seen: list[dict[str, Any]] = []
+    ready = threading.Event()
+
+    def listen() -> None:
+        with stack.app.connection_for_read() as connection:
+            receiver = stack.app.events.Receiver(connection, handlers={"*": seen.append})
+            with receiver.consumer_context() as (own, _, _):
+                ready.set()
+                while not any(one["type"] == "task-revoked" for one in seen):
+                    own.drain_events(timeout=patience())
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    assert ready.wait(patience())
+    result.revoke()
+    thread.join(patience())
+    [event] = [one for one in seen if one["type"] == "task-revoked"]
+    assert (event["uuid"], event["terminated"], event["signum"], event["expired"]) == (result.id, False, None, False)
+    assert event["hostname"].startswith("wheel@")
+
+
+def test_a_scheduler_that_is_killed_right_after_the_revoke_has_it_done_by_the_next(stack: NodeStack) -> None:
+    for _ in range(3):
+        beat = stack.node()
+        result = stack.send_far()
+        stack.app.control.revoke(result.id, **answers())
+        beat.kill()
+        stack.node()
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=patience())
+        assert stack.states(result.id) == ["cancelled"]
+        stack.kill_processes()
+
+
+def test_a_backend_that_is_away_keeps_nothing_from_leaving(stack: NodeStack) -> None:
+    """The bookkeeping waits for it, and the result is there afterwards."""
+    nowhere = "redis://127.0.0.1:1/0"
+    beat = stack.node(result_backend=nowhere, result_backend_transport_options={"retry_policy": {"max_retries": 0}})
+    result = stack.send_far()
+    stack.app.control.revoke(result.id)
+    wait_until(lambda: "the result backend could not record that" in beat.said(), "it is said")
+    assert stack.states(result.id) == ["cancelled"]
+    stack.app.send_task("note", countdown=0.1, task_id="other")
+    wait_until(lambda: stack.redis.llen("celery") == 1, "the other leaves")
+    beat.kill()
+    stack.node()
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=patience())
+
+
+def test_stamped_tasks_are_revoked_those_that_wait_and_those_that_come(stack: NodeStack) -> None:
+    stack.node()
+    stamped = {"stamped_headers": ["campaign"], "campaign": ["spring"]}
+    waiting, other = stack.send_far(**stamped), stack.send_far(stamped_headers=["campaign"], campaign=["autumn"])
+    plain = stack.send_far()
+    [answer] = stack.app.control.revoke_by_stamped_headers({"campaign": ["spring", "winter"]}, **answers())
+    assert "flagged as revoked" in next(iter(answer.values()))["ok"]
+    coming = stack.send_far(**stamped)
+    for result in (waiting, coming):
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=patience())
+    assert {task.task_id for task in stack.app.wheel.pending().items} == {other.id, plain.id}
+    stack.output("control", "revoke_by_stamped_headers", "campaign=autumn")
+    with pytest.raises(TaskRevokedError):
+        other.get(timeout=patience())
+
+
+def test_a_worker_and_the_wheel_both_hear_of_it(stack: NodeStack) -> None:
+    stack.node()
+    stack.worker()
+    result = stack.send_far(countdown=3)
+    said = stack.app.control.revoke(result.id, **answers(2), terminate=True, signal="KILL")
+    assert {name.partition("@")[0] for one in said for name in one} == {"wheel", "celery"}
+    wait_until(lambda: stack.states(result.id) == ["cancelled"], "it is cancelled")
+    revoked = json.loads(stack.output("inspect", "revoked", "--json"))
+    assert [ids for name, ids in revoked.items() if name.startswith("wheel@")] == [[result.id]]
+
+
+def test_on_rabbitmq(rabbit_stack: NodeStack) -> None:
+    stack = rabbit_stack
+    stack.node()
+    result, other = stack.send_far(), stack.send_far()
+    result.revoke()
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=patience())
+    [(name, [found])] = stack.inspect().scheduled().items()
+    assert name.startswith("wheel@")
+    assert found["request"]["id"] == other.id

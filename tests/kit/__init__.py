@@ -1,0 +1,1 @@
+"""The common parts of the suites; CONTRIBUTING.md describes it."""

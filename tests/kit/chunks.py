@@ -1,0 +1,109 @@
+"""Messages, rows and chunks for the tests of broker edges."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from celery_wheel.broker.envelope import Envelope, encode
+from celery_wheel.engine.port import Chunk, RangeChecksum
+from celery_wheel.store.model import ORIGIN, Position, Row
+
+SHARD = 3
+EPOCH = 7
+NOW_MS = 1_800_000_000_000
+BIG = 2**30
+
+#: A destination that no broker has a queue for, or that is not one.
+BROKEN = "broken"
+
+
+def at(number: int) -> Position:
+    return Position(number, number) if number else ORIGIN
+
+
+def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
+    """Row ``number``, due at that millisecond."""
+    values: dict[str, Any] = {
+        "id": number,
+        "lane": 0,
+        "due_ms": number,
+        "seq": number,
+        "eta_ms": number,
+        "task": "shop.remind",
+        "exchange": "",
+        "exchange_type": "direct",
+        "routing_key": queue,
+        "queue": queue,
+        "priority": None,
+        "expires_ms": None,
+        "queue_expires_ms": None,
+        "headers": b'{"lang": "py", "task": "shop.remind", "id": "task-%d"}' % number,
+        "properties": b'{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}',
+        "body": f"[[{number}], {{}}, {{}}]".encode(),
+    }
+    return Row(**{**values, **changes})
+
+
+def make_chunk(after: int, upto: int, rows: Sequence[Row] | None = None, **changes: Any) -> Chunk:
+    """The chunk of a lane from one number to another; its rows are those numbers', for ``mail``."""
+    found = [make_row(n) for n in range(after + 1, upto + 1)] if rows is None else rows
+    return chunk_of(at(after), at(upto), found, **changes)
+
+
+def chunk_of(after: Position, upto: Position, rows: Sequence[Row], **changes: Any) -> Chunk:
+    values: dict[str, Any] = {"shard": SHARD, "epoch": EPOCH, "lane": 0, "number": 1, "now_ms": NOW_MS, **changes}
+    return Chunk(after=after, upto=upto, rows=rows, **values)
+
+
+def make_checksum(number: int) -> RangeChecksum:
+    return RangeChecksum(at(number), 2, 5)
+
+
+def wire(number: int, **fields: Any) -> dict[str, Any]:
+    """A delayed message as a producer puts it into the wheel queue, in the form of kombu's virtual transports."""
+    envelope = Envelope(
+        **{
+            "id": str(UUID(int=number, version=4)),
+            "task": "shop.remind",
+            "task_id": f"task-{number}",
+            "eta_ms": NOW_MS + number,
+            "created_ms": NOW_MS,
+            "exchange": "",
+            "exchange_type": "direct",
+            "routing_key": "mail",
+            "queue": "mail",
+            **fields,
+        }
+    )
+    return {
+        "body": b64encode(b"x" * 100).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"task": "shop.remind", "id": f"task-{number}", "wheel": encode(envelope)},
+        "properties": {
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": f"wheel.{SHARD}"},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": str(UUID(int=number, version=4)),
+        },
+    }
+
+
+def raw(number: int, **fields: Any) -> bytes:
+    return json.dumps(wire(number, **fields)).encode()
+
+
+def number_of(body: bytes | str) -> int:
+    """The number of the row of which a dispatched message was made, from its body."""
+    return int(json.loads(body)[0][0])
+
+
+def number_in(message: bytes | dict[str, Any]) -> int:
+    """The same, from a message of a virtual transport."""
+    found = json.loads(message) if isinstance(message, bytes) else message
+    return number_of(b64decode(found["body"]))

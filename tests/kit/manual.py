@@ -1,0 +1,62 @@
+"""The manual: README.md and the pages of docs/, as the tests of the documentation read them.
+
+``python -m tests.kit.manual`` writes the table of settings into docs/settings.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+#: Path of each page → its text.
+PAGES = {path: path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md")))}
+TABLE = re.compile(r"(?<=<!-- settings: begin -->\n)(.*)(?=<!-- settings: end -->)", re.DOTALL)
+FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def page(name: str) -> str:
+    """Return the text of a page of docs/."""
+    return PAGES[DOCS / name]
+
+
+def code(text: str, language: str) -> Iterator[str]:
+    """Yield each block of code in a language."""
+    return (found[1] for found in re.finditer(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+def commands(text: str) -> set[str]:
+    """Return every command line, in blocks and in running text."""
+    lines = {line.removeprefix("$ ") for block in code(text, "console") for line in block.splitlines()}
+    return lines | set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))
+
+
+def links(text: str) -> set[str]:
+    """Return the targets of a page's relative links and images."""
+    return set(re.findall(r"\]\((?!https?:)([^)\s]+)\)", FENCED.sub("", text)))
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def settings_table() -> str:
+    """Return the table as the settings themselves define it."""
+    from celery_wheel.conf import settings
+
+    rows = [f"| `{name}` | {default_cell(default)} | {sentence} |" for name, default, sentence in settings()]
+    return "\n".join(["", "| setting | default | what it does |", "|---|---|---|", *rows, "", ""])
+
+
+def default_cell(default: Any) -> str:
+    return f"`{default:_}`" if type(default) is int else f"`{default!r}`"
+
+
+if __name__ == "__main__":
+    (DOCS / "settings.md").write_text(TABLE.sub(lambda _: settings_table(), page("settings.md")), encoding="utf-8")

@@ -1,0 +1,70 @@
+"""How long a test waits: seconds of a quiet machine, stretched by the speed that this machine shows.
+
+::
+
+    wait_until(lambda: queue.is_empty(), "the queue is empty")        polls; a failure says what did not happen
+    process.wait(patience(30))                                        for the time-outs of other libraries
+
+A time-out of a test is there to end a hang. It is no measure of the product, so it never decides between a fast and a
+slow machine. The factor is 1 on the machine that the figures were written for when it is idle, and grows with
+
+1. the time of a core that a fixed loop takes, measured once a process: one that is half as fast makes it 2;
+2. the load average over the number of cores, read at each call: work that comes later stretches a wait under way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+
+#: Seconds that a process may take to come up, to go away, or to do what it is told, on a quiet machine.
+PATIENCE_S = 30.0
+
+#: Duration of ``_loop`` on a quiet machine of the kind that the tests' figures are from.
+QUIET_LOOP_S = 0.0085
+
+#: A factor beyond this is a machine on which a failure says more than a wait.
+MOST = 8.0
+
+_POLL_S = 0.02
+
+
+def _loop() -> float:
+    began_s, number = time.thread_time(), 0
+    for step in range(100_000):
+        number = (number * 31 + step) % 65_537
+    return time.thread_time() - began_s
+
+
+@cache
+def _slowness() -> float:
+    return min(_loop() for _ in range(3)) / QUIET_LOOP_S
+
+
+def factor() -> float:
+    """How much longer than on a quiet machine things may take here and now: 1 or more."""
+    crowd = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    return min(MOST, max(1.0, _slowness()) * max(1.0, crowd))
+
+
+def patience(seconds: float = PATIENCE_S) -> float:
+    """Seconds of a quiet machine as seconds of this one."""
+    return seconds * factor()
+
+
+def wait_until(
+    reached: Callable[[], object], state: str, seconds: float = PATIENCE_S, every_s: float = _POLL_S
+) -> None:
+    """Poll until true: only for what another process or thread does.
+
+    Args:
+        state: the sentence that is to become true; a failure repeats it.
+        seconds: of a quiet machine.
+    """
+    began_s = time.monotonic()
+    while not reached():
+        waited_s = time.monotonic() - began_s
+        assert waited_s < seconds or waited_s < patience(seconds), f"{state}: not within {waited_s:.0f} s"
+        time.sleep(every_s)

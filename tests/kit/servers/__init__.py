@@ -1,0 +1,132 @@
+"""Private real servers for tests: each on a free port, with a data folder of its own, gone with the test.
+
+::
+
+    with RedisServer(tmp_path) as server:       tests.kit.servers.redis; so PostgresServer, RabbitServer, SqsServer
+        server.url                              redis://127.0.0.1:<port>/0
+        server.pause(); server.resume()         SIGSTOP, SIGCONT: it is there and does not answer
+        server.kill(); server.start()           kill -9, and the same port and folder again
+        server.restart()                        as an operator would
+
+Where there is no server, tests are skipped at home and fail in CI (environment variable ``CI``).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+import psutil
+import pytest
+
+from tests.kit.patience import PATIENCE_S, wait_until
+from tests.kit.processes import TAIL, Process
+
+
+def absent(what: str) -> NoReturn:
+    """Skip the test, or fail it where everything is meant to be there."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is absent, and CI is to run this test")
+    pytest.skip(f"{what} is absent")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server(ABC):
+    """One server process; usable as a context manager. ``folder`` outlives ``kill`` and ``stop``."""
+
+    START_S = PATIENCE_S
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self._process: Process | None = None
+
+    @abstractmethod
+    def launch(self, port: int) -> Process:
+        """Start it on a port."""
+
+    @abstractmethod
+    def answers(self, port: int) -> bool: ...
+
+    def start(self) -> Self:
+        """Start it, on the port it had before, or else on a free one; returns when it answers."""
+        assert self._process is None, f"{type(self).__name__} runs already"
+        ports = [self.port] if self.port else [free_port() for _ in range(5)]
+        for port in ports:  # between finding a free port and taking it, somebody else may have
+            process = self.launch(port)
+            wait_until(
+                lambda port=port, process=process: not process.is_alive() or self.answers(port),
+                f"{type(self).__name__} answers on port {port}",
+                self.START_S,
+            )
+            if process.is_alive():
+                self.port, self._process = port, process
+                return self
+        raise AssertionError(f"{type(self).__name__} did not start; its log:\n{self.log()}")
+
+    def stop(self) -> None:
+        """End it as an operator would. Does nothing when it is not running."""
+        if self._process is not None:
+            self.resume()
+            self._process.terminate()
+            self._gone()
+
+    def kill(self) -> None:
+        """End it at once, all its processes, as a loss of power would: what was not written to disk is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._gone()
+
+    def _gone(self) -> None:
+        self._process = None
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nothing is answered."""
+        for process in self.hanging():
+            process.suspend()
+            wait_until(lambda one=process: one.status() == psutil.STATUS_STOPPED, "the server is suspended")
+
+    def resume(self) -> None:
+        for process in self.hanging():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def hanging(self) -> list[psutil.Process]:
+        """The processes that ``pause`` suspends."""
+        return self.running.family()
+
+    @property
+    def running(self) -> Process:
+        assert self._process is not None, f"{type(self).__name__} is not running"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.running.pid
+
+    def log(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-TAIL:] for path in sorted(self.folder.glob("**/*.log")))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        gc.collect()  # Celery's AsyncResult asks the server once more as it is collected
+        self.kill()

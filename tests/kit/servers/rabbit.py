@@ -1,0 +1,141 @@
+"""A private RabbitMQ, and as many virtual hosts as tests ask for.
+
+::
+
+    with RabbitServer(folder) as server:
+        server.url                    amqp://guest:guest@127.0.0.1:<port>//
+        server.fresh()                the URL of a new virtual host
+        server.kill(); server.start() durable queues and confirmed messages come back
+
+Everything of it is in its folder, its name and its ports are its own, and so is the port mapper (epmd), which ends
+with it. Starting takes some seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+from kombu import Connection
+
+from tests.kit.patience import patience
+from tests.kit.processes import Process
+from tests.kit.servers import Server, absent, free_port
+
+#: Virtual hosts made in one go: rabbitmqctl starts an Erlang of its own each time.
+AT_ONCE = 12
+
+#: The scripts of the package become the user rabbitmq when they are started by root; those beneath do not.
+_BENEATH = Path("/usr/lib/rabbitmq/bin")
+
+
+def _binary(name: str) -> str | Path:
+    found = _BENEATH / name if (_BENEATH / name).exists() else shutil.which(name)
+    return found or absent(name)
+
+
+class RabbitServer(Server):
+    START_S = 60.0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._ports: dict[str, int] = {}
+        self._names = itertools.count(1)
+        self._spare: list[str] = []
+
+    def launch(self, port: int) -> Process:
+        binary = _binary("rabbitmq-server")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ports = {"dist": free_port(), "epmd": free_port(), **self._ports, "tcp": port}
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
+            "log.console = false\nmax_message_size = 1000000\n"
+        )
+        (self.folder / "enabled_plugins").write_text("[].")
+        return Process([binary], self.folder / "start.log", environment=self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        folder = self.folder
+        return {
+            "HOME": str(folder),  # the cookie
+            "RABBITMQ_NODENAME": f"wheel{self._ports['tcp']}@localhost",
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_DIST_PORT": str(self._ports["dist"]),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
+            "ERL_EPMD_PORT": str(self._ports["epmd"]),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    def answers(self, port: int) -> bool:
+        try:
+            with Connection(f"amqp://guest:guest@127.0.0.1:{port}//", connect_timeout=2) as connection:
+                connection.connect()
+        except Exception:  # not listening, not ready, or not let in yet
+            return False
+        return True
+
+    def _gone(self) -> None:
+        super()._gone()
+        with socket.socket() as probe:  # the same port is taken again at once
+            probe.settimeout(1)
+            probe.connect_ex(("127.0.0.1", self.port))
+
+    def hanging(self) -> list[psutil.Process]:
+        """Erlang's virtual machine; not its helpers."""
+        found = [process for process in self.running.family() if "beam" in process.name()]
+        assert found
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for one in psutil.process_iter(["name", "environ"]):
+            # The port mapper puts itself into the background; it is ours if it has our port.
+            environment = one.info["environ"] or {}
+            if one.info["name"] == "epmd" and environment.get("ERL_EPMD_PORT") == str(self._ports.get("epmd")):
+                one.kill()
+
+    # -- use -------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def fresh(self) -> str:
+        if not self._spare:
+            self._spare = [f"test{next(self._names)}" for _ in range(AT_ONCE)]
+            rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
+            definitions = self.folder / "definitions.json"
+            definitions.write_text(
+                json.dumps(
+                    {
+                        "vhosts": [{"name": name} for name in self._spare],
+                        "permissions": [{"vhost": name, **rights} for name in self._spare],
+                    }
+                )
+            )
+            self.ctl("import_definitions", str(definitions))
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{self._spare.pop()}"
+
+    def ctl(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [_binary("rabbitmqctl"), *arguments],
+            env={**os.environ, **self._environment()},
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout

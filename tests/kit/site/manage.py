@@ -1,0 +1,10 @@
+"""``python -m tests.kit.site.manage``: Django's commands for this project."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.kit.site.settings")
+    execute_from_command_line(sys.argv)

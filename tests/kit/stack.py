@@ -1,0 +1,276 @@
+"""A stack: a broker, a store, and processes of the test project on them, as an operator starts them.
+
+::
+
+    stack = Stack(folder, redis_server, wheel_shards=2)
+    beat = stack.beat(); stack.wait_for_holder(beat)     a scheduler
+    stack.worker()                                       returns when it is ready
+    stack.app.send_task("note", ("a",), countdown=1)     a producer with the same settings
+    stack.wait_for("a"); stack.notes()["a"]              how it ran
+    stack.dispatched()                                   on Redis, where no worker is: what lies in the queue
+
+States are read in this process, from the store, the broker and the notes; no command is started for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import redis
+
+from celery_wheel.control import Wheel
+from celery_wheel.errors import StoreUnusable
+from celery_wheel.store import open_store
+from tests.kit.patience import PATIENCE_S, wait_until
+from tests.kit.processes import ROOT, WARM, Process
+from tests.kit.project import QueueParts, make_app
+
+Note = dict[str, Any]
+
+
+class Broker(Protocol):
+    """A server of any kind, or a virtual host of one."""
+
+    @property
+    def url(self) -> str: ...
+
+    def restart(self) -> None: ...
+
+
+class Stack:
+    """``settings`` are those of its app and of all its processes, unless a process is given others.
+
+    Args:
+        server: the broker, or its URL.
+        store: URL of the store; a SQLite file of the folder if none.
+        queues: see ``tests.kit.project``.
+        plain: its processes know no wheel.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        server: Broker | str,
+        store: str = "",
+        *,
+        queues: Sequence[QueueParts] = (),
+        plain: bool = False,
+        **settings: Any,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.server: Any = server
+        self.broker = server if isinstance(server, str) else server.url
+        self.queues = queues
+        self.plain = plain
+        self.settings = {
+            "broker_url": self.broker,
+            "wheel_store": store or f"sqlite:///{folder}/wheel.sqlite3",
+            **settings,
+        }
+        self._apps: list[Any] = []
+        self._processes: list[tuple[str, Process]] = []
+        self._notes: list[Note] = []
+        self._read_to = 0
+        self.app = self.make_app(**self.settings)
+
+    @property
+    def store(self) -> str:
+        return str(self.settings["wheel_store"])
+
+    @property
+    def file(self) -> Path:
+        """The SQLite file."""
+        return Path(self.store.removeprefix("sqlite:///"))
+
+    def make_app(self, kind: Any = None, **settings: Any) -> Any:
+        """Another app of the project on the same broker, with these settings alone."""
+        more = {} if kind is None else {"kind": kind}
+        app = make_app({"broker_url": self.broker, **settings}, self.folder, self.queues, **more)
+        self._apps.append(app)
+        return app
+
+    def change(self, **settings: Any) -> None:
+        """Settings of the app and of processes to come."""
+        self.settings |= settings
+        self.app.conf.update(settings)
+
+    # -- processes -----------------------------------------------------------------------------------
+
+    def environment(self, **settings: Any) -> dict[str, str]:
+        project = {
+            "folder": str(self.folder),
+            "queues": self.queues,
+            "plain": self.plain,
+            "settings": {**self.settings, **settings},
+        }
+        return {
+            "PYTHONPATH": str(ROOT),
+            "TEST_PROJECT": json.dumps(project),
+            "C_FORCE_ROOT": "1",  # else a worker that may load pickles does not start as root
+        }
+
+    def start(self, name: str, *command: str, **settings: Any) -> Process:
+        log = self.folder / f"{name}-{len(self._processes)}.log"
+        process = Process(command, log, folder=self.folder, environment=self.environment(**settings))
+        self._processes.append((name, process))
+        return process
+
+    def python(self, name: str, *arguments: str, **settings: Any) -> Process:
+        return self.start(name, sys.executable, *arguments, **settings)
+
+    def celery(self, *arguments: str, name: str = "", cold: bool = False, **settings: Any) -> Process:
+        """``celery -A tests.kit.project <arguments>``; its name is its first argument if none is given.
+
+        Args:
+            cold: it imports all by itself, and does not come from ``tests.kit.warm``.
+        """
+        arguments = ("-A", "tests.kit.project", *arguments)
+        command = (sys.executable, "-m", "celery") if cold or "LD_PRELOAD" in os.environ else (WARM,)
+        return self.start(name or arguments[2], *command, *arguments, **settings)
+
+    def beat(self, name: str = "beat", **settings: Any) -> Process:
+        return self.celery("beat", "--pidfile", "", "-l", "INFO", name=name, **settings)
+
+    def node(self, **settings: Any) -> Process:
+        """A scheduler that holds a shard and whose control node listens."""
+        process = self.beat(**settings)
+        process.wait_for("listens")
+        process.wait_for("at epoch")
+        return process
+
+    def worker(self, *options: str, **settings: Any) -> Process:
+        """One that runs a task at a time, in order, and is ready."""
+        options = options or ("-P", "solo")
+        process = self.celery("worker", *options, "-l", "INFO", "--without-gossip", "--without-mingle", **settings)
+        process.wait_for(" ready.")
+        return process
+
+    def output(self, *arguments: str) -> str:
+        """Return the output of a celery command, which must succeed."""
+        code, said = self.celery(*arguments).end()
+        assert code == 0, said
+        return said
+
+    def __getitem__(self, name: str) -> Process:
+        """The process of that name that was started last."""
+        return next(process for one, process in reversed(self._processes) if one == name)
+
+    def kill_processes(self) -> None:
+        for _, process in self._processes:
+            process.kill()
+
+    def close(self) -> None:
+        self.kill_processes()
+        for app in self._apps:
+            if "result_backend" in self.settings:  # a result that is collected later would look for the server
+                app.backend.remove_pending_result = lambda result: result
+                app.backend.result_consumer.stop()
+            if hasattr(app, "wheel"):
+                app.wheel.close()
+            app.close()
+        if "redis" in vars(self):
+            self.redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- the store -----------------------------------------------------------------------------------
+
+    def holders(self) -> dict[int, int]:
+        """Shard → process id of its holder, of those that have one."""
+        try:
+            store = open_store(self.store, shards=None, create=False)
+        except StoreUnusable:  # the first scheduler is about to make it
+            return {}
+        with closing(store):
+            return {shard: int(name.rpartition("/")[2]) for shard, name in store.holders().items() if name}
+
+    def wait_for_holder(self, process: Process, shard: int = 0) -> None:
+        wait_until(
+            lambda: self.holders().get(shard) == process.pid or not process.is_alive(), f"{process} holds shard {shard}"
+        )
+        assert process.is_alive(), process.said()
+
+    def pending(self, **settings: Any) -> list[int]:
+        """How many tasks each shard has, the first shard first."""
+        self.app.conf.update(settings)
+        with closing(Wheel(self.app)) as wheel:
+            return [shard.pending for shard in wheel.status()]
+
+    # -- what ran ------------------------------------------------------------------------------------
+
+    def runs(self) -> list[Note]:
+        """All notes, in the order in which tasks ran; the last line of the file may be under way."""
+        path = self.folder / "notes"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._read_to)
+                whole, end, _ = file.read().rpartition(b"\n")
+            self._read_to += len(whole) + len(end)
+            self._notes.extend(json.loads(line) for line in whole.splitlines())
+        return self._notes
+
+    def notes(self) -> dict[Any, list[Note]]:
+        """The same by tag."""
+        found = defaultdict[Any, list[Note]](list)
+        for note in self.runs():
+            found[note["tag"]].append(note)
+        return found
+
+    def ran(self) -> list[str]:
+        """Task ids."""
+        return [note["id"] for note in self.runs()]
+
+    def wait_for(self, *tags: Any, seconds: float = PATIENCE_S, counts: Mapping[Any, int] | None = None) -> None:
+        """Until each tag was noted, as often as ``counts`` has it."""
+        wanted = {**dict.fromkeys(tags, 1), **(counts or {})}
+
+        def missing() -> dict[Any, int]:
+            notes = self.notes()
+            return {tag: count - len(notes[tag]) for tag, count in wanted.items() if len(notes[tag]) < count}
+
+        try:
+            wait_until(lambda: not missing(), "all tasks have run", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; these have not: {missing()}") from error
+
+    def revoked(self) -> list[list[Any]]:
+        """The signals ``task_revoked``: task, id, terminated, signum, expired."""
+        path = self.folder / "revoked"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    # -- a broker that is a Redis --------------------------------------------------------------------
+
+    @cached_property
+    def redis(self) -> redis.Redis:
+        return redis.Redis.from_url(self.broker)
+
+    def in_queue(self, task: str) -> list[str]:
+        """The ids of such tasks in the queue ``celery``, in the order in which they were put there."""
+        found = (json.loads(raw)["headers"] for raw in reversed(self.redis.lrange("celery", 0, -1)))
+        return [headers["id"] for headers in found if headers["task"] == task]
+
+    def dispatched(self) -> list[str]:
+        return self.in_queue("note")
+
+    def ticks(self) -> int:
+        return len(self.in_queue("tick"))
+
+    def send(self, countdown: float, count: int = 1) -> list[str]:
+        """Schedule tasks; returns their ids."""
+        return [self.app.send_task("note", (n,), countdown=countdown).id for n in range(count)]

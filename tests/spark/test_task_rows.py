@@ -1,0 +1,211 @@
+"""Rows as tasks of a load: the task of a valid row, and the reason of a rejected one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from celery_wheel.errors import SettingError
+from celery_wheel.pipeline import task_rows
+from celery_wheel.pipeline.task_rows import RowRules
+from celery_wheel.values.text import END_OF_TIME_MS
+
+NOW_MS = 1_900_000_000_000
+NOW = datetime.fromtimestamp(NOW_MS // 1_000, UTC)
+LATER = "2031-01-01T10:00:00Z"
+
+
+def reasons(checked: DataFrame) -> list[str | None]:
+    return [row[task_rows.REASON] for row in checked.orderBy("n").collect()]
+
+
+def numbered(spark: SparkSession, values: list[tuple[Any, ...]], schema: str) -> DataFrame:
+    return spark.createDataFrame([(n, *one) for n, one in enumerate(values)], f"n int, {schema}")
+
+
+def test_arguments_of_any_form_become_json(spark: SparkSession) -> None:
+    frame = spark.sql(
+        f"SELECT 'shop.remind' AS task, array(1, 2) AS args, map('to', 'ann') AS kwargs, timestamp'{LATER}' AS eta, "
+        "'mail' AS queue, 'order-7' AS key, 3 AS priority, 'left out' AS note"
+    )
+    found = task_rows.valid_tasks(task_rows.check_rows(frame, RowRules(NOW_MS)), None)
+    assert set(found.columns) == {"task", "args", "kwargs", "eta", "queue", "key", "priority"}
+    [row] = found.withColumn("eta", f.unix_millis("eta")).collect()
+    assert (row.task, row.args, row.kwargs, row.queue, row.key) == (
+        "shop.remind",
+        "[1,2]",
+        '{"to":"ann"}',
+        "mail",
+        "order-7",
+    )
+    assert row.eta == int(datetime.fromisoformat(LATER).timestamp() * 1_000)
+
+
+def test_a_rejected_row_has_its_reason_and_its_columns(spark: SparkSession) -> None:
+    frame = numbered(
+        spark,
+        [
+            ("shop.remind", "[1]", LATER),
+            (None, "[1]", LATER),
+            ("shop.remind", "{}", LATER),
+            ("shop.remind", "[", LATER),
+            ("shop.remind", None, "soon"),
+            ("shop.remind", None, None),
+            ("x" * 600, None, LATER),
+            ("shop.remind", None, "1969-01-01"),
+        ],
+        "task string, args string, eta string",
+    )
+    checked = task_rows.check_rows(frame, RowRules(NOW_MS))
+    texts = reasons(checked)
+    assert texts[0] is None
+    for text, start in zip(
+        texts[1:],
+        [
+            "task must be a text, got None",
+            "args must be a list as JSON, got '{}'",
+            "args must be a list as JSON, got '['",
+            "eta cannot be read: soon",
+            "eta is missing",
+            "task must be a text of 1 to 512 characters",
+            "eta must be a time from 1970",
+        ],
+        strict=True,
+    ):
+        assert text is not None
+        assert text.startswith(start)
+    rejected = task_rows.rejected_rows(checked)
+    assert rejected.columns == ["n", "task", "args", "eta", "reason"]
+    assert rejected.count() == 7
+
+
+def test_a_value_beyond_every_cast_or_calendar_is_rejected(spark: SparkSession) -> None:
+    times = ["9999-01-01", "1969-12-31 23:59:59.999", "+12345-01-01", "08:00", "2031-01-01"]
+    frame = numbered(
+        spark,
+        [(text, "5", text) for text in times[:4]] + [(times[4], "x", None)],
+        "eta string, priority string, expires string",
+    )
+    texts = reasons(task_rows.check_rows(frame, RowRules(NOW_MS, task="t")))
+    beyond = "eta must be a time from 1970 to the end of 9998, got "
+    assert texts == [
+        f"{beyond}9999-01-01 00:00:00",
+        f"{beyond}1969-12-31 23:59:59.999",
+        "eta cannot be read: +12345-01-01",
+        "eta cannot be read: 08:00",
+        "priority cannot be read: x",
+    ]
+    frame = numbered(spark, [(2**62,), (END_OF_TIME_MS - 1,)], "eta_ms long")
+    late = reasons(task_rows.check_rows(frame, RowRules(NOW_MS, task="t", id="n", jitter_ms=10_000_000)))
+    assert late[0] == f"eta_ms cannot be read: {2**62}"
+    assert late[1] is not None
+    assert late[1].startswith(beyond)
+
+
+def test_texts_are_read_as_numbers_and_times(spark: SparkSession) -> None:
+    """All columns of a CSV are texts, and a column of nulls may have no type."""
+    frame = spark.sql(
+        f"SELECT '{LATER}' AS eta, '7' AS priority, '2031-01-02' AS expires, NULL AS args, NULL AS key, '[' AS _broken "
+        f"UNION ALL SELECT '{LATER}', NULL, NULL, NULL, NULL, NULL"
+    )
+    checked = task_rows.check_rows(frame, RowRules(NOW_MS, task="t"))
+    assert {row[task_rows.REASON] for row in checked.collect()} == {"not JSON", None}
+    valid = task_rows.valid_tasks(task_rows.check_rows(frame.drop("_broken"), RowRules(NOW_MS, task="t")), None)
+    assert {name: kind for name, kind in valid.dtypes if name != "task"} == {
+        "args": "string",
+        "key": "string",
+        "priority": "int",
+        "expires": "timestamp",
+        "eta": "timestamp",
+    }
+    assert sorted(row.priority or 0 for row in valid.collect()) == [0, 7]
+
+
+def test_local_times_use_the_zone_of_the_row_or_of_the_rules(spark: SparkSession) -> None:
+    frame = numbered(
+        spark,
+        [
+            ("2030-07-01 10:00", "America/New_York"),
+            ("2030-07-01 10:00", None),
+            ("2030-03-10 02:30", "America/New_York"),
+        ],
+        "local string, zone string",
+    )
+    checked = task_rows.check_rows(frame, RowRules(NOW_MS, task="t", zone="Europe/Berlin", gap="reject"))
+    ordered = (
+        checked.orderBy("n").select(f.unix_millis(f"{task_rows.TASK}.eta").alias("ms"), task_rows.REASON).collect()
+    )
+    assert [row.ms and datetime.fromtimestamp(row.ms / 1_000, UTC).hour for row in ordered] == [14, 8, None]
+    assert ordered[2][task_rows.REASON] == "local time does not exist in America/New_York: 2030-03-10 02:30"
+
+
+def test_past_tasks_are_loaded_or_rejected(spark: SparkSession) -> None:
+    frame = numbered(spark, [(NOW_MS - 1,), (NOW_MS,), (None,)], "eta_ms long")
+    assert reasons(task_rows.check_rows(frame, RowRules(NOW_MS, task="t"))) == [None, None, "eta_ms is missing"]
+    past = reasons(task_rows.check_rows(frame, RowRules(NOW_MS, task="t", past=False)))[0]
+    assert past is not None
+    assert past.startswith("eta is past: 2030-")
+
+
+def test_the_first_of_several_rows_with_one_id_is_valid(spark: SparkSession) -> None:
+    frame = numbered(
+        spark,
+        [("a", "[2]", LATER), ("a", "[1]", LATER), ("b", "[", LATER), ("b", "[]", LATER), (None, "[]", LATER)],
+        "flight string, args string, eta string",
+    )
+    checked = task_rows.check_rows(frame, RowRules(NOW_MS, task="t", id="flight"))
+    texts = reasons(checked)
+    assert [text is None for text in texts] == [False, True, False, True, False]
+    assert texts[0] == "flight occurs before: a"
+    assert texts[4] == "flight is missing"
+    assert [row[task_rows.ID] for row in task_rows.valid_tasks(checked, "flight").orderBy(task_rows.ID).collect()] == [
+        "a",
+        "b",
+    ]
+
+
+def test_jitter_is_repeatable_and_bounded(spark: SparkSession) -> None:
+    frame = spark.range(500).selectExpr("id", f"timestamp_millis({NOW_MS}) AS eta")
+    rules = RowRules(NOW_MS, task="t", id="id", jitter_ms=10_000)
+    first, second = (
+        {
+            row[task_rows.ID]: row.ms
+            for row in task_rows.valid_tasks(task_rows.check_rows(frame, rules), "id")
+            .select(task_rows.ID, f.unix_millis("eta").alias("ms"))
+            .collect()
+        }
+        for _ in range(2)
+    )
+    assert first == second
+    assert all(NOW_MS <= ms <= NOW_MS + 10_000 for ms in first.values())
+    assert len(set(first.values())) > 400
+
+
+@pytest.mark.parametrize(
+    ("columns", "rules", "message"),
+    [
+        ("a int, eta timestamp", RowRules(NOW_MS), "rows must have a column task, or --task must name one for all"),
+        ("task string", RowRules(NOW_MS), "rows must have one of the columns eta, eta_ms and local"),
+        ("task string, eta timestamp, eta_ms long", RowRules(NOW_MS), "rows must have one of the columns"),
+        ("task string, local string", RowRules(NOW_MS), "must have a column zone, or --zone"),
+        (
+            "task string, args int, eta timestamp",
+            RowRules(NOW_MS),
+            "column args must be JSON text, an array, a map or a struct, got int",
+        ),
+        ("task string, eta timestamp", RowRules(NOW_MS, id="x"), "--id must name a column, got 'x'"),
+        ("task string, eta timestamp, x binary", RowRules(NOW_MS, id="x"), "--id must name a column of texts, numbers"),
+        ("task string, eta long", RowRules(NOW_MS), "Unix milliseconds are called eta_ms, got bigint"),
+        ("task string, eta_ms boolean", RowRules(NOW_MS), "column eta_ms must be numbers, got boolean"),
+        ("task string, eta timestamp", RowRules(NOW_MS, zone="Europe/Paris"), "--zone is for a column local"),
+        ("task string, local string", RowRules(NOW_MS, zone="Mars"), "--zone must be a time zone"),
+        ("task string, eta timestamp, reason string", RowRules(NOW_MS), "columns must not be called reason"),
+    ],
+)
+def test_unusable_columns_are_refused(spark: SparkSession, columns: str, rules: RowRules, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        task_rows.check_rows(spark.createDataFrame([], columns), rules)

@@ -1,0 +1,279 @@
+"""The manual (README.md and docs/) agrees with the code: settings, commands, links, file names and rooms."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.manual import DOCS, PAGES, README, ROOT, TABLE, anchors, code, commands, links, page, settings_table
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+ALL_COMMANDS = {command for text in PAGES.values() for command in commands(text)}
+BY_PAGE = pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in PAGES])
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    found = TABLE.search(page("settings.md"))
+    assert found is not None
+    assert found[1] == settings_table(), "python -m tests.kit.manual writes the table into docs/settings.md"
+
+
+def test_every_setting_in_the_text_exists() -> None:
+    from celery_wheel.broker.envelope import NATIVE, REDELIVERED
+    from celery_wheel.conf import settings
+    from celery_wheel.store.sql.schema import metadata
+
+    known = {REDELIVERED, NATIVE, *(name for name, _, _ in settings()), *metadata.tables}
+    known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
+    text = "\n".join(TABLE.sub("", text) for text in PAGES.values())
+    named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}
+    assert named - management_commands() <= known
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+def management_commands() -> set[str]:
+    return {path.stem for path in (ROOT / "django_wheel/management/commands").glob("wheel_*.py")}
+
+
+def test_every_command_of_django_exists() -> None:
+    named = {found[1] for command in ALL_COMMANDS for found in re.finditer(r"manage\.py (wheel_\w+)", command)}
+    assert named == management_commands()
+
+
+def test_every_make_target_exists() -> None:
+    named = {found[1] for command in ALL_COMMANDS for found in re.finditer(r"\bmake ([a-z-]+)", command)}
+    assert {"demo", "test", "services"} <= named <= TARGETS
+
+
+def test_every_variable_of_make_demo_is_used() -> None:
+    named = {found[1] for command in ALL_COMMANDS for found in re.finditer(r"\bmake demo ([A-Z]+)=", command)}
+    assert named
+    assert all(f"$({name})" in MAKEFILE for name in named | {"DATE", "SPEED", "PORT"})
+
+
+def test_every_command_of_the_wheel_exists_with_its_options() -> None:
+    from celery_wheel.cli import wheel
+
+    pattern = re.compile(r"\b(?:celery|proj) wheel ([a-z-]+)((?: --[a-z-]+)*)")
+    named = [found.groups() for command in ALL_COMMANDS for found in pattern.finditer(command)]
+    assert named
+    for name, options in named:
+        known = {option for parameter in wheel.commands[name].params for option in parameter.opts}
+        assert set(options.split()) <= known, name
+
+
+def test_every_job_of_the_pipeline_exists_with_its_options() -> None:
+    from celery_wheel.pipeline.cli import make_command
+    from celery_wheel.pipeline.jobs import JOBS
+
+    blocks = [block for text in PAGES.values() for language in ("console", "sh") for block in code(text, language)]
+    named = re.findall(r"(?:celery-wheel-pipeline|wheel_jobs\.py) (\w+)(.*)", "\n".join(blocks))
+    assert {"schedule", "archive", "tail"} <= {job for job, _ in named} <= set(JOBS)
+    for job, line in named:
+        known = {option for parameter in make_command(job).params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", line)) <= known, job
+
+
+def test_every_option_of_replay_flights_exists() -> None:
+    source = (ROOT / "example_project/flights/management/commands/replay_flights.py").read_text(encoding="utf-8")
+    known = set(re.findall(r'add_argument\(\s*"(--[a-z]+)"', source))
+    section = page("install.md").split("## The example project")[1].split("\n## ")[0]
+    named = set(re.findall(r"--[a-z-]+", section))
+    assert named
+    assert named - {"--no-wait"} <= known
+
+
+def test_every_extra_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = [extras for text in PAGES.values() for extras in re.findall(r"celery-wheel\[([\w,-]+)\]", text)]
+    named = {extra for extras in found for extra in extras.split(",")}
+    assert {"redis", "cli"} <= named <= set(project["optional-dependencies"])
+
+
+# -- examples ------------------------------------------------------------------------------------------
+
+
+@BY_PAGE
+def test_every_python_example_parses_and_the_names_that_it_imports_exist(path: Path) -> None:
+    for block in code(PAGES[path], "python"):
+        for node in ast.walk(ast.parse(block)):
+            # Examples of django_wheel need a Django project: tests/admin/test_django_page.py
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in ("celery", "celery_wheel"):
+                assert all(hasattr(import_module(str(node.module)), alias.name) for alias in node.names)
+
+
+@BY_PAGE
+def test_every_dotted_name_of_the_package_exists(path: Path) -> None:
+    for name in set(re.findall(r"`(celery_wheel(?:\.\w+)+)", PAGES[path])):
+        assert is_importable(name), name
+
+
+def is_importable(name: str) -> bool:
+    """Whether a dotted name is a module or an attribute of one."""
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        owner, _, attribute = name.rpartition(".")
+        return bool(owner) and is_importable(owner) and hasattr(import_module(owner), attribute)
+    return True
+
+
+@pytest.fixture
+def shop() -> Iterator[dict[str, Any]]:
+    """The names that the examples of pending tasks use: an app with a wheel of the test's own, and its tasks."""
+    from celery_wheel import Celery
+    from celery_wheel.testing import VirtualWheel
+
+    app = Celery("shop", broker="redis://redis.internal/0", set_as_current=False)
+
+    def run(*numbers: int) -> None: ...
+
+    names = {
+        name: app.task(name=f"shop.tasks.{name}", shared=False)(run)
+        for name in ("remind", "sync", "send", "cancel_order")
+    }
+    with VirtualWheel(app) as wheel:
+        sent = {name: names["remind"].apply_async(countdown=60) for name in ("first", "second", "result")}
+        yield {"app": app, "wheel": wheel, **names, **sent}
+
+
+def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
+    blocks = list(code(page("tasks.md"), "python"))
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(block, shop)  # noqa: S102 - our own page
+    states = [shop["app"].wheel.get(shop[name].id).state for name in ("first", "second", "result")]
+    assert states == ["cancelled"] * 3
+    assert shop["wheel"].pending_of("shop.tasks.cancel_order") == []
+
+
+def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
+    [example] = [block for block in code(PAGES[README], "python") if "app.wheel.cancel" in block]
+    exec(example, shop)  # noqa: S102 - our own page
+    shop["wheel"].run_all()
+    assert shop["app"].wheel.get(shop["result"].id).state == "cancelled"
+    assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
+
+
+# -- links and files -----------------------------------------------------------------------------------
+
+
+@BY_PAGE
+def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
+    for link in links(PAGES[path]):
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    reached, todo = {README}, [README]
+    while todo:
+        path = todo.pop()
+        for link in links(PAGES[path]):
+            target = (path.parent / link.partition("#")[0]).resolve()
+            if target in PAGES and target not in reached:
+                reached.add(target)
+                todo.append(target)
+    assert reached == set(PAGES)
+
+
+def test_every_page_links_to_another_page_and_is_linked_from_one() -> None:
+    pages = set(PAGES) - {README}
+    linked = {path: {(path.parent / link.partition("#")[0]).resolve() for link in links(PAGES[path])} for path in pages}
+    assert [path.name for path in pages if not linked[path] & pages - {path}] == []
+    assert [path.name for path in pages if not any(path in linked[other] for other in pages - {path})] == []
+
+
+@BY_PAGE
+def test_every_file_of_the_repository_that_is_named_exists(path: Path) -> None:
+    named = re.findall(r"`((?:celery_wheel|django_wheel|example_project|tests|docs)/[\w./-]*)`", PAGES[path])
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@BY_PAGE
+def test_every_function_that_is_named_with_its_file_is_there(path: Path) -> None:
+    for name, file in re.findall(r"`(\w+)`\s+in\s+`([\w/]+\.py)`", PAGES[path]):
+        assert re.search(rf"^\s*(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name
+
+
+# -- architecture and glossary -------------------------------------------------------------------------
+
+
+def test_the_life_of_a_message_has_twelve_steps_each_with_a_file() -> None:
+    section = page("architecture.md").split("## The life of a message")[1].split("\n## ")[0]
+    steps = re.split(r"^(\d+)\. \*\*", section, flags=re.MULTILINE)[1:]
+    assert steps[::2] == [str(number) for number in range(1, 13)]
+    assert all("`celery_wheel/" in step for step in steps[1::2])
+
+
+def test_rooms_import_only_rooms_on_lower_floors() -> None:
+    """The table of docs/architecture.md has every room, and the code keeps its order."""
+    rows = re.findall(r"^\| (-?\d+) \| `(\w+)` \|", page("architecture.md"), re.MULTILINE)
+    floors = {room: int(floor) for floor, room in rows}
+    imports = room_imports()
+    assert set(floors) == set(imports) - {"celery_wheel"}
+    wrong = {(room, other) for room in floors for other in imports[room] if floors[other] >= floors[room]}
+    assert wrong == set()
+
+
+def room_imports() -> dict[str, set[str]]:
+    """Return room → the rooms that it imports, imports inside functions included."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for package in ("celery_wheel", "django_wheel"):
+        for file in (ROOT / package).rglob("*.py"):
+            room = room_of(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            others = {room_of(name) for name in imported_names(file)} - {None, "celery_wheel", room}
+            found[str(room)] |= {str(other) for other in others}
+    return found
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def room_of(name: str) -> str | None:
+    """Return the room of a module or of a name in one; None outside this project."""
+    package, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    if package != "celery_wheel":
+        return package if package == "django_wheel" else None
+    if room in ("Celery", "install"):  # what the package itself offers is defined in app
+        return "app"
+    return "celery_wheel" if room in ("", "__init__", "__version__") else room
+
+
+def test_every_term_of_the_glossary_has_a_meaning_and_a_source() -> None:
+    rows = re.findall(r"^\| (.*) \|$", page("glossary.md"), re.MULTILINE)
+    cells = [row.split(" | ") for row in rows if not row.startswith("term")]
+    assert len(cells) > 40
+    assert all(len(row) == 3 and all(row) for row in cells)
+
+
+def test_the_changelog_has_one_unreleased_section() -> None:
+    text = (DOCS.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["[Unreleased]"]
+
+
+def test_every_pinned_version_is_a_version_and_no_address() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines if not line.startswith("#"))

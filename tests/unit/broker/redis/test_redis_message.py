@@ -1,0 +1,170 @@
+"""The bytes of one message, and the arguments of one chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from celery_wheel.broker.redis.bindings import Bindings
+from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.broker.redis.publish_call import PublishCall, publish_call
+from celery_wheel.broker.redis.routing import RedisRouter
+from celery_wheel.broker.redis.wire import UnencodableMessage, WireWriter, delivery_tags
+from celery_wheel.store.model import Row
+from tests.integration.redis_edge.rows import NOW_MS, make_row
+
+
+def written(row: Row, now_ms: int = NOW_MS) -> bytes:
+    return WireWriter(now_ms).write(row, b"tag")
+
+
+def test_a_message_equals_that_of_kombu_letter_by_letter() -> None:
+    properties = {
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "delivery_mode": 1,
+        "correlation_id": "ä",
+        "reply_to": None,
+        "priority": 3,
+        "delivery_tag": "old",
+    }
+    row = make_row(
+        1, body=b"\x00\xff", headers=b'{"a":  1}', properties=json.dumps(properties).encode(), expires_ms=NOW_MS + 5
+    )
+    assert written(row) == (
+        b'{"body": "AP8=", "content-encoding": "utf-8", "content-type": "application/json", "headers": {"a":  1}, '
+        b'"properties": {"correlation_id": "\\u00e4", "reply_to": null, "delivery_mode": 1, "expiration": "5", '
+        b'"delivery_info": {"exchange": "", "routing_key": "mail"}, "priority": 0, "body_encoding": "base64", '
+        b'"delivery_tag": "tag"}}'
+    )
+
+
+def test_a_message_without_delivery_mode_is_persistent_and_without_content_type_has_null() -> None:
+    message = json.loads(written(make_row(1, properties=b"{}", priority=7)))
+    assert message["content-type"] is None
+    assert message["properties"]["delivery_mode"] == 2
+    assert message["properties"]["priority"] == 7
+
+
+def test_rows_of_one_writer_do_not_mix() -> None:
+    writer = WireWriter(NOW_MS)
+    rows = [
+        make_row(n, exchange=exchange, routing_key=key, priority=priority, properties=properties)
+        for n, (exchange, key, priority, properties) in enumerate(
+            itertools.product(["", "x"], ["k", "l"], [None, 3], [b"{}", b'{"content_type": "a"}'])
+        )
+    ]
+    for row in [*rows, *rows]:
+        assert writer.write(row, b"tag") == written(row)
+
+
+@pytest.mark.parametrize("properties", [b"", b"{", b"[]", b"null", b"{}x", b'{"a": 1} {}', b"\xff"])
+def test_properties_that_are_no_object_are_refused(properties: bytes) -> None:
+    with pytest.raises(UnencodableMessage, match="properties"):
+        written(make_row(1, properties=properties))
+
+
+def test_unusual_values_are_written_unchanged() -> None:
+    odd: dict[str, Any] = {"content_type": ["a"], "x": {"__type__": "datetime", "__value__": 1}, "y": [1.5, True]}
+    message = json.loads(written(make_row(1, properties=json.dumps(odd).encode())))
+    assert message["content-type"] == ["a"]
+    assert (message["properties"]["x"], message["properties"]["y"]) == (odd["x"], odd["y"])
+
+
+def test_delivery_tags_are_uuid4s_and_differ() -> None:
+    tags = [tag.decode() for tag in itertools.islice(delivery_tags(), 1_000)]
+    assert len(set(tags)) == 1_000
+    for tag in tags:
+        assert str(uuid.UUID(tag)) == tag
+        assert (uuid.UUID(tag).version, uuid.UUID(tag).variant) == (4, uuid.RFC_4122)
+    for generator in (delivery_tags(), delivery_tags()):
+        assert next(generator).decode() not in tags
+
+
+# -- a chunk -----------------------------------------------------------------------------------------
+
+
+class Sets:
+    """Binding sets that count their reads."""
+
+    def __init__(self, **members: Iterable[bytes] | Exception) -> None:
+        self.members = members
+        self.reads: list[list[str]] = []
+
+    def read(self, exchanges: Sequence[str]) -> list[Iterable[bytes] | Exception]:
+        self.reads.append(list(exchanges))
+        return [self.members.get(exchange, ()) for exchange in exchanges]
+
+
+def chunk_of(rows: Sequence[Row], sets: Sets | None = None) -> PublishCall:
+    bindings = Bindings((sets or Sets()).read, ":", lambda: 0.0)
+    return publish_call(rows, RedisRouter(Layout(), bindings, "wheel"), NOW_MS)
+
+
+def test_the_arguments_of_a_chunk() -> None:
+    sets = Sets(shop=[b"k::a", b"k::b"])
+    rows = [
+        make_row(1, routing_key="a", queue="a", priority=6, queue_expires_ms=60_000),
+        make_row(2, exchange="all", exchange_type="fanout", routing_key="key"),
+        make_row(3, exchange="shop", routing_key="k", priority=6),
+        make_row(4, exchange="shop", routing_key="unbound"),
+    ]
+    chunk = chunk_of(rows, sets)
+    a, b = b"a\x06\x166", b"b\x06\x166"
+    assert chunk.keys() == [a, b, b"a", b"a\x06\x163", b"a\x06\x166", b"a\x06\x169"]
+    failed, *rest = chunk.arguments()
+    assert json.loads(failed) == {"4": "no queue is bound to exchange 'shop' with routing key 'unbound'"}
+    assert rest[:3] == [2, 4, 1]
+    assert rest[3:9] == ["1,3", 2, 60_000, "3", 1, 0]
+    assert rest[9:11] == ["2", b"/0.all/key"]
+    bodies = [json.loads(message)["body"] for message in rest[11:]]
+    assert bodies == [json.loads(written(rows[n]))["body"] for n in (1, 0, 2, 2)]
+
+
+def test_a_chunk_reads_its_binding_sets_at_once() -> None:
+    sets = Sets(one=[b"k::a"], two=[b"k::b"])
+    rows = [make_row(n, exchange=["one", "two"][n % 2], routing_key="k") for n in range(10)]
+    chunk_of(rows, sets)
+    assert sets.reads == [["one", "two"]]
+
+
+def test_a_chunk_for_plain_queues_reads_no_binding_set() -> None:
+    sets = Sets()
+    chunk_of([make_row(1), make_row(2, exchange="all", exchange_type="fanout")], sets)
+    assert sets.reads == []
+
+
+def test_a_refusal_reads_the_binding_sets_anew() -> None:
+    sets = Sets(one=[b"k::a"])
+    chunk_of([make_row(1, exchange="one", routing_key="k"), make_row(2, exchange="two", routing_key="k")], sets)
+    assert sets.reads == [["one", "two"], ["two"]]
+
+
+def test_a_queue_whose_only_row_cannot_be_encoded_is_not_touched() -> None:
+    chunk = chunk_of([make_row(1, properties=b"")])
+    assert chunk.keys() == []
+    assert set(chunk.failed) == {"1"}
+
+
+def test_a_name_that_redis_cannot_hold_is_refused() -> None:
+    chunk = chunk_of([make_row(1, routing_key="\ud800", queue=None), make_row(2)])
+    assert set(chunk.failed) == {"1"}
+    assert chunk.keys() == [b"mail"]
+
+
+def test_the_expiry_of_the_last_row_counts() -> None:
+    rows = [make_row(n, queue_expires_ms=ms) for n, ms in enumerate([1_000, 5_000, 3_000], start=1)]
+    assert [to.expires_ms for to in chunk_of(rows).lists.values()] == [3_000]
+
+
+def test_a_chunk_changes_no_row() -> None:
+    row = make_row(1)
+    before = dataclasses.asdict(row)
+    chunk_of([row])
+    assert dataclasses.asdict(row) == before

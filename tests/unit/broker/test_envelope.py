@@ -1,0 +1,316 @@
+"""The envelope: each written envelope is read; any other message becomes Unreadable, with a reason and its bytes."""
+
+import base64
+import json
+import subprocess
+import sys
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from celery_wheel.broker.envelope import END_OF_TIME_MS, Envelope, encode
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.store.model import Message, Unreadable
+
+ID = "01936b3c-7d1e-7a30-8a55-3f4e1f6f3a10"
+MAX = 8 * 2**20
+READER = QueuedMessageReader(max_message_bytes=MAX)
+
+
+def envelope(**fields: Any) -> Envelope:
+    return Envelope(
+        **{
+            "id": ID,
+            "task": "proj.add",
+            "task_id": "t",
+            "eta_ms": 2_000_000_000_000,
+            "created_ms": 1_900_000_000_000,
+            "exchange": "",
+            "exchange_type": "direct",
+            "routing_key": "celery",
+            "queue": "celery",
+            **fields,
+        }
+    )
+
+
+def wire(**changes: Any) -> dict[str, Any]:
+    """A message as kombu's virtual transports write it."""
+    return {
+        "body": base64.b64encode(b"[[1], {}, {}]").decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"lang": "py", "task": "proj.add", "id": "t", "eta": "2033-05-18", "wheel": encode(envelope())},
+        "properties": {
+            "correlation_id": "t",
+            "reply_to": "",
+            "delivery_mode": 2,
+            "expiration": "1000",
+            "delivery_info": {"exchange": "", "routing_key": "wheel.0"},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": "d",
+        },
+        **changes,
+    }
+
+
+def raw(**changes: Any) -> bytes:
+    return json.dumps(wire(**changes)).encode()
+
+
+def enveloped(**fields: Any) -> bytes:
+    """Return a message whose envelope has fields that ``encode`` would refuse."""
+    return raw(headers={"wheel": {**encode(envelope()), **fields}})
+
+
+def read(data: bytes, **options: Any) -> Message:
+    message = QueuedMessageReader(max_message_bytes=MAX, **options).decode(data)
+    assert isinstance(message, Message), message.reason
+    return message
+
+
+def refused(data: bytes) -> str:
+    found = READER.decode(data)
+    assert isinstance(found, Unreadable)
+    assert found.raw == data
+    found.reason.encode()
+    assert "\0" not in found.reason
+    assert 0 < len(found.reason) < 400
+    return found.reason
+
+
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"eta_ms": 0, "created_ms": 0},
+    {"eta_ms": END_OF_TIME_MS - 1},
+    {"priority": 0, "expires_ms": 0, "queue_expires_ms": 0, "key": "k"},
+    {"priority": 255, "expires_ms": END_OF_TIME_MS - 1, "queue_expires_ms": 2**63 - 1},
+    {"misfire_ms": 0, "watch": ["order:42", "ü"], "unique": "one", "on_conflict": "replace"},
+    {"exchange": "news", "exchange_type": "topic", "routing_key": "", "queue": None},
+    {"task": "é" * 512, "task_id": "日本", "routing_key": "ü", "key": "😀"},
+    {"task": "😀" * 256, "task_id": "日" * 341, "queue": "x" * 512},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_every_written_envelope_is_read(fields: dict[str, Any]) -> None:
+    written = envelope(**fields)
+    message = read(raw(headers={"id": "t", "wheel": encode(written)}))
+    assert message.envelope_id == written.id
+    for name in Envelope.__slots__:
+        if name != "id":
+            assert getattr(message, name) == getattr(written, name), name
+
+
+def test_headers_keep_their_order_without_the_envelope_and_with_eta_null() -> None:
+    assert read(raw()).headers == b'{"lang": "py", "task": "proj.add", "id": "t", "eta": null}'
+    assert read(raw(), keep_eta=True).headers == b'{"lang": "py", "task": "proj.add", "id": "t", "eta": "2033-05-18"}'
+
+
+def test_headers_without_eta_stay_without_it() -> None:
+    assert read(raw(headers={"wheel": encode(envelope())})).headers == b"{}"
+
+
+def test_a_tasks_own_header_returns_to_its_place() -> None:
+    headers = {"a": 1, "wheel": encode(envelope(), own={"spokes": 32}), "b": 2}
+    assert read(raw(headers=headers)).headers == b'{"a": 1, "wheel": {"spokes": 32}, "b": 2}'
+
+
+def test_properties_of_one_delivery_are_not_stored() -> None:
+    assert json.loads(read(raw()).properties) == {
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "correlation_id": "t",
+        "reply_to": "",
+        "delivery_mode": 2,
+    }
+    assert list(json.loads(read(raw()).properties))[:2] == ["content_type", "content_encoding"]
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "read_as"),
+    [
+        ("aGk=", "base64", b"hi"),
+        ("", "base64", b""),
+        ("hi é", None, "hi é".encode()),
+        ("hi", "utf-8", b"hi"),
+        ("hi", "UTF-8", b"hi"),
+        ({"__type__": "bytes", "__value__": "hi"}, None, b"hi"),
+        ({"__type__": "base64", "__value__": "gA=="}, None, b"\x80"),
+    ],
+)
+def test_a_body_is_read_in_every_form_that_kombu_writes(body: Any, encoding: str | None, read_as: bytes) -> None:
+    assert read(raw(body=body, properties={"body_encoding": encoding})).body == read_as
+
+
+def test_typed_values_pass_untouched() -> None:
+    """Plain JSON: kombu's reader would turn them into objects, or raise for a type it does not know."""
+    typed = {"at": {"__type__": "datetime", "__value__": "2026-01-01"}, "x": {"__type__": "?", "__value__": 1}}
+    headers = read(raw(headers={**typed, "wheel": encode(envelope())})).headers
+    assert json.loads(headers) == typed
+
+
+def test_nan_and_infinity_pass() -> None:
+    data = (
+        b'{"body": "aGk=", "properties": {"body_encoding": "base64", "x": -Infinity}, "headers": {"n": NaN, "wheel": '
+    )
+    message = read(data + json.dumps(encode(envelope())).encode() + b"}}")
+    assert message.headers == b'{"n": NaN}'
+    assert b'"x": -Infinity' in message.properties
+
+
+def test_the_last_of_a_duplicated_key_counts() -> None:
+    data = raw()[:-1] + b', "body": "aGk="}'
+    assert read(data).body == b"hi"
+
+
+def test_space_around_the_message_is_ignored() -> None:
+    assert read(b" \n" + raw() + b"\r\n").task == "proj.add"
+
+
+def test_an_unknown_field_is_ignored_within_the_version() -> None:
+    assert read(enveloped(jitter_ms=3)).task == "proj.add"
+
+
+def test_optional_fields_may_be_absent() -> None:
+    optional = ("queue", "priority", "expires_ms", "queue_expires_ms", "key")
+    fields = {name: value for name, value in encode(envelope()).items() if name not in optional}
+    message = read(raw(headers={"wheel": fields}))
+    assert [getattr(message, name) for name in optional] == [None] * 5
+
+
+# ---- unreadable messages
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "Expecting value"),
+        (b"nothing", "Expecting value"),
+        (raw()[:-1], "Expecting"),
+        (raw()[: len(raw()) // 2], ""),
+        (raw() + b"{}", "one JSON object"),
+        (b"[1]", "one JSON object"),
+        (b"null", "one JSON object"),
+        (b'"text"', "one JSON object"),
+        (b"\xff\xfe{}", "codec can't decode"),
+        (raw().decode().encode("utf-16"), "codec can't decode"),
+        (b"[" * 100_000, "nested"),
+        (b'{"a":' * 100_000, "nested"),
+        (b"1" * 5000, "digits"),
+        (raw(headers=None), "headers must be an object, got NoneType"),
+        (raw(headers=[]), "headers must be an object, got list"),
+        (raw(properties="x"), "properties must be an object, got str"),
+        (raw(headers={}), "header 'wheel' must be an envelope, got NoneType"),
+        (raw(headers={"wheel": [1]}), "header 'wheel' must be an envelope, got list"),
+        (raw(body=None), "body must be text, got NoneType"),
+        (raw(body=[1]), "body must be text, got list"),
+        (raw(body="a"), "base64"),
+        (raw(body="aGk"), "padding"),
+        (raw(body="aG k="), "base64"),
+        (raw(body="é"), "ASCII"),
+        (raw(properties={"body_encoding": "rot13"}), "body_encoding must be base64 or utf-8, got 'rot13'"),
+        (raw(properties={"body_encoding": 5}), "body_encoding must be base64 or utf-8, got 5"),
+        (raw(properties={"body_encoding": ["x"]}), "body_encoding must be base64 or utf-8"),
+        (raw(body={"__type__": "datetime", "__value__": "x"}, properties={}), "body_encoding"),
+        (raw(body={"__type__": [], "__value__": "x"}, properties={}), "body_encoding"),
+        (raw(body="\ud800", properties={}), "surrogates"),
+        (raw(**{"content-type": 5}), "content_type must be text, got 5"),
+        (raw(**{"content-encoding": []}), "content_encoding must be text"),
+        (enveloped(v=2), "envelope version must be 1, got 2; a newer producer needs a newer scheduler"),
+        (enveloped(v=True), "envelope version must be 1, got True"),
+        (enveloped(v=1.0), "envelope version must be 1, got 1.0"),
+        (enveloped(v=None), "envelope version must be 1, got None"),
+        (enveloped(id="x"), "id must be a UUID"),
+        (enveloped(id=ID.upper()), "id must be a UUID"),
+        (enveloped(id=None), "id must be a UUID"),
+        (enveloped(id=5), "id must be a UUID"),
+        (enveloped(task=""), "task must be a text of 1 to 512 characters, got ''"),
+        (enveloped(task="x" * 513), "task must be a text of 1 to 512 characters"),
+        (enveloped(task_id=5), "task_id must be a text, got 5"),
+        (enveloped(task_id="a\0b"), "task_id must be without NUL"),
+        (enveloped(task_id="\ud800"), "task_id must be text that can be written as UTF-8"),
+        (enveloped(task="日" * 342), "task must be at most 1,024 bytes as UTF-8"),
+        (enveloped(queue="😀" * 512), "queue must be at most 1,024 bytes as UTF-8"),
+        (enveloped(exchange=None), "exchange must be a text"),
+        (enveloped(exchange_type=""), "exchange_type must be a text"),
+        (enveloped(routing_key=""), "routing_key must be a text of 1 to 512 characters"),
+        (enveloped(queue=""), "queue must be a text"),
+        (enveloped(key=""), "key must be a text"),
+        (enveloped(key=False), "key must be a text"),
+        (enveloped(eta_ms=None), "eta_ms must be milliseconds from 1970 to the end of 9998, got None"),
+        (enveloped(eta_ms=True), "eta_ms must be milliseconds"),
+        (enveloped(eta_ms=1.5), "eta_ms must be milliseconds"),
+        (enveloped(eta_ms="1"), "eta_ms must be milliseconds"),
+        (enveloped(eta_ms=-1), "eta_ms must be milliseconds"),
+        (enveloped(eta_ms=END_OF_TIME_MS), "eta_ms must be milliseconds"),
+        (enveloped(created_ms=10**400), "created_ms must be milliseconds"),
+        (enveloped(expires_ms=-1), "expires_ms must be milliseconds"),
+        (enveloped(queue_expires_ms=2**63), "queue_expires_ms must be a whole number from 0"),
+        (enveloped(priority=256), "priority must be a whole number from 0 to 255, got 256"),
+        (enveloped(priority=True), "priority must be a whole number"),
+        (enveloped(priority=float("nan")), "priority must be a whole number from 0 to 255, got nan"),
+    ],
+)
+def test_an_unreadable_message_has_a_reason(data: bytes, says: str) -> None:
+    assert says in refused(data)
+
+
+def test_a_message_that_is_too_large_is_not_parsed() -> None:
+    data = raw()
+    found = QueuedMessageReader(max_message_bytes=len(data) - 1).decode(data)
+    assert isinstance(found, Unreadable)
+    assert found.reason == f"message must be at most {len(data) - 1:,} bytes, got {len(data):,}"
+    assert isinstance(QueuedMessageReader(max_message_bytes=len(data)).decode(data), Message)
+
+
+def test_the_same_bytes_make_the_same_id() -> None:
+    one, again, other = (READER.decode(data).envelope_id for data in (b"x", b"x", b"y"))
+    assert one == again != other
+    assert UUID(one).version == 5
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"task": ""}, {"task_id": "x" * 513}, {"key": "\0"}, {"eta_ms": -1}, {"priority": 999}, {"id": "x"}],
+)
+def test_an_envelope_that_would_not_be_read_is_not_written(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        encode(envelope(**fields))
+
+
+def test_the_envelope_needs_only_the_standard_library() -> None:
+    code = (
+        "import sys; from celery_wheel.broker import envelope, names; from celery_wheel.values import ids\n"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env={"PYTHONPATH": "."})
+    loaded = set(json.loads(done.stdout.replace("'", '"') or "[]"))
+    assert loaded <= {"celery_wheel", "__main__"}, done.stderr
+    assert "celery_wheel" in loaded
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"routing_key": "night.0", "queue": None},
+        {"routing_key": "night.12", "queue": "night.12"},
+        {"routing_key": "x", "exchange": "shop", "queue": "night.3"},
+        {"routing_key": "night.offset.0", "queue": None},
+    ],
+)
+def test_a_task_for_a_wheel_queue_is_unreadable(fields: dict[str, Any]) -> None:
+    """The message would be dispatched into the wheel queue, and return for ever."""
+    data = raw(headers={"task": "proj.add", "wheel": encode(envelope(**fields))})
+    found = QueuedMessageReader("night").decode(data)
+    assert isinstance(found, Unreadable)
+    assert "must not be one of the wheel's own" in found.reason
+    assert isinstance(QueuedMessageReader("day").decode(data), Message)
+
+
+@pytest.mark.parametrize("queue", ["night", "night.x", "night.", "night.0x", "nights.0", "night.1.2", "night.offset.x"])
+def test_names_that_only_begin_like_a_wheel_queue_are_allowed(queue: str) -> None:
+    data = raw(headers={"task": "proj.add", "wheel": encode(envelope(routing_key=queue, queue=queue))})
+    assert isinstance(QueuedMessageReader("night").decode(data), Message)

@@ -1,0 +1,54 @@
+"""The apps of ``tests.unit.producer``, and an inbox in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from celery_wheel.broker.names import shard_of
+from celery_wheel.bulk_load import ScheduleResult, schedule_many
+from celery_wheel.store.model import Message
+from tests.unit.producer.conftest import add, app, broker, make_app
+from tests.unit.producer.memory_broker import read_message
+
+__all__ = ["add", "app", "broker", "make_app"]
+
+
+class Inbox:
+    """Keeps the commits; ``fails_at`` is the number of the one that raises ``error`` instead."""
+
+    def __init__(self, shards: int = 1, fails_at: int = 0, error: Exception | None = None) -> None:
+        self.shards = shards
+        self.commits: list[dict[int, list[bytes]]] = []
+        self._fails_at, self._error = fails_at, error
+
+    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+        if len(self.commits) + 1 == self._fails_at and self._error:
+            raise self._error
+        assert all(kind == "message" for of_shard in items.values() for kind, _ in of_shard)
+        self.commits.append({shard: [raw for _, raw in of_shard] for shard, of_shard in items.items()})
+
+    @property
+    def raw(self) -> list[bytes]:
+        return [raw for commit in self.commits for of_shard in commit.values() for raw in of_shard]
+
+    def messages(self) -> list[Message]:
+        found = [
+            (shard, read_message(raw)) for commit in self.commits for shard, raws in commit.items() for raw in raws
+        ]
+        assert all(shard == shard_of(one.key, one.task_id, self.shards) for shard, one in found)
+        return [one for _, one in found]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+def load(app: Any, inbox: Inbox, rows: Any, **options: Any) -> ScheduleResult:
+    """A load of which no row is wrong."""
+    done = schedule_many(app, inbox, rows, **options)
+    assert done.rejected == []
+    return done

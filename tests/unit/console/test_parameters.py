@@ -1,0 +1,124 @@
+"""Parameters of commands: instants, lengths of time, cursors, ids and filters; and the estimate of a backlog."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from freezegun import freeze_time
+
+from celery_wheel.cli import wheel
+from celery_wheel.cli.selection import Selection, selected
+from celery_wheel.console.parameters import CursorParameter, DurationParameter, InstantParameter, take_criteria
+from celery_wheel.results.backlog import BacklogEstimate, estimate_backlog
+
+NOW = 1_800_000_000_000
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("now", NOW),
+        ("+30m", NOW + 30 * 60_000),
+        ("-1h30m", NOW - 90 * 60_000),
+        ("+1w2d", NOW + 9 * 86_400_000),
+        ("+250ms", NOW + 250),
+        ("2027-01-15T08:00", NOW),
+        ("2027-01-15 08:00:00.007", NOW + 7),
+        ("2027-01-15T09:00+01:00", NOW),
+        ("2027-01-15", NOW - 8 * HOUR),
+        ("1800000000001", NOW + 1),
+    ],
+)
+@freeze_time("2027-01-15T08:00:00Z")
+def test_an_instant_is_read(text: str, at_ms: int) -> None:
+    assert InstantParameter().convert(text, None, None) == at_ms
+
+
+@pytest.mark.parametrize("text", ["", "soon", "30m", "+", "+5", "1800000000", "20270115", "1969-12-31"])
+def test_another_text_is_no_instant(text: str) -> None:
+    """Seconds and dates without dashes are refused: they would silently be another instant."""
+    with pytest.raises(click.BadParameter, match="must be like 2027-01-15T08:00"):
+        InstantParameter().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("90s", 90), ("10m", 600), ("1h30m", 5_400), ("2d", 172_800)]
+)
+def test_a_length_is_read(text: str, seconds: float) -> None:
+    assert DurationParameter().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-5", "+5m", "soon", "1e9", "nan", "5y"])
+def test_another_text_is_no_length(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="must be a length of time"):
+        DurationParameter().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "5", "a:b", "-1:2", "9999999999999999999:1"])
+def test_a_cursor_is_two_numbers(text: str) -> None:
+    assert CursorParameter().convert("1800000000000:4352", None, None) == (NOW, 4352)
+    with pytest.raises(click.BadParameter, match="must be a cursor that a page printed"):
+        CursorParameter().convert(text, None, None)
+
+
+def test_each_id_is_selected_once_in_its_order() -> None:
+    matched = Selection(["c"], by_filter=True)
+    assert selected(["b", "a", "b"], {"queue": None}, lambda: matched) == Selection(["b", "a"])
+    assert selected([], {"queue": "mail"}, lambda: matched) is matched
+
+
+@pytest.mark.parametrize(("ids", "queue"), [([], None), (["a"], "mail")])
+def test_a_selection_is_either_ids_or_a_filter(ids: list[str], queue: str | None) -> None:
+    with pytest.raises(click.UsageError, match=r"^name "):
+        selected(ids, {"queue": queue}, lambda: Selection([]))
+
+
+def test_filters_are_taken_out_of_the_options() -> None:
+    given = {"queue": "mail", "from_ms": NOW, "to_ms": NOW + 1, "limit": 50}
+    assert take_criteria(given) == {"queue": "mail", "from_ms": NOW, "to_ms": NOW + 1}
+    assert given == {"limit": 50}
+    with pytest.raises(click.BadParameter, match="must be after --from"):
+        take_criteria({"from_ms": NOW, "to_ms": NOW})
+
+
+#: The first words of commands' help texts.
+VERBS = {
+    *(
+        "Bring",
+        "Cancel",
+        "Check",
+        "Complete",
+        "Dispatch",
+        "Give",
+        "List",
+        "Make",
+        "Measure",
+        "Move",
+        "Schedule",
+        "Show",
+    ),
+    *("Stop", "Undo"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(wheel.commands))
+def test_the_help_of_a_command_starts_with_a_verb_and_every_option_has_one(name: str) -> None:
+    command = wheel.commands[name]
+    for text in (command.help, command.short_help):
+        assert text is not None
+        assert text.split()[0] in VERBS
+    for option in command.params:
+        assert not isinstance(option, click.Option) or (option.help or "").rstrip().endswith((".", "]")), option.name
+
+
+def test_tasks_that_are_due_at_once_are_dispatched_at_the_rate() -> None:
+    assert estimate_backlog([(NOW, 100)], NOW, per_second=10) == BacklogEstimate(
+        worst=100, worst_ms=NOW, done_ms=NOW + 10_000
+    )
+
+
+def test_a_backlog_is_added_to_the_next_hour() -> None:
+    found = estimate_backlog([(NOW - HOUR, 7_200), (NOW + HOUR, 3_600)], NOW, per_second=1)
+    assert found == BacklogEstimate(worst=7_200, worst_ms=NOW, done_ms=NOW + 3 * HOUR)
+    assert estimate_backlog([], NOW, per_second=1) is None

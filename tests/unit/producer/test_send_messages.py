@@ -1,0 +1,168 @@
+"""A dispatched message equals the message of the same call without a delay."""
+
+import base64
+import json
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kombu.utils.json import dumps
+
+from tests.unit.producer.memory_broker import Broker, dispatched_form, read_message, run
+
+NEVER = datetime.max  # noqa: DTZ901  # people write it for "never"
+
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 7},
+    "expires in seconds": {"expires": 3600},
+    "expires at": {"expires": datetime(2099, 1, 1, tzinfo=UTC)},
+    "compressed": {"compression": "zlib"},
+    "pickled": {"serializer": "pickle"},
+    "headers": {
+        "headers": {"tenant": "a", "nested": {"x": [1, None]}, "when": datetime(2026, 1, 1, tzinfo=UTC), "é": "\ud800"}
+    },
+    "a header called wheel": {"headers": {"wheel": {"spokes": 32}, "other": 1}},
+    "no result": {"ignore_result": True},
+    "limits": {"time_limit": 10, "soft_time_limit": 5},
+    "shadow": {"shadow": "another name"},
+    "not persistent": {"delivery_mode": 1},
+    "reply_to": {"reply_to": "somewhere"},
+    "custom property": {"app_id": "billing"},
+    "stamps": {"stamped_headers": ["order"], "order": "42"},
+    "retries": {"retries": 2, "root_id": "r", "parent_id": "p"},
+    "link": {"link": {"task": "proj.touch", "args": [], "kwargs": {}, "options": {}, "subtask_type": None}},
+}
+
+
+def comparable(wire: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without values that differ between any two sends, and relative times."""
+    for name in ("delivery_tag", "body_encoding", "expiration"):
+        wire["properties"].pop(name, None)
+    if wire["headers"].get("expires"):
+        wire["headers"]["expires"] = wire["headers"]["expires"][:13]
+    return wire
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_dispatched_message_equals_the_native_one(
+    make_app: Callable[..., Any], broker: Broker, call: str, protocol: int
+) -> None:
+    app = make_app(task_protocol=protocol, task_send_sent_event=True)
+    options = {"task_id": "the-id", **CALLS[call]}
+    app.send_task("proj.touch", ("ü", 1), {"k": None}, **options)
+    native = broker.one_sent()
+    app.send_task("proj.touch", ("ü", 1), {"k": None}, countdown=60, **options)
+    waiting = dispatched_form(broker.one_waiting())
+    if protocol == 1 and call != "pickled":  # the eta of protocol 1 is inside the body, which is not opened
+        for wire in (native, waiting):
+            body = base64.b64decode(wire["body"])
+            body = zlib.decompress(body) if call == "compressed" else body
+            wire["body"] = {k: v for k, v in json.loads(body).items() if k not in ("eta", "expires")}
+    elif protocol == 1:
+        native["body"] = waiting["body"] = ""
+    assert comparable(waiting) == comparable(native)
+
+
+@pytest.mark.parametrize("call", [c for c in CALLS if not c.startswith("expires")])
+def test_headers_equal_the_native_ones_byte_for_byte(app: Any, broker: Broker, call: str) -> None:
+    options = {"task_id": "the-id", **CALLS[call]}
+    app.send_task("proj.touch", (1,), **options)
+    native = broker.one_sent()["headers"]
+    app.send_task("proj.touch", (1,), countdown=60, **options)
+    assert broker.one_waiting().headers == dumps(native).encode()
+
+
+def test_the_eta_stays_with_wheel_keep_eta(add: Any, broker: Broker) -> None:
+    from celery_wheel.broker.reader import QueuedMessageReader
+
+    eta = datetime(2099, 1, 1, tzinfo=UTC)
+    add.apply_async((1, 2), eta=eta)
+    (raw,) = broker.raw("wheel.0")
+    message = QueuedMessageReader("wheel", 10_000, True).decode(raw)
+    assert json.loads(message.headers)["eta"] == eta.isoformat()  # type: ignore[union-attr]
+
+
+def test_protocol_1_has_its_eta_in_the_body(make_app: Callable[..., Any], broker: Broker) -> None:
+    eta = datetime(2099, 1, 1, tzinfo=UTC)
+    make_app(task_protocol=1).send_task("proj.add", (1, 2), eta=eta)
+    message = broker.one_waiting()
+    assert message.headers == b"{}"
+    assert json.loads(message.body)["eta"] == eta.isoformat()
+    assert (message.task, message.eta_ms) == ("proj.add", int(eta.timestamp() * 1000))
+
+
+def test_priority_and_expiration_do_not_touch_the_wheel_queue(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60, priority=9, expires=90)
+    (raw,) = broker.raw("wheel.0")
+    properties = json.loads(raw)["properties"]
+    assert properties["priority"] == 0
+    assert "expiration" not in properties
+    message = read_message(raw)
+    assert message.priority == 9
+    expires = datetime.fromisoformat(json.loads(message.headers)["expires"])
+    assert message.expires_ms == (expires - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "priority"), [(None, None), (0, 0), ("3", 3), (-1, 0), (999, 255), ("high", None), (2.9, 2)]
+)
+def test_a_priority_is_read_as_in_kombu(add: Any, broker: Broker, asked: Any, priority: int | None) -> None:
+    add.apply_async((1, 2), countdown=60, priority=asked)
+    assert broker.one_waiting().priority == priority
+
+
+@pytest.mark.parametrize("expires", [NEVER, datetime(9999, 12, 31, tzinfo=UTC)])
+def test_an_expiry_at_the_end_of_time_is_none(add: Any, broker: Broker, expires: datetime) -> None:
+    add.apply_async((1, 2), countdown=60, expires=expires)
+    assert broker.one_waiting().expires_ms is None
+
+
+def test_an_expiry_in_the_past_is_kept_for_the_worker_to_see(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60, expires=-100)
+    message = broker.one_waiting()
+    assert message.expires_ms is not None
+    assert message.expires_ms < message.created_ms
+
+
+def test_delayed_tasks_without_a_chosen_id_get_a_uuid7(add: Any, broker: Broker) -> None:
+    result = add.apply_async((1, 2), countdown=60)
+    message = broker.one_waiting()
+    assert message.task_id == result.id
+    assert UUID(message.task_id).version == UUID(message.envelope_id).version == 7
+    assert UUID(add.delay(1, 2).id).version == 4
+
+
+def test_a_chosen_task_id_is_kept(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60, task_id="mine")
+    assert broker.one_waiting().task_id == "mine"
+
+
+def test_an_id_that_no_store_can_hold_is_refused_at_the_call(add: Any, broker: Broker) -> None:
+    for task_id in ("x" * 513, "a\0b", "\ud800"):
+        with pytest.raises(ValueError, match=r"task_id|surrogates"):
+            add.apply_async((1, 2), countdown=60, task_id=task_id)
+    assert not broker.waiting()
+
+
+def test_each_call_has_its_own_envelope(add: Any, broker: Broker) -> None:
+    for _ in range(3):
+        add.apply_async((1, 2), countdown=60, task_id="same")
+    assert len({message.envelope_id for message in broker.waiting()}) == 3
+
+
+def test_a_dispatched_message_runs(app: Any, broker: Broker) -> None:
+    app.send_task("proj.add", (20, 22), countdown=60)
+    assert run(app, dispatched_form(broker.one_waiting())).retval == 42
+
+
+def test_an_envelope_that_a_worker_of_a_wheel_queue_resends_is_replaced(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60)
+    (raw,) = broker.raw("wheel.0")
+    stale = json.loads(raw)["headers"]["wheel"]
+    add.apply_async((1, 2), countdown=60, headers={"wheel": stale})
+    assert "wheel" not in json.loads(broker.one_waiting().headers)

@@ -1,0 +1,236 @@
+"""Messages that stay with Celery: other brokers, unsupported transports, ``wheel=False``, eager apps."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from celery.app.amqp import AMQP
+from celery.exceptions import AlwaysEagerIgnored
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.exceptions import OperationalError
+from kombu.transport.memory import Channel
+
+from celery_wheel.producer import eligibility
+from tests.unit.producer.memory_broker import Broker
+
+
+def test_a_disabled_wheel_leaves_everything_to_celery(make_app: Callable[..., Any], broker: Broker) -> None:
+    make_app(wheel_enabled=False).tasks["proj.add"].apply_async((1, 2), countdown=60, wheel={"key": "k"})
+    (raw,) = broker.raw("celery")
+    assert b"wheel" not in raw
+    assert b'"eta": "2' in raw
+
+
+def test_settings_are_read_late(app: Any, add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60)
+    app.conf.wheel_namespace = "other"
+    add.apply_async((1, 2), countdown=60)
+    app.conf.wheel_enabled = False
+    add.apply_async((1, 2), countdown=60)
+    assert len(broker.waiting()) == len(broker.waiting(namespace="other")) == len(broker.sent()) == 1
+
+
+def test_an_eager_app_runs_at_once(make_app: Callable[..., Any], broker: Broker) -> None:
+    app = make_app(task_always_eager=True)
+    assert app.tasks["proj.add"].apply_async((1, 2), countdown=60, wheel={"key": "k"}).get() == 3
+    assert not broker.waiting()
+    with pytest.warns(AlwaysEagerIgnored):
+        app.send_task("proj.add", (1, 2), countdown=60)
+    assert broker.one_waiting()
+
+
+# ---- native delayed delivery of quorum queues
+
+
+@pytest.fixture
+def _quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery.app.base.detect_quorum_queues", lambda app, driver_type: (True, "celery"))
+
+
+@pytest.mark.usefixtures("_quorum")
+@pytest.mark.parametrize("countdown", [0.2, 5, 86_400 * 365 * 20])
+def test_native_delayed_delivery_is_not_entered(make_app: Callable[..., Any], broker: Broker, countdown: float) -> None:
+    """It would replace the exchange, and raise for 0.2 s."""
+    app = make_app(task_queues=[Queue("celery", Exchange("tasks", "topic"), "tasks.#")])
+    app.send_task("proj.add", (1, 2), countdown=countdown, routing_key="tasks.x")
+    message = broker.one_waiting()
+    assert (message.exchange, message.exchange_type, message.routing_key) == ("tasks", "topic", "tasks.x")
+
+
+@pytest.mark.usefixtures("_quorum")
+def test_a_task_with_wheel_false_still_has_native_delayed_delivery(
+    make_app: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(task_queues=[Queue("celery", Exchange("tasks", "topic"), "tasks.#")])
+    published: list[Any] = []
+    monkeypatch.setattr(Producer, "publish", lambda self, body, **kw: published.append(kw["exchange"].name))
+    app.send_task("proj.add", (1, 2), countdown=60, routing_key="tasks.x", wheel=False)
+    assert published == ["celery_delayed_27"]
+
+
+# ---- brokers and transports
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1])
+def test_any_limit_of_the_connection_pool_works(
+    make_app: Callable[..., Any], broker: Broker, limit: int | None
+) -> None:
+    make_app(broker_pool_limit=limit).tasks["proj.add"].apply_async((1, 2), countdown=60)
+    assert broker.one_waiting()
+
+
+@pytest.fixture
+def redis_app(make_app: Callable[..., Any]) -> Any:
+    app = make_app()
+    app.conf.broker_url = "redis://broker.example//"
+    return app
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("redis://broker.example", True),
+        ("redis://user:secret@broker.example:6379/0", True),
+        ("redis://broker.example:6380/0", False),
+        ("redis://broker.example/1", False),
+        ("redis://elsewhere.example/0", False),
+        ("memory://", False),
+    ],
+)
+@pytest.mark.parametrize("how", ["connection", "producer"])
+def test_another_broker_is_distinguished_from_the_apps_own(redis_app: Any, url: str, same: bool, how: str) -> None:
+    connection = Connection(url)
+    producer = Producer(connection, auto_declare=False) if how == "producer" else None
+    assert eligibility.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
+
+
+def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
+    options = {"global_keyprefix": "a:"}
+    assert not eligibility.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
+
+
+@pytest.mark.usefixtures("_quiet_log")
+def test_several_redis_servers_are_left_to_celery_because_the_scheduler_refuses_them(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+    app.conf.broker_url = "redis://a.example;redis://b.example"
+    assert not eligibility.is_eligible(app, None, None)
+    assert "several servers" in caplog.text
+
+
+def test_a_message_for_another_broker_is_not_diverted(app: Any, broker: Broker) -> None:
+    with Connection("memory://elsewhere") as other:
+        app.send_task("proj.add", (1, 2), countdown=60, connection=other)
+        app.send_task("proj.add", (1, 2), countdown=60, producer=app.amqp.Producer(other, auto_declare=False))
+        app.send_task("proj.add", (1, 2), countdown=60, publisher=app.amqp.Producer(other, auto_declare=False))
+    assert len(broker.sent()) == 3
+    assert not broker.waiting()
+
+
+def test_a_connection_a_channel_or_a_producer_of_the_apps_own_broker_is_diverted(app: Any, broker: Broker) -> None:
+    with app.connection_for_write() as connection:
+        app.send_task("proj.add", (1, 2), countdown=60, connection=connection)
+        app.send_task("proj.add", (1, 2), countdown=60, connection=connection.default_channel)
+        app.send_task("proj.add", (1, 2), countdown=60, producer=app.amqp.Producer(connection))
+        app.send_task("proj.add", (1, 2), countdown=60, producer=app.amqp.Producer(connection.default_channel))
+    assert len(broker.waiting()) == 4
+
+
+@pytest.fixture
+def _quiet_log() -> Iterator[None]:
+    eligibility._warn_unsupported.cache_clear()
+    yield
+    eligibility._warn_unsupported.cache_clear()
+
+
+@pytest.mark.usefixtures("_quiet_log")
+def test_an_unsupported_transport_stays_with_celery_and_warns_once(
+    make_app: Callable[..., Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = make_app()
+    app.conf.broker_url = "filesystem://"
+    folders = {name: str(tmp_path) for name in ("data_folder_in", "data_folder_out", "control_folder")}
+    app.conf.broker_transport_options = folders
+    with caplog.at_level(logging.WARNING, logger="celery_wheel"):
+        for _ in range(3):
+            app.send_task("proj.add", (1, 2), countdown=60)
+    (record,) = [r for r in caplog.records if r.name.startswith("celery_wheel")]
+    assert "does not support transport 'filesystem'" in record.getMessage()
+    assert (record.action, record.transport) == ("not_diverted", "filesystem")  # type: ignore[attr-defined]
+    files = [path.read_text() for path in tmp_path.glob("*.msg")]
+    assert len(files) == 3
+    assert all('"eta": "2' in text and "wheel" not in text for text in files)
+
+
+# ---- safety
+
+
+def test_a_message_that_is_not_diverted_still_has_its_eta(app: Any, broker: Broker) -> None:
+    """A sender that was replaced makes the worker hold the task, as without the wheel: late perhaps, never early."""
+    app.amqp.send_task_message = AMQP(app).send_task_message
+    app.send_task("proj.add", (1, 2), eta="2099-01-01T00:00:00+00:00")
+    message = broker.one_sent()
+    assert message["headers"]["eta"] == "2099-01-01T00:00:00+00:00"
+    assert "wheel" not in message["headers"]
+
+
+@pytest.mark.usefixtures("_quorum")
+def test_an_amqp_object_of_another_class_gets_celerys_own_arguments(app: Any) -> None:
+    """As in a project's own tests: no sender diverts, so native delayed delivery acts."""
+    app.amqp = mock.MagicMock()
+    topic = Queue("celery", Exchange("tasks", "topic"), "tasks.x")
+    app.amqp.router.route.return_value = {"queue": topic}
+    app.send_task("proj.add", (1, 2), countdown=60)
+    assert app.amqp.create_task_message.call_args[0][4] == 60
+    assert app.amqp.send_task_message.call_args.kwargs["exchange"].name == "celery_delayed_27"
+
+
+@pytest.mark.parametrize("callback", [True, False])
+def test_publishing_again_repeats_the_same_message(
+    app: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, callback: bool
+) -> None:
+    """The connection is lost after the broker has accepted the message: two copies have one envelope id."""
+    original = Channel.basic_publish
+    failures = iter([True, True, False])
+
+    def lossy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original(self, *args, **kwargs)
+        if next(failures):
+            raise ConnectionError("gone")
+
+    monkeypatch.setattr(Channel, "basic_publish", lossy)
+    monkeypatch.setattr(app.connection_for_write().transport.__class__, "connection_errors", (ConnectionError,))
+    monkeypatch.setattr(
+        app.connection_for_write().transport.__class__, "recoverable_connection_errors", (ConnectionError,), False
+    )
+    app.conf.task_publish_retry_policy = {"interval_start": 0, "interval_step": 0, "interval_max": 0, "max_retries": 5}
+    send = app.tasks["proj.add"].apply_async
+    if callback:  # how a worker publishes links and the next step of a chain
+        app.amqp._retry_publish(send, (1, 2), countdown=60)
+    else:
+        send((1, 2), countdown=60)
+    messages = broker.waiting()
+    assert len(messages) == 3
+    assert len({message.envelope_id for message in messages}) == 1
+
+
+def test_a_broker_that_cannot_be_reached_is_celerys_error(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("refused")
+
+    monkeypatch.setattr(Channel, "basic_publish", refuse)
+    with pytest.raises(OperationalError):
+        app.tasks["proj.add"].apply_async((1, 2), countdown=60, retry=False)
+
+
+def test_a_batch_of_a_producer_is_honoured(app: Any, broker: Broker) -> None:
+    with app.producer_pool.acquire() as producer, producer.batch():
+        for _ in range(3):
+            app.tasks["proj.add"].apply_async((1, 2), countdown=60, producer=producer)
+    assert len(broker.waiting()) == 3

@@ -1,0 +1,124 @@
+"""``wheel=`` of a call, from every source of a call's options; it is never in the message."""
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+import pytest
+from celery import chain, chord, group
+
+from tests.unit.producer.memory_broker import Broker, dispatched_form, run
+
+
+def test_false_leaves_the_delay_to_celery(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60, wheel=False)
+    (raw,) = broker.raw("celery")
+    assert b"wheel" not in raw
+    assert b'"eta": "2' in raw
+
+
+@pytest.mark.parametrize("wheel", [None, True, {}, {"key": None}])
+def test_none_and_true_set_no_option(add: Any, broker: Broker, wheel: Any) -> None:
+    add.apply_async((1, 2), countdown=60, wheel=wheel)
+    assert broker.one_waiting().key is None
+
+
+def test_a_key_is_in_the_envelope(add: Any, broker: Broker) -> None:
+    add.apply_async((1, 2), countdown=60, wheel={"key": "order:42"})
+    assert broker.one_waiting().key == "order:42"
+
+
+@pytest.mark.parametrize(
+    ("wheel", "error", "says"),
+    [
+        ({"keys": "x"}, TypeError, r"wheel options must be among key, .*, got 'keys'"),
+        ({"key": "x", "b": 1, 3: 1}, TypeError, r"wheel options must be among key, .*, got 'b', 3"),
+        ({"key": 42}, TypeError, r"wheel option key must be a text, got 42"),
+        ({"key": ""}, ValueError, r"wheel option key must be a text of 1 to 512 characters, got ''"),
+        ({"key": "x" * 513}, ValueError, r"key must be a text of 1 to 512 characters, got 'xxx"),
+        ("no", TypeError, r"wheel must be True, False or a dict of options, got 'no'"),
+        (0, TypeError, r"wheel must be True, False or a dict"),
+    ],
+)
+@pytest.mark.parametrize("delay", [{"countdown": 60}, {}])
+def test_an_invalid_option_is_refused_at_the_call(
+    add: Any, broker: Broker, wheel: Any, error: type[Exception], says: str, delay: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=says):
+        add.apply_async((1, 2), wheel=wheel, **delay)
+    assert not broker.waiting()
+    assert not broker.sent()
+
+
+@pytest.mark.parametrize("wheel", [False, True, {"key": "k"}])
+def test_options_do_not_leak_into_messages_without_a_delay(app: Any, add: Any, broker: Broker, wheel: Any) -> None:
+    add.apply_async((1, 2), wheel=wheel)
+    app.send_task("proj.add", (1, 2), wheel=wheel)
+    add.s(1, 2).set(wheel=wheel).delay()
+    raws = broker.raw("celery")
+    assert len(raws) == 3
+    assert not any(b"wheel" in raw for raw in raws)
+
+
+def test_signatures_keep_the_options(add: Any, broker: Broker) -> None:
+    add.s(1, 2).set(wheel=False, countdown=60).delay()
+    assert b"wheel" not in broker.raw("celery")[0]
+    add.s(1, 2).set(wheel={"key": "k"}).apply_async(countdown=60)
+    assert broker.one_waiting().key == "k"
+
+
+def test_groups_and_chords_keep_the_options(make_app: Callable[..., Any], broker: Broker) -> None:
+    app = make_app(result_backend="cache+memory://")
+    add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
+    group(add.s(1, 2), add.s(3, 4)).apply_async(countdown=60, wheel={"key": "k"})
+    assert [message.key for message in broker.waiting()] == ["k", "k"]
+    chord([add.s(1, 2).set(wheel=False), add.s(3, 4)], touch.s()).apply_async(countdown=60)
+    assert len(broker.waiting()) == len(broker.raw("celery")) == 1
+
+
+def test_later_steps_of_a_chain_keep_the_options(app: Any, add: Any, broker: Broker) -> None:
+    chain(add.s(1, 2), add.s(10).set(countdown=60, wheel={"key": "k"}), add.s(5).set(countdown=9, wheel=False))()
+    run(app, broker.one_sent())
+    second = broker.one_waiting()
+    assert second.key == "k"
+    assert b"wheel" not in second.headers + second.properties
+    run(app, dispatched_form(second))
+    assert b'"eta": "2' in broker.raw("celery")[0]
+
+
+def test_a_retry_may_have_options(app: Any, broker: Broker) -> None:
+    @app.task(bind=True, name="proj.again", shared=False)
+    def again(self: Any, wheel: Any) -> None:
+        raise self.retry(countdown=60, wheel=wheel)
+
+    again.delay({"key": "k"})
+    run(app, broker.one_sent())
+    assert broker.one_waiting().key == "k"
+    again.delay(False)
+    run(app, broker.one_sent())
+    assert b'"eta": "2' in broker.raw("celery")[0]
+
+
+def test_a_route_may_exclude_a_task_or_set_a_key(make_app: Callable[..., Any], broker: Broker) -> None:
+    app = make_app(task_routes={"proj.add": {"wheel": False}, "proj.touch": {"wheel": {"key": "of the route"}}})
+    app.tasks["proj.add"].apply_async((1, 2), countdown=60)
+    (raw,) = broker.raw("celery")
+    assert b"wheel" not in raw
+    assert b'"eta": "2' in raw
+    app.tasks["proj.touch"].apply_async(countdown=60)
+    assert broker.one_waiting().key == "of the route"
+    app.tasks["proj.touch"].apply_async(countdown=60, wheel={"key": "of the call"})
+    assert broker.one_waiting().key == "of the call"
+    app.tasks["proj.touch"].delay()
+    assert b"wheel" not in broker.raw("celery")[0]
+
+
+def test_the_key_or_else_the_task_id_decides_the_shard(make_app: Callable[..., Any], broker: Broker) -> None:
+    add = make_app(wheel_shards=7, wheel_namespace="here").tasks["proj.add"]
+    for number in range(30):
+        add.apply_async((1, 2), countdown=60, task_id=f"t{number}")
+        add.apply_async((1, 2), countdown=60, wheel={"key": "é"})
+    found = {message.task_id: shard for shard in range(7) for message in broker.waiting(shard, "here")}
+    assert len(found) == 60
+    assert all(found[f"t{number}"] == crc32(f"t{number}".encode()) % 7 for number in range(30))
+    assert {shard for task_id, shard in found.items() if len(task_id) > 3} == {crc32("é".encode()) % 7}

@@ -1,0 +1,193 @@
+"""Requests that wait for answers: one reader for all threads, time-outs, a store that does not answer, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from celery_wheel.errors import StoreError
+from celery_wheel.requests import answers as module
+from celery_wheel.requests.answers import Answers
+from tests.kit.patience import wait_until
+
+
+class Source:
+    """A store with answers; it keeps the numbers of each poll."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, dict[str, Any]] = {}
+        self.polls: list[list[str]] = []
+        self.error: Exception | None = None
+
+    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        self.polls.append(list(command_ids))
+        if self.error is not None:
+            raise self.error
+        return {one: self.stored[one] for one in command_ids if one in self.stored}
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def answers(source: Source) -> Iterator[Answers]:
+    found = Answers(source)
+    yield found
+    found.close()
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def begin(answers: Answers, numbers: list[str], timeout_s: float, into: dict[str, Any]) -> threading.Thread:
+    def wait() -> None:
+        into[numbers[0]] = answers.wait(numbers, timeout_s)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_many_threads_share_one_poll(answers: Answers, source: Source) -> None:
+    found: dict[str, Any] = {}
+    numbers = [str(n) for n in range(50)]
+    threads = [begin(answers, [one], 30, found) for one in numbers]
+    wait_until(lambda: bool(source.polls) and len(source.polls[-1]) == 50, "one poll reads all")
+    assert len(threads_of("wheel-answers")) == 1
+    source.stored = {one: {one: "done"} for one in numbers}
+    for thread in threads:
+        thread.join(30)
+    assert found == {one: {one: {one: "done"}} for one in numbers}
+    wait_until(lambda: not threads_of("wheel-answers"), "the reader ends when no request waits")
+
+
+def test_a_request_waits_for_all_of_its_commands(answers: Answers, source: Source) -> None:
+    source.stored = {"a": {"x": "done"}}
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a", "b"], 30, found)
+    wait_until(lambda: source.polls[-1:] == [["b"]], "the answered command is not polled again")
+    assert thread.is_alive()
+    source.stored["b"] = {"x": "unknown"}
+    thread.join(30)
+    assert found["a"] == {"a": {"x": "done"}, "b": {"x": "unknown"}}
+
+
+def test_at_its_time_out_a_request_has_the_answers_that_arrived(answers: Answers, source: Source) -> None:
+    source.stored = {"a": {"x": "done"}}
+    began_s = time.monotonic()
+    assert answers.wait(["a", "b"], 0.05) == {"a": {"x": "done"}}
+    assert time.monotonic() - began_s >= 0.05
+    assert answers.wait(["b"], 0) == {}
+
+
+def test_a_step_of_the_wall_clock_ends_no_wait(
+    answers: Answers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a"], 60, found)
+    wait_until(lambda: len(source.polls) > 1, "the request waits")
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
+    answers._timer.wake()
+    answers.wait(["b"], 0.01)
+    assert thread.is_alive()
+    source.stored = {"a": {"x": "done"}}
+    thread.join(30)
+    assert found["a"] == {"a": {"x": "done"}}
+
+
+def test_a_store_that_does_not_answer_is_polled_again(
+    answers: Answers, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.error = StoreError("away")
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a"], 30, found)
+    wait_until(lambda: len(source.polls) >= 2, "the store is polled again")
+    assert answers.wait(["b"], 0.01) == {}, "a request that comes meanwhile keeps its time-out"
+    source.stored, source.error = {"a": {"x": "done"}}, None
+    thread.join(30)
+    assert found["a"] == {"a": {"x": "done"}}
+    assert caplog.text.count("answers to requests cannot be read (away)") == 1, "one outage is one line of the log"
+
+
+def test_a_request_ends_when_its_asker_is_interrupted(answers: Answers, source: Source) -> None:
+    def turn() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answers.wait(["a"], 30, turn)
+    assert answers._open == {}
+    assert answers._purgatory.delayed == answers._purgatory.watched == 0
+
+
+def test_no_thread_is_made_where_the_asker_is_the_holder(answers: Answers, source: Source) -> None:
+    before = set(threading.enumerate())
+    assert answers.wait(["a"], 30, lambda: source.stored.update(a={"x": "done"})) == {"a": {"x": "done"}}
+    assert answers.wait(["b"], 0.01, lambda: None) == {}
+    assert set(threading.enumerate()) <= before
+
+
+def test_closing_ends_every_wait(answers: Answers, source: Source) -> None:
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a"], 60, found)
+    wait_until(lambda: bool(source.polls), "the request waits")
+    answers.close()
+    thread.join(30)
+    assert found == {"a": {}}
+    assert answers.wait(["b"], 60) == {}
+    wait_until(lambda: not threads_of("wheel-answers") and not threads_of("wheel-requests"), "no thread is left")
+
+
+def test_nothing_is_left_of_a_request_that_is_over(answers: Answers, source: Source) -> None:
+    source.stored = {str(n): {"x": "done"} for n in range(0, 100, 2)}
+    for n in range(100):
+        answers.wait([str(n)], 30 if n % 2 == 0 else 0)
+    assert answers._open == {}
+    assert answers._purgatory.delayed == answers._purgatory.watched == answers._timer.size() == 0
+
+
+def test_polls_become_rarer_until_another_request_comes(
+    answers: Answers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second request would wait for an hour without a first poll of its own."""
+    monkeypatch.setattr(module, "MOST_S", 3_600)
+    answers._pause_s = 3_600
+    found: dict[str, Any] = {}
+    first = begin(answers, ["a"], 60, found)
+    wait_until(lambda: len(source.polls) >= 1, "the first poll")
+    with answers._changed:
+        answers._poll_at_s = time.monotonic() + 3_600
+    source.stored = {"a": {}, "b": {"x": "done"}}
+    assert answers.wait(["b"], 30) == {"b": {"x": "done"}}
+    first.join(30)
+    assert not first.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_forked_while_requests_are_open_reads_its_own_answers(answers: Answers, source: Source) -> None:
+    """The parent holds the lock at that moment, and its reader does not exist in the child."""
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a"], 60, found)
+    wait_until(lambda: bool(source.polls), "the request waits")
+    source.stored = {"b": {"x": "done"}}
+    with answers._changed:
+        child = os.fork()
+        if child == 0:
+            code = 99
+            try:
+                own = Answers(source)
+                code = 0 if own.wait(["b"], 10) == {"b": {"x": "done"}} else 1
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    source.stored["a"] = {"x": "done"}
+    thread.join(30)
+    assert found["a"] == {"a": {"x": "done"}}

@@ -1,0 +1,103 @@
+"""Requests to several shards, one of which does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.requests.answers import Answers
+from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.request import Request
+from celery_wheel.requests.results import BestResult, CommandResult, EveryShard, Merge, MostUrgentAnswer
+from celery_wheel.store import open_store
+from celery_wheel.store.model import Answer, Change
+from celery_wheel.store.sql.store import SqlStore
+
+
+def answering(store: SqlStore, shard: int, result: str) -> Callable[[], None]:
+    """Return a turn of a holder that answers every command of its shard with ``result``."""
+    epoch = store.acquire(shard, "one", 0, 10_000)
+    assert epoch is not None
+
+    def turn() -> None:
+        for item in store.read_inbox(shard, 10):
+            command: dict[str, Any] = json.loads(item.payload)
+            names = command.get("gates") or command.get("clocks") or command["task_ids"]
+            answer = Answer(command["id"], dict.fromkeys(names, result), 0)
+            store.apply(shard, epoch, Change(inbox=[item.id], answers=[answer]))
+
+    return turn
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    opened = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
+    yield opened
+    opened.close()
+
+
+def request_to(
+    store: SqlStore, merge: Merge[CommandResult], kind: str, list_name: str, turn: Callable[[], None] | None
+) -> Request[CommandResult]:
+    opened = OpenStore("", store, Answers(store), 0)
+    return Request(lambda: opened, merge, kind, {}, list_name, turn)
+
+
+@pytest.mark.parametrize("kind", ["pause", "resume"])
+def test_a_gate_is_in_doubt_until_every_shard_has_answered(store: SqlStore, kind: str) -> None:
+    """A queue that only one shard pauses is still served by the other."""
+    request = request_to(store, EveryShard(), kind, "gates", answering(store, 0, "done"))
+    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1") as raised:
+        request.ask(["queue:mail"], 0.05)
+    assert raised.value.results == {}
+    assert store.read_inbox(1, 10) == []
+
+
+def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> None:
+    turns = [answering(store, 0, "accepted"), answering(store, 1, "refused")]
+    request = request_to(
+        store, MostUrgentAnswer(), "accept_clock", "clocks", lambda: [turn() for turn in turns] and None
+    )
+    assert request.ask(["wall"], 0.05) == {"wall": "refused"}
+    silent = request_to(store, MostUrgentAnswer(), "accept_clock", "clocks", turns[0])
+    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1"):
+        silent.ask(["wall"], 0.05)
+
+
+def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
+    request = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
+    assert request.ask(["a"], 0.05) == {"a": CommandResult.DONE}
+
+
+def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -> None:
+    def turn() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        request_to(store, BestResult(), "cancel", "task_ids", turn).ask(["a"], 5)
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_a_request_that_reached_only_one_shard_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = SqlStore.put_command
+
+    def failing(self: SqlStore, shard: int, kind: str, payload: bytes) -> int:
+        if shard == 1:
+            raise StoreError("the disk is full")
+        return ask(self, shard, kind, payload)
+
+    monkeypatch.setattr(SqlStore, "put_command", failing)
+    with pytest.raises(StoreError, match="the disk is full"):
+        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 5)
+    assert store.read_inbox(0, 10) == []
+    monkeypatch.setattr(SqlStore, "withdraw", lambda self, item: failing(self, 1, "", b""))
+    with pytest.raises(StoreError) as raised:
+        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 5)
+    assert raised.value.__notes__ == [
+        "the request (cancel) could not be withdrawn, and may be carried out: the disk is full"
+    ]

@@ -1,0 +1,98 @@
+"""The share of each scheduler: even, with as few moves as possible."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_wheel.scheduler.share import Share, share
+
+
+def test_a_single_scheduler_takes_all_shards() -> None:
+    assert share("a", ["a"], {0: None, 1: None, 2: "gone"}, []) == Share(take=frozenset({0, 1, 2}))
+
+
+def test_a_scheduler_with_its_share_takes_and_gives_nothing() -> None:
+    assert share("a", ["a", "b"], {0: "a", 1: "b"}, [0]) == Share()
+
+
+def test_one_scheduler_has_one_shard_more_of_an_odd_number() -> None:
+    holders = {0: "a", 1: "a", 2: "b"}
+    assert share("a", ["a", "b"], holders, [0, 1]) == Share()
+    assert share("b", ["a", "b"], holders, [2]).give is None
+
+
+def test_only_the_scheduler_with_most_shards_gives_one_to_a_newcomer() -> None:
+    holders: dict[int, str | None] = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
+    gives = [share(name, ["a", "b", "c"], holders, [n for n in holders if holders[n] == name]).give for name in "abc"]
+    assert gives == [2, 5, None]
+
+
+def test_no_shard_is_given_while_one_is_free() -> None:
+    holders = {0: "a", 1: "a", 2: "gone", 3: "b"}
+    assert share("a", ["a", "b", "c"], holders, [0, 1]).give is None
+    assert 2 in share("c", ["a", "b", "c"], holders, []).take
+
+
+class Cluster:
+    """Schedulers that apply their share in any order, and a store that gives a shard to one only."""
+
+    def __init__(self, shards: int, rng: random.Random) -> None:
+        self.holders: dict[int, str | None] = dict.fromkeys(range(shards))
+        self.alive: set[str] = set()
+        self.rng = rng
+        self.moves = 0
+
+    def settle(self) -> None:
+        for _ in range(3 * len(self.holders) + 10):
+            for name in self.rng.sample(sorted(self.alive), len(self.alive)):
+                self.apply(name)
+
+    def apply(self, name: str) -> None:
+        held = [shard for shard, holder in self.holders.items() if holder == name]
+        found = share(name, sorted(self.alive), self.holders, held)
+        for shard in found.take:
+            if self.holders[shard] not in self.alive:
+                self.holders[shard] = name
+                self.moves += 1
+        if found.give is not None:
+            self.holders[found.give] = None
+
+    def counts(self) -> list[int]:
+        found = Counter(self.holders.values())
+        return sorted(found[name] for name in self.alive)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    shards=st.integers(1, 24),
+    changes=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=12),
+    seed=st.integers(0, 2**32),
+)
+def test_the_shares_become_even_with_as_few_moves_as_possible(
+    shards: int, changes: list[tuple[bool, int]], seed: int
+) -> None:
+    cluster = Cluster(shards, random.Random(seed))
+    for joins, number in changes:
+        before = dict(cluster.holders)
+        name = f"scheduler-{number}"
+        if joins:
+            cluster.alive.add(name)
+        else:
+            cluster.alive.discard(name)
+        if not cluster.alive:
+            continue
+        cluster.moves = 0
+        cluster.settle()
+        counts = cluster.counts()
+        assert sum(counts) == shards
+        assert counts[-1] - counts[0] <= 1
+        orphans = sum(holder not in cluster.alive for holder in before.values())
+        high = -(-shards // len(cluster.alive))
+        assert cluster.moves <= orphans + high, "more shards moved than a newcomer gets"
+        cluster.moves = 0
+        cluster.settle()
+        assert cluster.moves == 0, "shards still move"

@@ -1,0 +1,287 @@
+"""The SQLite store alone: durability, the lease, forks, checkpoints, and errors for people."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.store import open_store
+from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
+from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.sqlite import database as sqlite
+from celery_wheel.store.sqlite.database import SqliteDatabase
+from celery_wheel.store.sqlite.lease import FileLease
+from tests.kit.patience import wait_until
+from tests.kit.processes import python
+
+FULL, NORMAL = 2, 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "wheel.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqlStore]:
+    store = open_store(f"sqlite:///{path}")
+    yield store
+    store.close()
+
+
+def database_of(store: SqlStore) -> SqliteDatabase:
+    assert isinstance(store.database, SqliteDatabase)
+    return store.database
+
+
+def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[NewRow]:
+    def row(n: int) -> NewRow:
+        envelope_id = f"{n:032x}"
+        message = Message(
+            envelope_id, "t", "app.t", n, n, "", "direct", "q", "q", None, None, None, None, b"", b"", body
+        )
+        return NewRow(n << 8, 0, n, n << 8, n, message)
+
+    return [row(n) for n in range(start, start + count)]
+
+
+# -- the durability of a commit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("durability", "durable", "level"), [
+    ("disk", None, FULL), ("disk", True, FULL), ("disk", False, NORMAL),
+    ("memory", None, NORMAL), ("memory", True, FULL), ("memory", False, NORMAL),
+])  # fmt: skip
+def test_only_durable_commits_wait_for_the_disk(path: Path, durability: str, durable: bool | None, level: int) -> None:
+    store = open_store(f"sqlite:///{path}", durability=durability)
+    database = database_of(store)
+    for _ in range(2):  # in either order, on the one connection that writes
+        with database.writing(durable=not durable):
+            pass
+        with database.writing(durable=durable) as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
+    store.close()
+
+
+def test_the_connections_are_set_up_as_the_header_says(store: SqlStore) -> None:
+    database = database_of(store)
+    for block in (database.reading, database.writing):
+        with block() as connection:
+            ask = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in (
+                "journal_mode", "foreign_keys", "temp_store", "secure_delete", "busy_timeout", "page_size",
+            )}  # fmt: skip
+        assert ask == {
+            "journal_mode": "wal",
+            "foreign_keys": 0,
+            "temp_store": 2,
+            "secure_delete": 0,
+            "busy_timeout": 10_000,
+            "page_size": 4096,
+        }
+
+
+def test_an_error_rolls_back_the_block(store: SqlStore) -> None:
+    database = database_of(store)
+
+    def fail() -> None:
+        with database.writing() as connection:
+            connection.exec_driver_sql("UPDATE wheel_shard SET epoch = 9")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert store.state(0).epoch == 0
+    assert store.acquire(0, "host-a", 0, 1) == 1
+
+
+# -- the lease ------------------------------------------------------------------------------------------
+
+
+def test_the_lock_file_names_the_holder(path: Path, store: SqlStore) -> None:
+    store.acquire(0, "host-a/beat", 0, 1)
+    lock = path.with_name("wheel.sqlite3.shard-0.lock")
+    assert lock.read_text() == f"host-a/beat pid {os.getpid()}\n"
+    store.release(0, 1)
+    assert lock.read_text() == ""
+
+
+def test_a_lock_file_that_cannot_be_opened_is_named(path: Path, store: SqlStore) -> None:
+    path.with_name("wheel.sqlite3.shard-0.lock").mkdir()
+    with pytest.raises(StoreUnusable, match=r"the lock file .*shard-0.lock cannot be opened \(Is a directory\)"):
+        store.acquire(0, "host-a", 0, 1)
+
+
+def test_two_leases_of_one_process_exclude_each_other(path: Path) -> None:
+    one, other = FileLease(str(path)), FileLease(str(path))
+    assert one.hold(0, "a")
+    assert one.hold(0, "a")
+    assert not other.hold(0, "b")
+    assert other.hold(1, "b")
+    one.close()
+    assert other.hold(0, "b")
+    other.close()
+
+
+def test_a_missing_shard_is_not_held(path: Path, store: SqlStore) -> None:
+    with pytest.raises(StoreError, match=r"shard 7 is not in the store .*, which had 1 shard when it was opened"):
+        store.acquire(7, "host-a", 0, 1)
+    with pytest.raises(StoreError, match="shard 7 is not in the store"):
+        store.state(7)
+
+
+def test_a_shard_is_free_again_when_its_epoch_could_not_be_raised(path: Path, store: SqlStore) -> None:
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("ALTER TABLE wheel_shard RENAME TO elsewhere")
+        with pytest.raises(StoreError, match="is incomplete"):
+            store.acquire(0, "host-a", 0, 1)
+        other.execute("ALTER TABLE elsewhere RENAME TO wheel_shard")
+    other.close()
+    standby = open_store(f"sqlite:///{path}")
+    assert standby.acquire(0, "host-b", 0, 1) == 1
+    standby.close()
+
+
+FORKED = """
+import os, sys
+from celery_wheel.store import open_store
+from celery_wheel.errors import StoreError
+
+store = open_store(sys.argv[1])
+assert store.acquire(0, "parent", 0, 1) == 1
+child = os.fork()
+if child == 0:
+    try:
+        store.state(0)
+    except StoreError as error:
+        print(error, flush=True)
+    sys.stdin.read()  # outlives its parent
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, store: SqlStore) -> None:
+    parent = python(path.with_name("forked.log"), "-c", FORKED, f"sqlite:///{path}", stdin=True)
+    wait_until(lambda: not parent.is_alive() and parent.lines(), "it has ended, and its child has not")
+    assert store.acquire(0, "standby", 0, 1) == 2
+    parent.close_stdin()
+    said = parent.said()
+    assert "was opened before this process was forked" in said
+    assert "open it anew in each process" in said
+
+
+# -- the log ------------------------------------------------------------------------------------------
+
+
+def test_tidying_empties_the_log_so_that_it_begins_anew(
+    path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "TIDY_AFTER_ROWS", 2_000)
+    log = path.with_name("wheel.sqlite3-wal")
+    epoch = store.acquire(0, "host-a", 0, 1)
+    assert epoch is not None
+    sizes = []
+    for group in range(4):
+        store.apply(0, epoch, Change(rows=rows(2_000, start=1 + group * 10_000)))
+        store.renew(0, epoch, 0, 1, {})
+        sizes.append(log.stat().st_size)
+    assert sizes[3] < 1.5 * sizes[0]
+
+
+def test_a_short_log_is_not_tidied(path: Path, store: SqlStore) -> None:
+    epoch = store.acquire(0, "host-a", 0, 1)
+    assert epoch is not None
+    store.apply(0, epoch, Change(rows=rows(10)))
+    before = path.read_bytes()
+    store.renew(0, epoch, 0, 1, {})
+    assert path.read_bytes() == before
+
+
+# -- errors ---------------------------------------------------------------------------------------------
+
+
+def test_a_closed_store_says_so(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}")
+    store.close()
+    store.close()
+    for ask in (lambda: store.state(0), lambda: store.put_inbox(0, [("message", b"")])):
+        with pytest.raises(StoreError, match="was closed; nothing was read or written; open it again"):
+            ask()
+
+
+def test_closing_waits_for_the_open_change(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}")
+    epoch = store.acquire(0, "host-a", 0, 1)
+    assert epoch is not None
+    threads = [
+        threading.Thread(target=store.apply, args=(0, epoch, Change(rows=rows(3_000)))),
+        threading.Thread(target=store.close),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    again = open_store(f"sqlite:///{path}")
+    assert again.count(0, 0, ORIGIN, Position(2**62, 0)) == 3_000
+    again.close()
+
+
+def test_a_lock_of_another_process_is_waited_for_and_then_named(
+    path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0)
+    impatient = open_store(f"sqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match=r"is locked by another process \(database is locked\); nothing was written"):
+        impatient.put_inbox(0, [("message", b"x")])
+    other.execute("ROLLBACK")
+    other.close()
+    impatient.put_inbox(0, [("message", b"x")])
+    impatient.close()
+    assert len(store.read_inbox(0, 10)) == 1
+
+
+def test_a_full_disk_is_named_and_the_store_continues_with_free_space(store: SqlStore) -> None:
+    database, epoch = database_of(store), store.acquire(0, "host-a", 0, 1)
+    assert epoch is not None
+
+    def limit_pages(count: int) -> None:
+        with database._writer.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA max_page_count={count}").fetchall()
+
+    limit_pages(60)
+    with pytest.raises(StoreError, match=r"has no room to grow .*; nothing was written, and nothing new is accepted"):
+        store.apply(0, epoch, Change(rows=rows(2_000)))
+    limit_pages(2**30)
+    assert store.count(0, 0, ORIGIN, Position(2**62, 0)) == 0
+    store.apply(0, epoch, Change(rows=rows(2_000)))
+
+
+def test_a_damaged_file_is_named(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}")
+    epoch = store.acquire(0, "host-a", 0, 1)
+    assert epoch is not None
+    store.apply(0, epoch, Change(rows=rows(2_000)))
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-409_600] + os.urandom(409_600))
+    damaged = open_store(f"sqlite:///{path}")
+    with pytest.raises(StoreError, match=r"is damaged .*; the last change may be committed or not; stop"):
+        damaged.slice(0, 0, ORIGIN, Position(2**62, 0))
+    damaged.close()
+
+
+def test_every_error_of_the_driver_becomes_a_store_error(store: SqlStore) -> None:
+    database = database_of(store)
+    calls: list[Any] = [database.reading, database.writing]
+    for block in calls:
+        with pytest.raises(StoreError, match=r"failed \(.*report it"), block() as connection:
+            connection.exec_driver_sql("SELEC 1")

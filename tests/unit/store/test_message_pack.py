@@ -1,0 +1,47 @@
+"""Packed messages are unpacked unchanged, and other bytes are refused."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from celery_wheel.store import message_pack as packed
+from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
+
+
+def test_unpack_returns_the_packed_messages() -> None:
+    reminder = PackTemplate('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0))
+    lines = [
+        (reminder, ("7", '"\\u00e4"')),
+        (WHOLE, ('{"whole": "50%"}',)),
+        (PackTemplate("[%s]", (0,)), ("8",)),
+        (reminder, ("9", '"b"')),
+    ]
+    whole = [
+        '{"id": "\\u00e4", "again": "\\u00e4", "share": "100%", "n": 7}',
+        '{"whole": "50%"}',
+        "[8]",
+        '{"id": "b", "again": "b", "share": "100%", "n": 9}',
+    ]
+    assert [one.decode() for one in unpack(pack(lines))] == whole
+    assert [form.fill(values).decode() for form, values in lines] == whole
+    assert [form.size(values) for form, values in lines] == list(map(len, whole))
+    assert unpack(pack([])) == []
+
+
+def test_bytes_that_were_not_packed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = pack([(WHOLE, ("{}",))])
+    for bad in (
+        b"",
+        b"{}",
+        good[:-4],
+        zlib.compress(b'{"v": 2, "kinds": []}'),
+        zlib.compress(b"[]"),
+        zlib.compress(b"x"),
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011 - whatever is wrong with it
+            unpack(bad)
+    monkeypatch.setattr(packed, "MAX_BYTES", 10)
+    with pytest.raises(ValueError, match="must be whole, and at most 10 bytes when unpacked"):
+        unpack(good)

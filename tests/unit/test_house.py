@@ -1,0 +1,91 @@
+"""Rules of the house that a reviewer need not check by hand: size, names, and the openings of sentences."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("celery_wheel", "django_wheel")
+#: Modules that users import by name; everything else stands in a room.
+FACADES = {"__init__", "app", "beat", "control", "errors"}
+MAX_LINES = 400
+
+#: Names that frameworks choose: Django finds these by name.
+GIVEN_NAMES = {"Meta", "Migration", "Command"}
+#: Pages of the admin: Django makes addresses and permissions of the names of their models.
+PAGE_NAMES = {"Batch", "Wheel"}
+
+#: A sentence has a named subject. ``What waits ...`` has none; a question may begin so.
+HEADLESS = re.compile(r"(What|Who|Whoever|Whom|Whose|Whichever|Whatever|Of|Those)\b")
+
+
+def modules(*folders: str) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def test_the_top_of_the_package_holds_only_facades() -> None:
+    assert {path.stem for path in (ROOT / "celery_wheel").glob("*.py")} == FACADES
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    long = [name for name, text in modules(*PACKAGES) if text.count("\n") > MAX_LINES and "/migrations/" not in name]
+    assert long == []
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for name, text in modules(*PACKAGES):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].add(name)
+    doubles = {name: sorted(found) for name, found in places.items() if len(found) > 1}
+    assert doubles.keys() - GIVEN_NAMES - PAGE_NAMES == set(), doubles
+
+
+def test_the_name_of_a_test_has_a_subject() -> None:
+    names = [
+        found[0] for _, text in modules("tests") for found in re.finditer(r"def test_(what|who|whoever|of)_\w+", text)
+    ]
+    assert names == []
+
+
+def test_no_sentence_opens_without_a_subject() -> None:
+    headless = []
+    for name, text in modules(*PACKAGES, "example_project", "tests"):
+        headless += [f"{name}: {sentence}" for block in texts(text) for sentence in sentences(block)]
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        blocks = (re.sub(r"^[#>*\s-]+|^\d+\. ", "", line) for line in prose.splitlines())
+        headless += [f"{path.name}: {sentence}" for block in blocks for sentence in sentences(block)]
+    assert headless == []
+
+
+def texts(source: str) -> Iterator[str]:
+    """Docstrings, help texts, and comments; the lines of one comment belong together."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield ast.get_docstring(node) or ""
+        elif isinstance(node, ast.keyword) and node.arg in ("help", "help_text", "short_help"):
+            yield str(getattr(node.value, "value", ""))
+    comment: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comment.append(token.string.lstrip("#: "))
+        elif token.type != tokenize.NL:
+            yield " ".join(comment)
+            comment = []
+
+
+def sentences(block: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", block):
+        for sentence in re.split(r"(?<=[.!?:;]) +(?=[A-Z])", " ".join(paragraph.split())):
+            if HEADLESS.match(sentence) and "?" not in sentence:
+                yield sentence[:100]

@@ -1,0 +1,56 @@
+"""The wheel that `pip install` makes of this project: it carries every file of the packages."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("celery_wheel", "django_wheel")
+#: The files that setuptools reads to build: a copy, because a build leaves files behind.
+SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE", "pyspark_wheel.py")
+
+BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names of the files in a wheel that is built of a copy of the sources."""
+    folder = tmp_path_factory.mktemp("build")
+    for name in SOURCES:
+        source, copy = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=folder, check=True, capture_output=True, text=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def files(package: str) -> set[str]:
+    """The package's files in the working tree."""
+    paths = (path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(ROOT).as_posix() for path in paths}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_wheel_carries_every_file_of_the_package(package: str, built: set[str]) -> None:
+    assert files(package) - built == set()
+    assert f"{package}/py.typed" in built, "type checkers ignore the annotations of a package without it"
+
+
+@pytest.mark.parametrize("kind", [".lua", ".html", ".css", ".js", "/migrations/0001_initial.py", "pyspark_wheel.py"])
+def test_the_wheel_carries_files_of_each_kind(kind: str, built: set[str]) -> None:
+    assert any(name.endswith(kind) for name in built)
+
+
+def test_the_wheel_carries_nothing_else(built: set[str]) -> None:
+    tops = {name.split("/")[0] for name in built}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "pyspark_wheel.py"}

@@ -1,0 +1,36 @@
+"""Where tests get what they share: from the kit, which knows no suite."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@pytest.mark.parametrize(
+    ("suite", "allowed"), [("kit", ("tests.kit",)), ("benchmarks", ("tests.kit", "tests.benchmarks"))]
+)
+def test_the_kit_and_the_benchmarks_import_no_suite(suite: str, allowed: tuple[str, ...]) -> None:
+    files = sorted((TESTS / suite).rglob("*.py"))
+    assert files
+    found = [f"{path.name}: {name}" for path in files for name in imported(path) if name.startswith("tests.")]
+    assert [one for one in found if not one.partition(": ")[2].startswith(allowed)] == []
+
+
+def test_every_process_that_a_suite_leaves_running_is_of_the_kit() -> None:
+    """Its log is part of a failure's report, and it is gone when the tests are."""
+    text = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)}
+    users = {path.relative_to(TESTS).parts[0] for path, found in text.items() if "Popen(" in found}
+    assert users == {"kit", "benchmarks"}

@@ -1,0 +1,104 @@
+"""One rule for the texts that can be stored, at every entrance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_wheel.broker.envelope import Envelope, encode
+from celery_wheel.bulk_load import reject_rules as rules
+from celery_wheel.engine.intake.inbox import parse as parse_item
+from celery_wheel.producer.options import parse as parse_options
+from celery_wheel.store.model import InboxItem, Unreadable
+from celery_wheel.values.text import MAX_TEXT, MAX_TEXT_BYTES, check_text, text_rule
+
+
+class Name(StrEnum):
+    GOOD = "good"
+    BAD = "b\0d"
+
+
+RULES: list[tuple[Any, str]] = [
+    (5, "a text"),
+    (None, "a text"),
+    (b"x", "a text"),
+    ("", "a text of 1 to 512 characters"),
+    ("x" * 513, "a text of 1 to 512 characters"),
+    ("a\0b", "without NUL characters"),
+    (Name.BAD, "without NUL characters"),
+    ("ü\0", "without NUL characters"),
+    ("\ud800", "text that can be written as UTF-8"),
+    ("日" * 342, "at most 1,024 bytes as UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("value", "rule"), RULES)
+def test_a_text_that_cannot_be_stored_is_refused_with_the_rule(value: Any, rule: str) -> None:
+    assert text_rule(value) == rule
+    with pytest.raises(ValueError, match=rf"^key must be {rule}, got "):
+        check_text("key", value)
+
+
+@pytest.mark.parametrize("value", ["x", "x" * 512, "日" * 341, "\x1f\n", Name.GOOD])
+def test_any_other_text_is_accepted(value: str) -> None:
+    assert check_text("key", value) is value
+    assert text_rule(value) is None
+
+
+def test_a_caller_may_allow_no_characters_or_any_number() -> None:
+    assert check_text("exchange", "", 0) == ""
+    assert check_text("reason", "", any_length=True) == ""
+    assert check_text("reason", "ü" * 10_000, any_length=True)
+    with pytest.raises(ValueError, match="reason must be without NUL"):
+        check_text("reason", "a\0" * 10_000, any_length=True)
+
+
+@given(st.text(max_size=600))
+def test_an_accepted_text_can_be_stored(value: str) -> None:
+    """The fast path of ``check_text`` accepts the same texts as the rule."""
+    try:
+        stored = check_text("key", value).encode()
+    except ValueError:
+        assert text_rule(value) is not None
+    else:
+        assert text_rule(value) is None
+        assert (0 < len(value) <= MAX_TEXT, len(stored) <= MAX_TEXT_BYTES, b"\0" in stored) == (True, True, False)
+
+
+def in_an_envelope(value: Any) -> None:
+    encode(Envelope("0" * 8 + "-0000" * 3 + "-" + "0" * 12, "t", value, 1, 1, "", "direct", "q"))
+
+
+def in_a_row(value: Any) -> None:
+    if why := rules.reason({"task": "t", "eta_ms": 1, "args": "[]", "task_id": value}):
+        raise ValueError(why)
+
+
+def in_a_request(value: Any) -> None:
+    """The length of a task id that cannot exist does not matter."""
+    item = InboxItem(1, "cancel", json.dumps({"task_ids": [value]}).encode())
+    if isinstance(found := parse_item(item, lambda _: pytest.fail("it is no message")), Unreadable):
+        raise ValueError(found.reason)
+
+
+ENTRANCES: list[Callable[[Any], object]] = [in_an_envelope, in_a_row, lambda value: parse_options({"key": value})]
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize(("value", "rule"), [one for one in RULES if isinstance(one[0], str)])
+def test_every_entrance_has_the_same_rule_for_a_text(entrance: Callable[[Any], object], value: str, rule: str) -> None:
+    with pytest.raises(ValueError, match=rf"must be {rule}, got "):
+        entrance(value)
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800"])
+def test_a_request_with_a_text_that_would_end_the_commit_is_unreadable(value: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be read: ValueError.*task_ids must be"):
+        in_a_request(value)
+    in_a_request("x" * 600)
