@@ -165,12 +165,12 @@ def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
                     "id": task_id,
                     "delivery": rng.choice("xyz"),
                     "redelivered": rng.random() < 0.3,
-                    "eta_ms": NOW,
+                    "args": [NOW],
                     "ran_ms": ran_ms,
                 }
             )
     # The mark belongs to the message, not to the run.
-    return [{**note, "again": note["delivery"] != "x" and hash_of(note["id"]) % 3 > 0} for note in found]
+    return [{**note, "marked": note["delivery"] != "x" and hash_of(note["id"]) % 3 > 0} for note in found]
 
 
 def hash_of(text: str) -> int:
