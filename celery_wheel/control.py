@@ -167,7 +167,7 @@ class Wheel(Queries):
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
 
         Tasks that the broker has not lost run twice. The result is ``done`` (the task is dispatched again),
-        ``too_late`` (it is no history: pending, rejected, expired or parked, or dispatched just now) or ``unknown``
+        ``too_late`` (the row is pending, rejected, expired or parked, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
         results = self._request(BestResult(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout_of(how))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.manual import DOCS, PAGES, README, ROOT, TABLE, anchors, code, commands, links, page, settings_table
+from tests.unit.test_imports import FLOOR
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
@@ -222,44 +222,9 @@ def test_the_life_of_a_message_has_twelve_steps_each_with_a_file() -> None:
     assert all("`celery_wheel/" in step for step in steps[1::2])
 
 
-def test_rooms_import_only_rooms_on_lower_floors() -> None:
-    """The table of docs/architecture.md has every room, and the code keeps its order."""
+def test_the_table_of_rooms_has_the_floors_of_the_code() -> None:
     rows = re.findall(r"^\| (-?\d+) \| `(\w+)` \|", page("architecture.md"), re.MULTILINE)
-    floors = {room: int(floor) for floor, room in rows}
-    imports = room_imports()
-    assert set(floors) == set(imports) - {"celery_wheel"}
-    wrong = {(room, other) for room in floors for other in imports[room] if floors[other] >= floors[room]}
-    assert wrong == set()
-
-
-def room_imports() -> dict[str, set[str]]:
-    """Return room → the rooms that it imports, imports inside functions included."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for package in ("celery_wheel", "django_wheel"):
-        for file in (ROOT / package).rglob("*.py"):
-            room = room_of(".".join(file.relative_to(ROOT).with_suffix("").parts))
-            others = {room_of(name) for name in imported_names(file)} - {None, "celery_wheel", room}
-            found[str(room)] |= {str(other) for other in others}
-    return found
-
-
-def imported_names(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-def room_of(name: str) -> str | None:
-    """Return the room of a module or of a name in one; None outside this project."""
-    package, _, rest = name.partition(".")
-    room = rest.partition(".")[0]
-    if package != "celery_wheel":
-        return package if package == "django_wheel" else None
-    if room in ("Celery", "install"):  # what the package itself offers is defined in app
-        return "app"
-    return "celery_wheel" if room in ("", "__init__", "__version__") else room
+    assert {room: int(floor) for floor, room in rows} == FLOOR
 
 
 def test_every_term_of_the_glossary_has_a_meaning_and_a_source() -> None:

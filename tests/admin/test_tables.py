@@ -164,7 +164,7 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
         SITE_STORE=own,
     )
     assert "the wheel's tables are in no entry of DATABASES" in asked.stderr
-    # Django has the migrations down as done; whoever moves the store into this database is told how to go about it.
+    # Django has the migrations down as done; an operator who moves the store into this database gets an instruction.
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert check.returncode == 2
     for command in check.stderr.partition("Run: ")[2].strip().split("; then: "):

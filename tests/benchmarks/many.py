@@ -114,7 +114,7 @@ def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float]
         child.until("held", 1)
         began, before = time.perf_counter(), child.status().accepted
         child.until("accepted", waiting)
-        yield Figure("many", "inbox taken in", (waiting - before) / (time.perf_counter() - began), "rows/s")
+        yield Figure("many", "inbox accepted", (waiting - before) / (time.perf_counter() - began), "rows/s")
         reach(1)
         calm = _probe(server, store, lambda: time.sleep(CALM_S))
         accepted = child.status().accepted

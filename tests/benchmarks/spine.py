@@ -36,6 +36,7 @@ from tests.benchmarks.drain import Drain
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.scheduler import RETENTION_S
+from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 
 DAY_MS = 86_400_000
@@ -181,8 +182,7 @@ class Spine:
         began = time.perf_counter()
         begin()
         after = child.until(what, counted(before) + count, lambda status: seen(counted(status) - counted(before)))
-        while self._client.exists(WHEEL_QUEUE):
-            time.sleep(0.002)
+        wait_until(lambda: not self._client.exists(WHEEL_QUEUE), "the wheel queue is empty", every_s=0.002)
         wall_s = time.perf_counter() - began
         done = counted(after) - counted(before)
         waited_s = after.core_wait_s[thread] - before.core_wait_s[thread] + self._server_waited_s() - redis_before_s

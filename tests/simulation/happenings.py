@@ -248,7 +248,7 @@ class Happenings(ABC):
         awake = [one for one in self.schedulers if one.frozen_until_ms <= self.clock_ms]
         holding = [one for one in awake if one.engine.state is not None]
         if awake:
-            # Mostly the holder, or whoever believes it is: the other has little to do.
+            # Mostly the holder, or a scheduler that believes to be it: the other has little to do.
             scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
             activity = self.rng.choices(ACTIVITIES, WEIGHTS)[0]
             # Threads seldom take turns: now and then one does a whole round while the others stand still in theirs.

@@ -31,7 +31,7 @@ class ModelLoads:
         self._ids = itertools.count(1)
         self._attempts = itertools.count(1)
 
-    # -- whoever loads -------------------------------------------------------------------------------
+    # -- the writer of a load ------------------------------------------------------------------------
 
     def begin(self, name: str) -> int | None:
         """The run; None for a load that is committed."""

@@ -337,7 +337,7 @@ class Lane:
         """Whether failed or refused rows are unsettled: the broker remembers those of its last chunk only."""
         return any(done is not None and (done.failed or done.refused) for done in (self.settling, self.unsettled))
 
-    # -- what waits --------------------------------------------------------------------------------
+    # -- the next ready row ------------------------------------------------------------------------
 
     def next_due_ms(self, rows: Mapping[int, Row]) -> int | None:
         """Return when the first ready row is due; None where none is ready, or it has to wait for the store."""

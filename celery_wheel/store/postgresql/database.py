@@ -51,6 +51,7 @@ from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import set_parameters
+from celery_wheel.store.sql.database import errors_for_people
 
 #: An engine has six threads; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
@@ -89,7 +90,11 @@ class PostgresqlDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self._in_use(), self._errors_for_people(), self._engine.connect() as connection:
+        with (
+            self._in_use(),
+            errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error),
+            self._engine.connect() as connection,
+        ):
             try:
                 yield connection
             except (SQLAlchemyError, psycopg.Error) as error:
@@ -142,18 +147,6 @@ class PostgresqlDatabase:
             with self._idle:
                 self._open -= 1
                 self._idle.notify_all()
-
-    @contextmanager
-    def _errors_for_people(self) -> Iterator[None]:
-        try:
-            yield
-        except (SQLAlchemyError, psycopg.Error) as error:
-            raise StoreError(describe(self.name, error)) from error
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise StoreError(
-                f"a value does not fit into the store {self.name} ({error}); nothing of its change was written; "
-                "this is a defect, please report it"
-            ) from error
 
     # -- the lease -----------------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from celery_wheel.errors import StoreError
 from celery_wheel.store.sql.statements import Statements
 
 
@@ -72,3 +74,23 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Wait for the open transactions and close every connection."""
+
+
+@contextmanager
+def errors_for_people(name: str, describe: Callable[[str, Any], str], *errors: type[Exception]) -> Iterator[None]:
+    """Raise StoreError for a database's errors.
+
+    Args:
+        name: the store's name in the message.
+        describe: returns the message from the name and the error: state, consequence, remedy.
+        errors: the classes that the database and its driver raise.
+    """
+    try:
+        yield
+    except errors as error:
+        raise StoreError(describe(name, error)) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise StoreError(
+            f"a value does not fit into the store {name} ({error}); nothing of its change was written; "
+            "this is a defect, please report it"
+        ) from error

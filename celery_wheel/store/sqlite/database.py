@@ -38,6 +38,7 @@ from sqlalchemy.dialects import sqlite as dialect
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sqlite.errors import describe
 from celery_wheel.store.sqlite.fair_lock import FairLock
@@ -88,7 +89,11 @@ class SqliteDatabase:
         self._check_usable()
         if self._file is None:
             self._file = self._identity()
-        with FORK_GATE.entered(), self._errors_for_people(), self._reader.connect() as connection:
+        with (
+            FORK_GATE.entered(),
+            errors_for_people(self.name, describe, SQLAlchemyError),
+            self._reader.connect() as connection,
+        ):
             yield connection
             if self._closed:
                 connection.invalidate()
@@ -108,7 +113,7 @@ class SqliteDatabase:
         with FORK_GATE.entered(), self._write_lock:
             self._check_usable()
             self._check_file()
-            with self._errors_for_people(), self._writer.connect() as connection:
+            with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
                 levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
                 self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
@@ -158,18 +163,6 @@ class SqliteDatabase:
             return None
         return found.st_dev, found.st_ino
 
-    @contextmanager
-    def _errors_for_people(self) -> Iterator[None]:
-        try:
-            yield
-        except SQLAlchemyError as error:
-            raise StoreError(describe(self.name, error)) from error
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise StoreError(
-                f"a value does not fit into the store {self.name} ({error}); nothing of its change was written; "
-                "this is a defect, please report it"
-            ) from error
-
     # -- the lease -----------------------------------------------------------------------------------
 
     def hold(self, shard: int, holder: str) -> bool:
@@ -201,7 +194,7 @@ class SqliteDatabase:
         Open connections are closed first: they would not notice the log before their next read.
         """
         self._reader.dispose()
-        with self._errors_for_people(), self._writer.connect() as connection:
+        with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
         if mode != "wal":
             raise StoreUnusable(

@@ -1,4 +1,4 @@
-"""The part of the protocols that all brokers share: the wheel queue, whoever reads it, and however it is given up."""
+"""The part of the protocols that all brokers share: the wheel queue, its readers, and the end of their hold."""
 
 from __future__ import annotations
 

@@ -9,15 +9,11 @@ from typing import Any
 
 from celery_wheel.store import open_store
 from celery_wheel.store.postgresql.bulk_copy import CopyInsert
-from celery_wheel.store.sql import changes
+from tests.contract.stores.killed import say, stop_before_the_commit
 from tests.kit.holder import NOW, Holder
 
 LEASE = 2_000
 ROWS = 5_000
-
-
-def say(what: object) -> None:
-    print(what, flush=True)
 
 
 def renew_in_the_background(holder: Holder) -> None:
@@ -29,18 +25,6 @@ def renew_in_the_background(holder: Holder) -> None:
             threading.Event().wait(LEASE / 4_000)
 
     threading.Thread(target=renew, daemon=True).start()
-
-
-def stop_after_writing() -> None:
-    """Stop after every write and before the commit: PostgreSQL calls that idle in a transaction."""
-    write = changes.write
-
-    def write_and_stop(*args: Any) -> None:
-        write(*args)
-        say("stopped")
-        signal.pause()
-
-    changes.write = write_and_stop  # type: ignore[assignment]
 
 
 def stop_while_copying() -> None:
@@ -65,7 +49,7 @@ def main(url: str, where: str) -> None:
     store.renew(0, holder.epoch, NOW, LEASE, {})
     renew_in_the_background(holder)
     if where == "writing":
-        stop_after_writing()
+        stop_before_the_commit()  # PostgreSQL calls that idle in a transaction
     elif where == "copying":
         stop_while_copying()
     holder.accept(NOW)

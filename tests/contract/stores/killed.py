@@ -25,7 +25,7 @@ def stop_before_the_commit() -> None:
 
     def write_and_stop(*args: Any) -> None:
         write(*args)
-        say("written")
+        say("stopped")
         signal.pause()
 
     changes.write = write_and_stop  # type: ignore[assignment]

@@ -39,7 +39,7 @@ def test_uncommitted_changes_are_not_stored(
     start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]
 ) -> None:
     with start("before the commit") as process:
-        process.wait_for("written")
+        process.wait_for("stopped")
     store = make_sql_store()
     assert store.count(0, 0, *EVERYTHING) == 2 * GROUP
     assert store.pending(0) == {KEY: 2 * GROUP}

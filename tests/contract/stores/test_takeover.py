@@ -70,7 +70,7 @@ def test_a_standby_takes_over(url: str, standby: SqlStore, tmp_path: Path, where
 def test_a_lease_that_ends_while_it_is_asked_for_has_nobody_wait(
     url: str, standby: SqlStore, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the taker stands in line behind who has stopped, for as long as lock_timeout, and fails."""
+    """Otherwise the taker waits behind the stopped holder, for as long as lock_timeout, and fails."""
 
     def end_and_let_it_run_out(self: StoppedHolders, connection: Connection, *shard: int) -> bool:
         free = end(self, connection, *shard)

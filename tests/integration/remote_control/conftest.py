@@ -15,7 +15,7 @@ from tests.kit.stack import Stack
 
 
 def answers(nodes: int = 1) -> dict[str, Any]:
-    """Options of a broadcast. Celery waits a second, whoever has answered; with these, until so many nodes have."""
+    """Options of a broadcast that end its wait, always a second otherwise, when so many nodes have answered."""
     return {"reply": True, "limit": nodes, "timeout": patience()}
 
 

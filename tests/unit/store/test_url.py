@@ -166,7 +166,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be root
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may run the tests
     said = refusal(f"sqlite:///{tmp_path}/wheel.sqlite3")
     assert f"this user may not write to the folder {tmp_path} for the store" in said
     assert "change its owner or mode" in said
