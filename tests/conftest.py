@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.kit import processes
 from tests.kit.patience import patience
 from tests.kit.servers.postgres import PostgresServer
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 
 
@@ -69,10 +69,15 @@ FIRST = ("tests/faults", "tests/integration/demo", "tests/simulation", "tests/in
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """For ``--dist loadgroup``: tests that share what their module started run in one process."""
+    """For ``--dist loadgroup``: tests that share what their module started run in one process.
+
+    So do those on RabbitMQ: its start takes seven seconds of a core.
+    """
     for item in items:
-        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - it is nowhere public
-        if any(fixture.scope == "module" for found in fixtures for fixture in found):
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - it is nowhere public
+        if "rabbit_server" in fixtures:
+            item.add_marker(ON_RABBITMQ)
+        elif any(fixture.scope == "module" for found in fixtures.values() for fixture in found):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     yield
     items.sort(key=lambda item: [item.nodeid.startswith(folder) for folder in FIRST], reverse=True)

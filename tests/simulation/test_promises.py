@@ -18,7 +18,7 @@ LEAST_SEEDS = 170
 @as_long_as_it_takes
 def test_no_seed_breaks_a_promise() -> None:
     happened: Counter[str] = Counter()
-    for seed in seeds(LEAST_SEEDS, 1_000, budget_s=20):
+    for seed in seeds(LEAST_SEEDS, 1_000, budget_s=12):
         happened += World(seed).run().happened()
     never = [what for what in HAPPENS if not happened[what]]
     assert not never, f"the simulation no longer reaches: {never}"
@@ -71,7 +71,7 @@ HAPPENS = [
 
 @as_long_as_it_takes
 def test_no_seed_breaks_a_promise_while_schedulers_share_shards() -> None:
-    fleets = [Fleet(seed).run() for seed in seeds(20, 60, budget_s=10)]
+    fleets = [Fleet(seed).run() for seed in seeds(20, 60, budget_s=6)]
     assert sum(fleet.sent for fleet in fleets) > 15 * len(fleets)
     assert {len(fleet.schedulers) for fleet in fleets} == {1, 2, 3}
 

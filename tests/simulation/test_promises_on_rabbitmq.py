@@ -12,7 +12,7 @@ from tests.simulation.test_promises import HAPPENS, LEAST_SEEDS
 @as_long_as_it_takes
 def test_no_seed_breaks_a_promise_on_rabbitmq() -> None:
     happened: Counter[str] = Counter()
-    for seed in seeds(LEAST_SEEDS, 1_000, budget_s=20):
+    for seed in seeds(LEAST_SEEDS, 1_000, budget_s=12):
         happened += RabbitWorld(seed).run().happened()
     never = [what for what in HAPPENS_ON_RABBITMQ if not happened[what]]
     assert not never, f"the simulation no longer reaches: {never}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,10 @@ PAGE_NAMES = {"Batch", "Wheel"}
 
 #: A sentence has a named subject. ``What waits ...`` has none; a question may begin so.
 HEADLESS = re.compile(r"(What|Who|Whoever|Whom|Whose|Whichever|Whatever|Of|Those)\b")
+
+
+#: Comments of their own lines, those of neighbouring lines together, and comments behind code.
+COMMENT = re.compile(r"(?:^[ \t]*#.*\n)+|(?<=  )#.*", re.MULTILINE)
 
 
 def modules(*folders: str) -> Iterator[tuple[str, str]]:
@@ -75,13 +77,8 @@ def texts(source: str) -> Iterator[str]:
             yield ast.get_docstring(node) or ""
         elif isinstance(node, ast.keyword) and node.arg in ("help", "help_text", "short_help"):
             yield str(getattr(node.value, "value", ""))
-    comment: list[str] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            comment.append(token.string.lstrip("#: "))
-        elif token.type != tokenize.NL:
-            yield " ".join(comment)
-            comment = []
+    for block in COMMENT.findall(source):
+        yield " ".join(line.strip().lstrip("#: ") for line in block.splitlines())
 
 
 def sentences(block: str) -> Iterator[str]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.contract.edges import peers
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 
 FENCING = ("redis", "model of redis", "celery_wheel.testing")
-CONFIRMING = ("rabbitmq", "memory transport", "model of rabbitmq")
+CONFIRMING = (pytest.param("rabbitmq", marks=ON_RABBITMQ), "memory transport", "model of rabbitmq")
 
 
 @pytest.fixture(scope="session")

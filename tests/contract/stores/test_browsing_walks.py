@@ -170,7 +170,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pages, name, value)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))  # one forgets, one does not
 def test_a_task_that_stays_comes_once_whatever_changes_between_two_pages(sql_store: SqlStore, seed: int) -> None:
     world = World(sql_store, seed)
     for _ in range(40):
@@ -195,15 +195,15 @@ def test_a_task_that_stays_comes_once_whatever_changes_between_two_pages(sql_sto
         assert all(world.fits(one.id, Criteria(task=wanted.task, queue=wanted.queue)) for one in found)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))  # one forgets, one does not
 def test_without_changes_every_page_equals_the_models(
     sql_store: SqlStore, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(when, "AT_ONCE", when.NEAR + 1)
     world = World(sql_store, seed)
-    for _ in range(120):
+    for _ in range(90):
         world.happen()
-    for _ in range(12):
+    for _ in range(10):
         wanted, limit = criteria_of(world.rng), world.rng.randrange(1, 9)
 
         def forward(after: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:

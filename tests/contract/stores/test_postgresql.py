@@ -33,7 +33,7 @@ def url(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def pg_store(url: str) -> Iterator[SqlStore]:
-    store = open_store(url)
+    store = open_store(url, lease_ms=LEASE_MS)
     yield store
     store.close()
 

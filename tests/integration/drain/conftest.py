@@ -17,7 +17,7 @@ from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.claim_broker import claim
 from tests.kit.processes import Process
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
@@ -81,7 +81,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@pytest.fixture(params=["redis", "rabbit"])
+@pytest.fixture(params=["redis", pytest.param("rabbit", marks=ON_RABBITMQ)])
 def broker(request: pytest.FixtureRequest) -> str:
     """The URL of an empty broker."""
     if request.param == "redis":

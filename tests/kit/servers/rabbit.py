@@ -23,11 +23,15 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
+import pytest
 from kombu import Connection
 
 from tests.kit.patience import patience
 from tests.kit.processes import Process
 from tests.kit.servers import Server, absent, free_port
+
+#: Marks the tests that share one server among all processes of pytest-xdist, also where a parameter chooses the server.
+ON_RABBITMQ = pytest.mark.xdist_group("rabbitmq")
 
 #: Virtual hosts made in one go: rabbitmqctl starts an Erlang of its own each time.
 AT_ONCE = 12
