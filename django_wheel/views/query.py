@@ -1,4 +1,4 @@
-"""The query string of a page, read with care. A value that makes no sense is reported and ignored, never guessed."""
+"""The query string of a page, read with care. An invalid value is reported and ignored, never guessed."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def has_results(job: str) -> bool:
     try:
         conf = project_conf()
         return conf is not None and missing_results(conf, job) is None
-    except WheelError:  # a setting that makes no sense: a system check names it
+    except WheelError:  # an invalid setting: a system check names it
         return False
 
 
