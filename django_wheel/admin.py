@@ -15,8 +15,8 @@
     requests    …/pending/act/    POST               operate_wheel
                 …/wheel/gate/     GET, POST          operate_wheel
 
-There are no other addresses. Django's own forms to add, change and delete are not reachable: a row that anybody but the
-holder changes is a task that is lost or runs twice. So an action is a request to the holder.
+There are no other addresses. Django's own forms to add, change and delete are not reachable: a task
+whose row is changed by any process but the holder may be lost or run twice. So an action is a request to the holder.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from django_wheel.views.lateness import lateness
 from django_wheel.views.query import PageQuery, page_query
 from django_wheel.views.wheel import wheel_values
 
-#: Gives the values of a template.
+#: Returns the values of a template.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
 
 READING = ("GET", "HEAD")
-#: Characters of an error on a page.
+#: Longest text of an error on a page, in characters.
 ERROR_CUT = 2_000
 
 
@@ -107,7 +107,7 @@ class PageAdmin(ModelAdmin):
         may: Callable[[HttpRequest], bool] = may_view,
         methods: Collection[str] = READING,
     ) -> Callable[..., HttpResponseBase]:
-        """The view for staff with the permission ``may`` and for these methods; by default for viewers, to read."""
+        """Return the view for staff with the permission ``may`` and these methods; by default for viewers, to read."""
 
         def guard(request: HttpRequest, **arguments: Any) -> HttpResponse:
             if not may(request):
@@ -121,7 +121,7 @@ class PageAdmin(ModelAdmin):
     def for_operators(
         self, view: Callable[..., HttpResponse], methods: Collection[str]
     ) -> Callable[..., HttpResponseBase]:
-        """The view for users who may operate, outside of the transactions of ATOMIC_REQUESTS.
+        """Return the view for users who may operate, outside of the transactions of ATOMIC_REQUESTS.
 
         During such a transaction the holder could not answer, if the store is in the same SQLite file.
         """
@@ -136,7 +136,7 @@ class PageAdmin(ModelAdmin):
         return self.answer(request, self.template, self.values)
 
     def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> HttpResponse:
-        """The page; if the store cannot be read, a page with the error and status 503."""
+        """Return the page; if the store cannot be read, a page with the error and status 503."""
         query = page_query(request)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
         context |= {"may_operate": may_operate(request), "here": request.path + query.here}
@@ -210,7 +210,7 @@ class PendingAdmin(PageAdmin):
         return self.answer(request, "django_wheel/task.html", values, title=title)
 
     def body(self, request: HttpRequest, timer_id: int) -> HttpResponse:
-        """The bytes of the body, for a browser to save and not to show."""
+        """Return the bytes of the body, for a browser to save and not to show."""
         try:
             detail = _detail(project_wheel(), timer_id)
         except (WheelError, ImproperlyConfigured) as error:

@@ -61,7 +61,7 @@ class LevelChart:
 
 
 def level_charts(levels: Iterable[dict[str, Any]]) -> list[LevelChart]:
-    """A chart for each level of a holder's snapshot."""
+    """Return a chart for each level of a holder's snapshot."""
     listed = list(levels)
     finest_ms = listed[0]["tick_ms"] if listed else 1
     return [_level_chart(level, finest_ms) for level in listed]
@@ -107,7 +107,7 @@ class DueChart:
 
 
 def due_chart(due: Iterable[HourCount], now_ms: int) -> DueChart:
-    """``due`` may be of several shards. Tasks of hours before the current one are overdue."""
+    """Return the chart of due tasks. ``due`` may be of several shards; tasks of past hours are overdue."""
     this_hour = now_ms - now_ms % HOUR_MS
     hours_end = this_hour + HOURS * HOUR_MS
     midnight = hours_end - hours_end % DAY_MS
@@ -135,7 +135,7 @@ def due_chart(due: Iterable[HourCount], now_ms: int) -> DueChart:
 
 
 def bars(counts: Sequence[int], begins_ms: int, width_ms: int, not_before_ms: int = 0) -> list[ChartBar]:
-    """A bar for each span of ``width_ms`` that has tasks."""
+    """Return a bar for each span of ``width_ms`` that has tasks."""
     heights = _heights(counts)
     return [
         ChartBar(

@@ -52,7 +52,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         ]
     conf = Conf(app)
     errors: list[CheckMessage] = [
-        Error(f"{problem}.", hint="See the table of settings in the README.", id="django_wheel.E002")
+        Error(f"{problem}.", hint="See the table of settings in docs/settings.md.", id="django_wheel.E002")
         for problem in conf.problems()
     ]
     return errors or [

@@ -53,7 +53,7 @@ LIBPQ = {
 
 
 def place_of(alias: str) -> StorePlace:
-    """The database of an entry of ``DATABASES``. Raises SettingError for an entry that cannot hold the tables."""
+    """Return the database of an entry of ``DATABASES``. Raises SettingError for one that cannot hold the tables."""
     try:
         connection: Any = connections[alias or "default"]
     except (ImproperlyConfigured, ConnectionDoesNotExist) as error:
@@ -77,7 +77,7 @@ def place_of(alias: str) -> StorePlace:
 
 
 def _postgresql(settings: dict[str, Any]) -> URL:
-    """The URL of the database. ``HOST`` and ``PORT`` may be lists of libpq: h1,h2 and 5432,5433."""
+    """Return the URL of the database. ``HOST`` and ``PORT`` may be lists of libpq: h1,h2 and 5432,5433."""
     hosts, ports = str(settings["HOST"] or ""), str(settings["PORT"] or "")
     query: dict[str, Any] = {name: str(value) for name, value in settings["OPTIONS"].items() if name in LIBPQ}
     several = "," in hosts
@@ -96,7 +96,7 @@ def _postgresql(settings: dict[str, Any]) -> URL:
 
 
 def store_alias() -> str | None:
-    """The alias in ``DATABASES`` of the wheel's tables; None if the store is a database of its own."""
+    """Return the alias in ``DATABASES`` of the wheel's tables; None if the store is a database of its own."""
     conf = project_conf()
     if conf is None or not conf.store.startswith(SCHEME):
         return None

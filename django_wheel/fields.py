@@ -4,7 +4,7 @@
 
     celery_wheel.store.sql.schema.timer.c.due_ms ──► field ──► BigIntegerField(db_comment=…)
 
-``makemigrations`` thereby notices every change of the schema. Three kinds of keys need other columns than Django's own
+So ``makemigrations`` notices every change of the schema. Three kinds of keys need other columns than Django's own
 fields create:
 
     GivenKey      a number that the holder assigns: INTEGER PRIMARY KEY on SQLite, where only that type keeps a table in
@@ -63,7 +63,7 @@ FIELDS: list[tuple[type[Any], type[models.Field[Any, Any]]]] = [
 
 
 def field(column: sqlalchemy.Column[Any]) -> Any:
-    """The field with the column's type, its NULL and its comment."""
+    """Return the field with the column's type, its NULL and its comment."""
     options: dict[str, Any] = {"db_comment": column.comment}
     if column.primary_key:
         return _key(column, {**options, "primary_key": True})

@@ -61,7 +61,7 @@ RESULTS = {
 
 
 def instant(at_ms: int | None) -> str:
-    """A time in the current time zone, to the millisecond."""
+    """Return a time in the current time zone, to the millisecond."""
     if not at_ms:
         return "-"
     moment = to_datetime(at_ms)
@@ -75,17 +75,17 @@ def instant(at_ms: int | None) -> str:
 
 
 def clock(at_ms: int | None) -> str:
-    """The same time without its date, for times that are near."""
+    """Return the time without its date, for times that are near."""
     return instant(at_ms).partition(" ")[2] or instant(at_ms)
 
 
 def number(value: int | None) -> str:
-    """A count with its thousands set apart, as the current language does."""
+    """Return a count with its thousands set apart, as the current language does."""
     return "-" if value is None else str(number_format(value, force_grouping=True))
 
 
 def counted(text: Promise, count: int, **values: Any) -> str:
-    """A text of ``ngettext_lazy`` with ``count`` as its number; the text has ``%(number)s`` in its place."""
+    """Return a text of ``ngettext_lazy`` with ``count`` as its number; the text has ``%(number)s`` in its place."""
     return str(text % {"count": count, "number": number(count), **values})
 
 
@@ -98,7 +98,7 @@ def result_label(result: str) -> str:
 
 
 def gate_label(scope: str, name: str) -> str:
-    """The part of the tasks that a gate holds."""
+    """Return the part of the tasks that a gate holds."""
     if scope == "queue":
         return _("queue %(name)s") % {"name": printable(name)}
     if scope == "task":

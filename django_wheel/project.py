@@ -44,7 +44,7 @@ def uses_wheel(app: Any) -> bool:
 
 
 def wheel_app() -> Any:
-    """The project's app: the current app if it uses the wheel, otherwise another that does; None if no app does."""
+    """Return the project's app: the current app if it uses the wheel, otherwise another that does; None without one."""
     current = current_app._get_current_object()
     found = [app for app in (current, *_state._get_active_apps()) if uses_wheel(app)]
     return found[0] if found else None
@@ -56,7 +56,7 @@ def project_conf() -> Conf | None:
 
 
 def project_wheel() -> Wheel:
-    """The wheel of the project's app. Raises ImproperlyConfigured if no app uses the wheel."""
+    """Return the wheel of the project's app. Raises ImproperlyConfigured if no app uses the wheel."""
     app = wheel_app()
     if app is None:
         raise ImproperlyConfigured(

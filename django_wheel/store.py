@@ -47,7 +47,7 @@ def _unapplied(alias: str) -> bool:
 
 
 def _remedy(alias: str) -> str:
-    """The command to run. Django may have recorded a migration for tables that were in another database then."""
+    """Return the command to run. Django may have recorded a migration for tables that were in another database then."""
     migrate = f"python manage.py migrate django_wheel --database={alias}"
     recorder = MigrationRecorder(connections[alias])
     done = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()

@@ -1,4 +1,4 @@
-"""Common to all tests: servers that a process starts once, patience, and logs beside a failure."""
+"""The parts that all tests share: servers that a process starts once, patience, and logs beside a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.servers.redis import RedisServer
 
 @pytest.fixture(autouse=True)
 def _logging_is_left_as_it_was() -> Iterator[None]:
-    """Celery's commands set levels for the whole process; another test looks for a warning."""
+    """Restore the levels that Celery's commands set for the whole process: other tests expect warnings."""
     root = logging.getLogger()
     level, disabled = root.level, root.manager.disable
     yield
@@ -32,14 +32,14 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """Each test has a virtual host of its own: ``rabbit_server.fresh()``."""
+    """Start a RabbitMQ; each test makes a virtual host of its own by ``rabbit_server.fresh()``."""
     with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """Each test has a database of its own: ``postgres.new_database()``."""
+    """Start a PostgreSQL; each test makes a database of its own by ``postgres.new_database()``."""
     with PostgresServer() as server:
         yield server
 
@@ -52,14 +52,14 @@ def _redis_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
-    """Empty; not to be paused, killed or configured."""
+    """Return an empty Redis, which no test may pause, kill or configure."""
     _redis_of_the_session.client().flushall()
     return _redis_of_the_session
 
 
 # -- hooks ---------------------------------------------------------------------------------------------
 
-#: An example of Hypothesis takes as long as it takes.
+#: Examples of Hypothesis have no deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -69,9 +69,9 @@ FIRST = ("tests/faults", "tests/integration/demo", "tests/simulation", "tests/in
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """For ``--dist loadgroup``: tests that share what their module started run in one process.
+    """Group tests for ``--dist loadgroup``: tests that share fixtures of their module run in one process.
 
-    So do those on RabbitMQ: its start takes seven seconds of a core.
+    The tests on RabbitMQ do too: a start of its server takes seven seconds of a core.
     """
     for item in items:
         fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - it is nowhere public
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
-    """The time-out of a test is one of a quiet machine too."""
+    """Stretch the time-out of a test, which is for a quiet machine, like any other."""
     return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patience(settings.timeout)))
 
 

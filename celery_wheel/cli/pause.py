@@ -67,7 +67,7 @@ def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: A
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--over") from error
         if not was_paused:
-            click.echo("that was not paused", err=True)
+            click.echo("there was no such pause; nothing was changed", err=True)
         _show(wheel, as_json)
     ctx.exit(0 if was_paused else NEEDS_ACTION)
 

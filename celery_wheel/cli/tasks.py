@@ -64,7 +64,7 @@ def list_(ctx: click.Context, /, **params: Any) -> None:
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, task_id: str, raw_body: bool, as_json: bool) -> None:
-    """Show all messages of TASK_ID, with headers and body: a retried task has one message a try.
+    """Show all messages of TASK_ID, with headers and body: a retried task has one for each try.
 
     Exit code: 0 when the store knows the task, 3 when it does not (any more).
     """

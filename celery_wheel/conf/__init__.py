@@ -4,7 +4,7 @@
 The app's own defaults stay unchanged, since added defaults override a user's values.
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
-A setting's docstring is its line in the README's table, whose rows ``settings()`` yields.
+A setting's docstring is its line in the table of docs/settings.md, whose rows ``settings()`` yields.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def default_base_scheduler() -> str:
 
 
 def default_store() -> str:
-    """Return a file; in the project's folder where a Django project lists django_wheel, for its web processes."""
+    """Return a SQLite file: in the folder of a Django project that lists django_wheel, for its web processes."""
     project = _django_settings()
     folder = getattr(project, "BASE_DIR", None) if _installed(project, "django_wheel") else None
     return PLAIN_STORE if folder is None else f"sqlite:///{Path(folder).absolute() / 'celery-wheel.sqlite3'}"
@@ -193,7 +193,7 @@ def _all() -> Iterator[Setting[Any]]:
 
 
 def settings() -> Iterator[tuple[str, Any, str]]:
-    """Yield (name, default, docstring) of every setting, in the order of the README's table."""
+    """Yield (name, default, docstring) of every setting, in the order of the table in docs/settings.md."""
     plain = {default_base_scheduler: PLAIN_SCHEDULER, default_store: PLAIN_STORE}
     for setting in _all():
         default = plain[setting.default] if callable(setting.default) else setting.default

@@ -42,7 +42,7 @@ class Rule(Generic[T]):
 
 
 class Setting(Generic[T]):
-    """A typed, validated view of one ``wheel_*`` setting. Its docstring is its line in the README."""
+    """A typed, validated view of one ``wheel_*`` setting. Its docstring is its line in docs/settings.md."""
 
     name: str
 
@@ -84,7 +84,7 @@ def flag() -> Rule[bool]:
 
 
 def whole(at_least: int, at_most: int | None = None) -> Rule[int]:
-    """A whole number in a range, both ends included."""
+    """Return the rule for a whole number in a range, both ends included."""
 
     def parse(value: Any) -> int:
         if type(value) is int and value >= at_least and (at_most is None or value <= at_most):
@@ -96,7 +96,7 @@ def whole(at_least: int, at_most: int | None = None) -> Rule[int]:
 
 
 def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
-    """Seconds (int, float or timedelta), returned as integer milliseconds.
+    """Return the rule for seconds (int, float or timedelta), which are read as integer milliseconds.
 
     A fraction of a millisecond is rounded up, or refused with ``whole_ms``.
     """
@@ -116,7 +116,7 @@ def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
 
 
 def rates() -> Rule[dict[str, tuple[int, int]]]:
-    """Rates by name, in Celery's notation: ``{"mail": "500/s"}`` is read as ``{"mail": (500, 1000)}``."""
+    """Return the rule for rates by name, as Celery writes them: ``{"mail": "500/s"}`` is ``{"mail": (500, 1000)}``."""
 
     def parse(value: Any) -> dict[str, tuple[int, int]]:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
@@ -144,7 +144,7 @@ def one_of(*choices: str) -> Rule[str]:
 
 
 def matching(pattern: str, phrase: str) -> Rule[str]:
-    """A string that ``pattern`` matches as a whole."""
+    """Return the rule for a text that ``pattern`` matches as a whole."""
     compiled = re.compile(pattern)
 
     def parse(value: Any) -> str:
@@ -156,7 +156,7 @@ def matching(pattern: str, phrase: str) -> Rule[str]:
 
 
 def folder() -> Rule[Path | None]:
-    """An absolute path, since web processes start in any folder; the folder need not exist. None for no folder."""
+    """Return the rule for an absolute path, since web processes start in any folder; the folder need not exist."""
 
     def parse(value: Any) -> Path | None:
         if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
@@ -167,7 +167,7 @@ def folder() -> Rule[Path | None]:
 
 
 def scheduler() -> Rule[Any]:
-    """A class, or its import path as Celery writes it: ``package.module:Class``."""
+    """Return the rule for a class, or its import path as Celery writes it: ``package.module:Class``."""
 
     def parse(value: Any) -> Any:
         if isinstance(value, type) or (isinstance(value, str) and value.strip()):

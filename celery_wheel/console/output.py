@@ -145,7 +145,7 @@ class ProgressBar(Protocol):
 
 
 def _no_bar(more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None) -> None:
-    """Without a terminal progress goes unseen."""
+    """Show no progress: there is no terminal."""
 
 
 @contextmanager

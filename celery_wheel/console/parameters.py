@@ -130,7 +130,7 @@ paging = all_of(
     click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page."),
     click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."),
     click.option("--all", "whole", is_flag=True, help="All pages, as they are read; --json then is JSON Lines."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --all one a line."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --all one on each line."),
 )
 #: The options of every request to the schedulers.
 request = all_of(

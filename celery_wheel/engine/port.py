@@ -104,7 +104,7 @@ class BrokerOffset:
 class Peeked:
     """Messages at the head of the wheel queue, oldest first, still in it.
 
-    ``token`` is the broker's own proof of what was peeked; ``trim`` takes it back.
+    ``token`` is the broker's own proof of the peeked messages, for ``trim``.
     """
 
     arrivals: list[Message | Unreadable]

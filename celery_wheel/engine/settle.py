@@ -4,7 +4,7 @@
 
     confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
     settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
-                         at most one settlement a lane is under way, about 20 a second; the next one has the chunks
+                         each lane has at most one settlement under way, about 20 a second; the next has the chunks
                          that were confirmed meanwhile
 
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def make_command(name: str) -> click.Command:
-    """The command of a job, with the options of its module."""
+    """Return the command of a job, with the options of its module."""
     try:
         job = import_module(f"celery_wheel.pipeline.jobs.{name}")
     except ImportError as error:
@@ -141,7 +141,7 @@ def _is_spark_error(error: Exception) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    """The line of an error that names the cause: our own error in a worker, or Java's without its class names."""
+    """Return the line of an error that names the cause: our own in a worker, or Java's without its class names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("celery_wheel.") and ": " in line]
     if ours:

@@ -88,7 +88,7 @@ COLUMNS: dict[str, tuple[SourceColumn, ...]] = {
 
 
 def schema(table: str) -> StructType:
-    """All columns of ``pending`` or ``history``."""
+    """Return all columns of ``pending`` or ``history``."""
     return StructType([StructField(column.name, column.type) for column in COLUMNS[table]])
 
 

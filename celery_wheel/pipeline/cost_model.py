@@ -43,14 +43,14 @@ class WheelShape:
         return f"{self.tick_ms} ms x {self.wheel_size}"
 
     def levels(self, longest_ms: int) -> int:
-        """The most levels that a delay can need; both of its ends may lie within a bucket, which is one more."""
+        """Return the most levels that a delay can need: one more where both of its ends lie within a bucket."""
         ticks, number = -(-longest_ms // self.tick_ms) + 1, 0
         while -(-ticks // self.wheel_size**number) >= self.wheel_size:
             number += 1
         return number + 1
 
     def buckets(self, longest_ms: int) -> int:
-        """The most buckets that can be non-empty at once."""
+        """Return the greatest number of buckets that can be non-empty at once."""
         return self.levels(longest_ms) * (self.wheel_size - 1)
 
 
@@ -64,7 +64,7 @@ class WheelCost:
 
 
 def count_cascades(created_ms: int, due_ms: int, shape: WheelShape) -> int:
-    """The number of times that a timer moves to a lower level."""
+    """Return the number of times that a timer moves to a lower level."""
     size = shape.wheel_size
     created, due = created_ms // shape.tick_ms, -(-due_ms // shape.tick_ms)
     count = 0
@@ -75,7 +75,7 @@ def count_cascades(created_ms: int, due_ms: int, shape: WheelShape) -> int:
 
 
 def compute_cost(pairs: Iterable[tuple[int, int]], shape: WheelShape) -> WheelCost:
-    """The cost of timers (created, due), in milliseconds, by the closed form."""
+    """Return the cost of timers (created, due), in milliseconds, by the closed form."""
     placed = cascades = rounding_ms = 0
     for created_ms, due_ms in pairs:
         if -(-due_ms // shape.tick_ms) > created_ms // shape.tick_ms:
@@ -86,7 +86,7 @@ def compute_cost(pairs: Iterable[tuple[int, int]], shape: WheelShape) -> WheelCo
 
 
 def simulate_cost(pairs: Sequence[tuple[int, int]], shape: WheelShape) -> tuple[WheelCost, int]:
-    """(cost, levels) of a wheel that holds all the timers and advances from bucket to bucket."""
+    """Return (cost, levels) of a wheel that holds all the timers and advances from bucket to bucket."""
     ordered = sorted(pairs)
     wheel = TimingWheel(shape.tick_ms, shape.wheel_size, start_ms=ordered[0][0] if ordered else 0)
     placed, advances = 0, []

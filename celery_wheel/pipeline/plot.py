@@ -18,7 +18,7 @@ MAX_LINES = 40
 
 
 def lateness(rows: Sequence[Row]) -> Figure:
-    """p99 by task and hour, dark is early; a cross marks an hour that missed its objective."""
+    """Draw p99 by task and hour: dark is early; a cross marks an hour that missed its objective."""
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
         counts[_line(row)] += row["n"]
@@ -48,7 +48,7 @@ def lateness(rows: Sequence[Row]) -> Figure:
 
 
 def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
-    """Tasks due a minute, a line a queue, with the herds marked."""
+    """Draw the number of tasks due in each minute, a line for each queue, and mark the herds."""
     if not minutes:
         return _empty("no task is pending")
     queues: dict[str, list[Row]] = defaultdict(list)

@@ -56,7 +56,7 @@ def session(
     name: str = "celery-wheel",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A SparkSession that can run the jobs.
+    """Return a SparkSession that can run the jobs.
 
     Args:
         master: cluster to run on: ``local[2]``, ``spark://host:7077``, ``yarn``, …; ``local`` is this machine.

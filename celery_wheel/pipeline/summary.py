@@ -22,5 +22,5 @@ class JobSummary:
 
 
 def describe_rejects(counts: Mapping[str, int]) -> list[str]:
-    """One line that counts the rejected rows by reason; no line where nothing was rejected."""
+    """Return one line that counts the rejected rows by reason; no line where nothing was rejected."""
     return [f"rejected: {', '.join(f'{count:,} {reason}' for reason, count in counts.items())}"] if counts else []

@@ -22,7 +22,7 @@ from celery_wheel.pipeline.source.options import ENVIRONMENT
 
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
-    """``pending`` or ``history`` of the store at ``url``.
+    """Return ``pending`` or ``history`` of the store at ``url``.
 
     ``options`` are those of ``source.options``, and ``schema`` for fewer columns. All queries of one DataFrame see the
     moment of its first query: call ``read`` again for a later moment.
@@ -35,7 +35,7 @@ def read(spark: SparkSession, table: str, url: str | None = None, **options: Any
 
 
 def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataFrame:
-    """The history of the store at ``url`` as a stream: each row once."""
+    """Return the history of the store at ``url`` as a stream: each row once."""
     reader = _register(spark).readStream.format(WheelDataSource.name())
     return reader.options(**_as_texts(options, url, HISTORY)).load()
 
@@ -49,14 +49,14 @@ def tail(
     every: str | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Write the history to Parquet files in ``target``, a folder a day of ``at``: each row once, also after a kill.
+    """Write the history to Parquet files in ``target``, in folders by day of ``at``: each row once, also after a kill.
 
     Spark records in ``target`` which files count: read the folder with Spark. Another reader also sees files of
     attempts that were killed.
 
     Args:
         checkpoint: folder in which Spark keeps its progress; a new one begins from the start.
-        every: run until stopped, with a micro-batch in each such time ("10 seconds"); None: write what is there, once.
+        every: run until stopped, with a micro-batch in each such time ("10 seconds"); None: write the present history.
     """
     by_day = stream(spark, url, **options).withColumn("day", f.to_date("at"))
     writer = by_day.writeStream.format("parquet").partitionBy("day").option("checkpointLocation", checkpoint)

@@ -79,7 +79,7 @@ class RowRules:
 
 
 def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
-    """The rows with TASK and REASON, which is null in a valid row. Raises SettingError for unusable columns."""
+    """Return the rows with TASK and REASON, which is null in a valid row. Raises SettingError for unusable columns."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     _check_columns(types, rules)
     at, reason = _within_range("eta", *_eta(types, rules))
@@ -106,14 +106,14 @@ def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
 
 
 def valid_tasks(checked: DataFrame, id_column: str | None) -> DataFrame:
-    """The tasks to load, with the id's column as ``ID``."""
+    """Return the tasks to load, with the id's column as ``ID``."""
     columns = [f.col(f"{TASK}.*")]
     columns += [f.col(id_column).cast("string").alias(ID)] if id_column else []
     return checked.where(f.col(REASON).isNull()).select(*columns)
 
 
 def rejected_rows(checked: DataFrame) -> DataFrame:
-    """The rejected rows with their own columns and ``reason``."""
+    """Return the rejected rows with their own columns and ``reason``."""
     return checked.where(f.col(REASON).isNotNull()).withColumn("reason", f.col(REASON)).drop(TASK, REASON)
 
 
@@ -148,7 +148,7 @@ def _with_default(name: str, types: Mapping[str, DataType], default: str | None)
 
 
 def _text(name: str, type_: DataType) -> Column:
-    """The column; one that holds only nulls may have no type, and is a text in the write."""
+    """Return the column; one that holds only nulls may have no type, and is a text in the write."""
     return f.col(name).cast("string") if isinstance(type_, NullType) else f.col(name)
 
 
@@ -160,7 +160,7 @@ def _json(name: str, type_: DataType) -> Column:
 
 
 def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
-    """(the value or null, the reason why it cannot be read). In a CSV every value is a text."""
+    """Return (the value or null, the reason why it cannot be read). In a CSV every value is a text."""
     value, is_instant = f.col(name), name == "expires" and isinstance(type_, (StringType, NullType, *_INSTANT))
     if is_instant:
         parsed = _instant(value, type_)
@@ -173,7 +173,7 @@ def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
 
 
 def _eta(types: Mapping[str, DataType], rules: RowRules) -> tuple[Column, Column]:
-    """(the instant or null, the reason why there is none)."""
+    """Return (the instant or null, the reason why there is none)."""
     if "local" in types:
         zone = f.coalesce(f.col("zone"), f.lit(rules.zone)) if "zone" in types else f.lit(rules.zone)
         instant = to_instants(f.col("local"), zone, rules.gap, rules.fold)
@@ -195,7 +195,7 @@ def _unreadable(name: str) -> Column:
 
 
 def _instant(value: Column, type_: DataType) -> Column:
-    """The instant of a value. A text must have a date: Spark would read ``08:00`` as today's."""
+    """Return the instant of a value. A text must have a date: Spark would read ``08:00`` as today's."""
     at = value.try_cast("timestamp")
     return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, StringType) else at
 
@@ -208,13 +208,13 @@ def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column
 
 
 def _jitter(rows: DataFrame, rules: RowRules) -> Column:
-    """A number of milliseconds from 0 to jitter_ms, derived from the values of the row."""
+    """Return a number of milliseconds from 0 to jitter_ms, derived from the values of the row."""
     columns = [rules.id] if rules.id else rows.columns
     return f.pmod(f.xxhash64(*(f.col(name).cast("string") for name in columns)), f.lit(rules.jitter_ms + 1))
 
 
 def _write_reasons(tasks: pa.Array) -> pa.Array:
-    """The reason why the write would refuse each task, by the rules of the write itself."""
+    """Return the reason why the write would refuse each task, by the rules of the write itself."""
     return pa.array([reject_reason(_with_utc(task)) for task in tasks.to_pylist()], "string")
 
 

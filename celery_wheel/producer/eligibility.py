@@ -33,7 +33,7 @@ def is_eligible(app: Any, connection: Any, producer: Any) -> bool:
     return other is None or _is_same_broker(own, other)
 
 
-@cache  # once a process and transport
+@cache  # once for each process and transport
 def _warn_unsupported(transport: str) -> None:
     logger.warning(
         "the wheel does not support transport %r: delayed tasks stay with Celery, whose workers hold them until their "

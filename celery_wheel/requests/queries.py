@@ -68,7 +68,7 @@ class Queries(ABC):
         return self.store.browse.due_by_name(Criteria(**criteria), by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
-        """Return every message of a task id that the store still knows: a retried task has one a try.
+        """Return every message of a task id that the store still knows: a retried task has one for each try.
 
         Args:
             with_bytes: False leaves headers, properties and bodies empty, which may be large.

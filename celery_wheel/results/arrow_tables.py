@@ -20,7 +20,7 @@ TEXT, WHOLE, REAL, INSTANT = pa.string(), pa.int64(), pa.float64(), pa.timestamp
 
 
 def read_typed(results: JobResults, name: str, types: Mapping[str, Any], *, last: bool = False) -> tuple[pa.Table, int]:
-    """(the first ``MAX_ROWS`` rows of a table, or its last ones; their total). Raises FileUnusable for other types."""
+    """Return (the first or last ``MAX_ROWS`` rows of a table; their total). Raises FileUnusable for other types."""
     table, total = results.read_rows(name, list(types), MAX_ROWS, last=last)
     try:
         table = table.select(list(types)).cast(pa.schema(types.items()), safe=False)
@@ -34,7 +34,7 @@ def read_typed(results: JobResults, name: str, types: Mapping[str, Any], *, last
 
 
 def filter_by(table: pa.Table, column: str, name: str | None) -> pa.Table:
-    """The rows with this name; all rows if it is None."""
+    """Return the rows with this name; all rows if it is None."""
     return table if name is None else table.filter(pc.equal(table[column], name))
 
 

@@ -22,7 +22,7 @@ class BacklogEstimate:
 
 
 def estimate_backlog(due: Iterable[tuple[int, int]], now_ms: int, per_second: float) -> BacklogEstimate | None:
-    """``due``: (beginning of the hour, count), in order. None where nothing is pending."""
+    """Estimate a backlog; None where nothing is pending. ``due``: (beginning of the hour, count), in order."""
     estimate, at_ms, backlog, worst = None, now_ms, 0.0, 0.0
     worst_ms = now_ms
     for from_ms, pending in due:

@@ -59,7 +59,7 @@ def _counts(due: pa.Table, from_ms: int, width_ms: int, count: int) -> list[int]
 
 
 def largest_herds(results: JobResults, queue: str | None, skip: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """(a page of herds, the largest first, with ``second`` in milliseconds; their total)."""
+    """Return (a page of herds, the largest first, with ``second`` in milliseconds; their total)."""
     herds = filter_by(read_typed(results, "herds", HERDS)[0], "queue", queue)
     return _sorted_page(
         herds, [("n", "descending"), ("second", "ascending")], slice(skip, skip + limit)
@@ -67,7 +67,7 @@ def largest_herds(results: JobResults, queue: str | None, skip: int, limit: int)
 
 
 def longest_drains(results: JobResults, queue: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """(queues that have a rate, the longest wait first, with ``drained_at`` in milliseconds; their total)."""
+    """Return (queues that have a rate, the longest wait first, with ``drained_at`` in milliseconds; their total)."""
     drains = filter_by(read_typed(results, "drain", DRAIN)[0], "queue", queue)
     return _sorted_page(
         drains, [("longest_wait_s", "descending"), ("queue", "ascending")], slice(limit)

@@ -96,7 +96,7 @@ def lateness_page(results: JobResults, task: str | None, queue: str | None, skip
 
 
 def _lines(hours: pa.Table) -> pa.Table:
-    """A row a task and queue. ``first`` is the hour with the worst p99; with threads it would be an arbitrary one."""
+    """Return a row for each task and queue. ``first``, the hour with the worst p99, would be arbitrary with threads."""
     sums = [("n", "sum"), ("max_ms", "max"), ("hour", "count"), ("objective_ms", "count"), ("missed", "sum")]
     with_nulls = pc.ScalarAggregateOptions(skip_nulls=False)  # else the objective could be that of another hour
     worst = [(name, "first", with_nulls) for name in ("hour", *NUMBERS, "missed")]

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def read_results(folder: str | Path, read: Callable[[JobResults], T]) -> T:
-    """The value of ``read`` for the results in ``folder``; reads them a second time if a file was unusable."""
+    """Return the value of ``read`` for the results in ``folder``; reads them a second time if a file was unusable."""
     try:
         return read(JobResults(folder))
     except FileUnusable:
@@ -91,13 +91,13 @@ class JobResults:
             return None
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """One of ``tables``; name the ``columns`` to avoid reading the others, above all the sketches."""
+        """Return one of ``tables``; name the ``columns`` to avoid reading the others, above all the sketches."""
         return self.read_rows(name, columns)[0]
 
     def read_rows(
         self, name: str, columns: Sequence[str] | None = None, limit: int | None = None, *, last: bool = False
     ) -> tuple[pa.Table, int]:
-        """(the first ``limit`` rows of a table, or its last ones; the total). The other rows are not read."""
+        """Return (the first ``limit`` rows of a table, or its last ones; the total). The other rows are not read."""
         import pyarrow as pa  # only here: the summary of a job is read without pyarrow
         import pyarrow.parquet as pq
 
@@ -118,13 +118,13 @@ class JobResults:
         return table, total
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """One of ``tables`` as plain rows, with instants in UTC."""
+        """Return one of ``tables`` as plain rows, with instants in UTC."""
         rows: list[dict[str, Any]] = self.table(name, columns).to_pylist()
         return rows
 
 
 def _row_groups(metadata: Any, limit: int | None, last: bool) -> list[int]:
-    """The row groups that contain the first ``limit`` rows, or the last ones."""
+    """Return the row groups that contain the first ``limit`` rows, or the last ones."""
     groups = list(range(metadata.num_row_groups))
     chosen, rows = [], 0
     for group in reversed(groups) if last else groups:

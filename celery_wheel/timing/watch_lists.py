@@ -114,7 +114,7 @@ class WatchLists:
         return sum(shard.entries for shard in self._shards)
 
     def __iter__(self) -> Iterator[OperationWatch]:
-        """Yield every entry there was as each shard was looked at: a watch once for each of its keys."""
+        """Yield every entry, as of the read of each shard: a watch once for each of its keys."""
         for shard in self._shards:
             with shard.lock:
                 watches = [watch for watched in shard.lists.values() for watch in watched]

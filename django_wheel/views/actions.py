@@ -60,7 +60,7 @@ class TaskAction:
         return counted(self.question, count)
 
     def result_text(self, result: CommandResult, count: int, ids: str) -> str:
-        """The sentence that tells the result of ``count`` tasks; ``ids`` names the first few."""
+        """Return the sentence that tells the result of ``count`` tasks; ``ids`` names the first few."""
         texts = {
             CommandResult.DONE: self.done,
             CommandResult.ALREADY: _ALREADY,
@@ -129,7 +129,7 @@ ACTIONS = {action.verb: action for action in (*OF_PENDING, *OF_REJECTED)}
 
 
 def of_state(state: str) -> tuple[TaskAction, ...]:
-    """The actions on a task in this state, as ``Detail.state`` has it."""
+    """Return the actions on a task in this state, as ``Detail.state`` has it."""
     if state == "pending":
         return OF_PENDING
     return OF_REJECTED if state in REQUEUABLE else ()

@@ -62,7 +62,7 @@ def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
 
 
 def _busiest(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """The busiest second and minute, as far as the summary has them."""
+    """Return the busiest second and minute, as far as the summary has them."""
     labels = {"second": _("Busiest second"), "minute": _("Busiest minute")}
     found = [(unit, summary.get(f"busiest_{unit}")) for unit in labels]
     return [
@@ -78,7 +78,7 @@ def _busiest(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _query(herd: dict[str, Any]) -> str:
-    """The query of the pending tasks of a herd: its second, and its queue if that has a name."""
+    """Return the query of the pending tasks of a herd: its second, and its queue if that has a name."""
     queue = {} if herd["queue"] is None else {"queue": herd["queue"]}
     return "?" + urlencode({**queue, "from": herd["second"], "to": herd["second"] + 1_000})
 

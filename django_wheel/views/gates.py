@@ -93,7 +93,7 @@ def gate_action(request: HttpRequest) -> GateAction:
 
 
 def gate_form(request: HttpRequest, action: GateAction) -> PauseForm:
-    """The form with the values that were sent, or before that with those of a link."""
+    """Return the form with the values that were sent, or before that with those of a link."""
     return action.form(request.POST) if request.method == "POST" else action.form(initial=request.GET.dict())
 
 
@@ -108,7 +108,7 @@ def carry_out(request: HttpRequest, action: GateAction, form: PauseForm) -> None
 
 
 def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    """The values of the page's template."""
+    """Return the values of the page's template."""
     names = filter_names(wheel)
     distinct = dict.fromkeys(name for name, _count in (*names.queues, *names.tasks))
     return {"gates": wheel.gates(), "names": list(distinct), "actions": GATE_ACTIONS, "now_ms": now_ms()}

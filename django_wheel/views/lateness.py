@@ -78,14 +78,14 @@ def _row(line: LatenessLine, span: range) -> HeatRow:
 
 
 def _cell(hour: LatenessHour, query: str) -> HeatCell:
-    """The history selects by due time: a task that was dispatched in an hour was due at most ``max_ms`` before it."""
+    """Return a cell with its link. A task that was dispatched in an hour was due at most ``max_ms`` before it."""
     from_ms = hour.hour_ms - max(0, hour.max_ms or 0)
     heat = bisect_left(HEAT, hour.p99_ms or 0)
     return HeatCell(hour, heat, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}")
 
 
 def _heads(span: range) -> dict[str, Any]:
-    """The column heads: days with their numbers of hours, and times of day; in the current time zone."""
+    """Return the column heads: days with their numbers of hours, and times of day; in the current time zone."""
     shown = [instant(at_ms) for at_ms in span]
     days = [(day, len(list(hours))) for day, hours in groupby(one[:10] for one in shown)]
     return {"days": days, "clocks": [one[11:16] for one in shown]}

@@ -68,12 +68,12 @@ def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def task_values(detail: Detail) -> dict[str, Any]:
-    """The values of the page of a task."""
+    """Return the values of the page of a task."""
     return {"detail": detail, "task": detail.task, "now_ms": now_ms(), "actions": of_state(detail.state)}
 
 
 def filter_names(wheel: Wheel) -> FilterNames:
-    """The names for filters: queues and tasks that have pending messages, or had some a moment ago.
+    """Return the names for filters: queues and tasks that have pending messages, or had some a moment ago.
 
     They are a sum over the whole tally, so a process reads them every ``NAMES_FOR_S`` and not for each page. A name
     that a row would cut or show by codes is left out: a user can only enter it in full.

@@ -1,4 +1,4 @@
-"""The query string of a page, read with care. A value that makes no sense is reported and ignored, never guessed."""
+"""The query string of a page, read with care. An invalid value is reported and ignored, never guessed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PageQuery:
         return self.query.get(name, "").strip()
 
     def link(self, **changes: object) -> str:
-        """The address of the same page with other values in its query string."""
+        """Return the address of the same page with other values in its query string."""
         kept = {name: value for name, value in self.query.items() if value and name not in changes}
         return "?" + urlencode({**kept, **{name: value for name, value in changes.items() if value is not None}})
 
@@ -115,7 +115,7 @@ class _Values:
 
 
 def _moment_ms(text: str) -> int | None:
-    """A date and time without a zone is in the current time zone."""
+    """Parse a date and time; without a zone it is in the current time zone."""
     try:
         moment = parse_datetime(text)
     except ValueError:

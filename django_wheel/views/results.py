@@ -72,7 +72,7 @@ def has_results(job: str) -> bool:
     try:
         conf = project_conf()
         return conf is not None and missing_results(conf, job) is None
-    except WheelError:  # a setting that makes no sense: a system check names it
+    except WheelError:  # an invalid setting: a system check names it
         return False
 
 
@@ -98,7 +98,7 @@ def missing_results(conf: Conf, job: str) -> MissingResults | None:
 
 
 def results_page(conf: Conf, job: str, values: Callable[[JobResults], dict[str, Any]]) -> dict[str, Any]:
-    """The values of a template from the results of a job. Raises FileUnusable if they cannot be read twice."""
+    """Return the values of a template from the results of a job. Raises FileUnusable if they cannot be read twice."""
     if (missing := missing_results(conf, job)) is not None:
         return {"missing": missing}
 
@@ -122,18 +122,18 @@ def _unusable_rows(results: JobResults) -> list[tuple[str, int | None]]:
 
 
 def whole(facts: dict[str, Any], name: str) -> int | None:
-    """A count of a summary; None if the summary has no such count."""
+    """Return a count of a summary; None if the summary has no such count."""
     found = facts.get(name)
     return found if isinstance(found, int) else None
 
 
 def readable(names: list[str]) -> list[str]:
-    """The names that a filter offers: without those that a row would cut or show by codes."""
+    """Return the names that a filter offers: without those that a row would cut or show by codes."""
     return [name for name in names if printable(name) == name]
 
 
 def moment_ms(text: Any) -> int | None:
-    """A time of a summary; None if the text is no time."""
+    """Return a time of a summary; None if the text is no time."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1_000)
     except (TypeError, ValueError, OverflowError):
@@ -149,7 +149,7 @@ def page_number(query: PageQuery) -> int:
 
 
 def page_range(query: PageQuery, page: int, rows_a_page: int, rows: int, total: int) -> PageRange:
-    """The range of a page with so many ``rows``, and the links to the pages beside it."""
+    """Return the range of a page with so many ``rows``, and the links to the pages beside it."""
     begin, last = (page - 1) * rows_a_page, -(-total // rows_a_page)
     before = query.link(page=min(page - 1, last)) if page > 1 and total else None
     return PageRange(begin + 1, begin + rows, total, before, query.link(page=page + 1) if page < last else None)

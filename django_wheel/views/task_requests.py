@@ -69,7 +69,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
 
 
 def _back(request: HttpRequest, action: TaskAction) -> str:
-    """The page that the user came from if it is one of this site, otherwise the list of such tasks."""
+    """Return the page that the user came from if it is one of this site, otherwise the list of such tasks."""
     back = request.POST.get("back", "")
     if back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None):
         return back
@@ -96,7 +96,7 @@ def _confirmation(action: TaskAction, selection: TaskSelection, form: Any, back:
 
 
 def request_options(request: HttpRequest, reason: str) -> dict[str, Any]:
-    """The actor, the reason and the timeout of a request to the holders."""
+    """Return the actor, the reason and the timeout of a request to the holders."""
     user: Any = request.user
     return {"actor": user.get_username(), "reason": reason, "timeout": TIMEOUT_S}
 
@@ -134,7 +134,7 @@ def _names(task_ids: list[str]) -> str:
 
 
 def failure(error: Exception) -> str:
-    """A sentence about a request that failed: the consequence and the cause, with the error's notes."""
+    """Return a sentence about a request that failed: the consequence and the cause, with the error's notes."""
     cause = printable("; ".join([str(error).removesuffix("."), *getattr(error, "__notes__", [])]), ERROR_CUT)
     if isinstance(error, WheelUnavailable):
         return f"{cause}."

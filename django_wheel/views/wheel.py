@@ -34,7 +34,7 @@ class RecentLateness:
 
 
 def wheel_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    """The values of ``levels.html``: those of the requested shard, or of the first if the store has no such shard."""
+    """Return the values of ``levels.html`` for the requested shard, or for the first if the store has no such shard."""
     now, due = now_ms(), wheel.store.browse.due_by_hour()
     pending = Counter[int]()  # of the same reading of the tally, because every viewer asks every second
     for one in due:
@@ -61,20 +61,20 @@ def wheel_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def _beyond(chosen: ShardStatus) -> int:
-    """How many of the shard's tasks lie beyond the horizon, in the store only."""
+    """Return the number of the shard's tasks beyond the horizon, in the store only."""
     in_memory = chosen.snapshot["window_count"] if chosen.snapshot else 0
     return max(0, chosen.pending - in_memory)
 
 
 def _standby(wheel: Wheel, shards: list[ShardStatus], now: int) -> list[str]:
-    """The schedulers that run and hold no shard."""
+    """Return the schedulers that run and hold no shard."""
     holders = {one.holder for one in shards}
     seen_at = wheel.store.browse.schedulers()
     return [name for name, seen_ms in seen_at.items() if now - seen_ms < SILENT_MS and name not in holders]
 
 
 def recent_lateness(wheel: Wheel, shard: int) -> RecentLateness | None:
-    """The lateness of the tasks dispatched last; None if there are none."""
+    """Return the lateness of the tasks dispatched last; None if there are none."""
     dispatched = wheel.history(limit=LATENESS_TASKS, shard=shard).items
     late = sorted(one.late_ms for one in dispatched if one.late_ms is not None)
     if not late:
@@ -83,5 +83,5 @@ def recent_lateness(wheel: Wheel, shard: int) -> RecentLateness | None:
 
 
 def _percentile(ordered: list[int], percent: int) -> int:
-    """The nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
+    """Return the nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
     return ordered[-(-len(ordered) * percent // 100) - 1]

@@ -15,7 +15,7 @@ RUN_DIR.mkdir(parents=True, exist_ok=True)
 
 
 def _broker_url() -> str:
-    """The demo leaves the address of its own Redis in the run folder, so that a second terminal finds it."""
+    """Return the broker's URL: the demo writes that of its own Redis into the run folder, for a second terminal."""
     left_by_demo = RUN_DIR / "broker-url"
     return os.environ.get("BROKER_URL") or (
         left_by_demo.read_text().strip() if left_by_demo.exists() else "redis://127.0.0.1:6379/0"
@@ -67,7 +67,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("DATABASE_PATH") or RUN_DIR / "flights.sqlite3",
-        "CONN_MAX_AGE": None,  # a worker keeps its connection instead of opening one a task
+        "CONN_MAX_AGE": None,  # a worker keeps its connection instead of opening one for each task
         "OPTIONS": {
             # Several worker processes write here: a writer waits for its turn instead of failing.
             "timeout": 20,

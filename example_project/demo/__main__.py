@@ -128,7 +128,7 @@ class Demo:
             raise DemoError(f"{crashed.name} ended with {crashed.popen.returncode}:\n{crashed.tail()}")
 
     def _speed(self) -> float:
-        """``--speed``; with ``--seconds`` the speed at which the day lasts so long."""
+        """Return ``--speed``; with ``--seconds``, the speed at which the day lasts so long."""
         if self.options.seconds is None:
             return self.options.speed
         return day_length_ms(self.options.date) / 1000 / self.options.seconds
@@ -166,7 +166,7 @@ def _web_port(wanted: int | None) -> int:
 
 
 def _short(path: Path) -> str:
-    """The path relative to the folder in which the user runs ``make demo``."""
+    """Return the path relative to the folder in which the user runs ``make demo``."""
     return str(path.relative_to(PROJECT.parent) if path.is_relative_to(PROJECT.parent) else path)
 
 
@@ -181,7 +181,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def seconds(text: str) -> float:
-    """A length of the day, for argparse."""
+    """Return a length of the day, for argparse."""
     value = float(text)
     if not value >= MIN_SECONDS:
         raise argparse.ArgumentTypeError(f"seconds must be at least {MIN_SECONDS}, got {text}")

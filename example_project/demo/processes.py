@@ -31,7 +31,7 @@ class Child:
     log: Path | None
 
     def tail(self) -> str:
-        """The last lines of the process's log."""
+        """Return the last lines of the process's log."""
         if self.log is None:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
@@ -58,7 +58,7 @@ class Processes:
         return child
 
     def ended(self) -> Child | None:
-        """A process that is no longer running; None while all run."""
+        """Return a process that is no longer running; None while all run."""
         return next((child for child in self._children.values() if child.popen.poll() is not None), None)
 
     def kill(self, name: str) -> None:

@@ -138,7 +138,7 @@ class Flow:
 
 
 def count_pending(task: str) -> int:
-    """The number of pending tasks of a name."""
+    """Return the number of pending tasks of a name."""
     return project_wheel().counts().tasks.get(task, 0)
 
 

@@ -9,7 +9,7 @@ from celery_wheel.pipeline.tables import read
 
 
 def count_misplaced(store: str, expected: Path, task: str) -> int:
-    """How many rows of ``expected`` (task_id, eta_ms) are not pending, or pending at another instant."""
+    """Return the number of rows of ``expected`` (task_id, eta_ms) that are not pending, or at another instant."""
     spark = session()
     pending = read(spark, "pending", store, task=task, schema="task_id string, eta timestamp")
     both = spark.read.parquet(str(expected)).join(pending, "task_id", "left")

@@ -29,6 +29,6 @@ class ReplayPlan:
             raise TimetableError(f"speed must be greater than 0, got {self.speed}")
 
     def due_at_ms(self, flight: Flight) -> int:
-        """The due time of the reminder in the replay, rounded up so that it is never early."""
+        """Return the due time of the reminder in the replay, rounded up so that it is never early."""
         into_day_ms = flight.departs_at_ms - LEAD_MS - day_start_ms(self.day)
         return self.start_at_ms + math.ceil(into_day_ms / self.speed)

@@ -23,7 +23,7 @@ class YearReport:
         return self.day.faultless and self.day.waiting == self.repeated == self.misplaced == self.findings == 0
 
     def lines(self) -> list[str]:
-        """The figures for people, one a line."""
+        """Return the figures for people, one on each line."""
         day = self.day
         figures = {
             "scheduled": self.scheduled,

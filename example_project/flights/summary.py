@@ -34,7 +34,7 @@ class ReplaySummary:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The figures for people, one a line."""
+        """Return the figures for people, one on each line."""
         labels = {name.replace("_", " ").removesuffix(" ms"): value for name, value in self.as_dict().items()}
         return [f"{name:<13} {_figure(name, value):>9}" for name, value in labels.items()]
 
@@ -76,7 +76,7 @@ def summarise(
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int | None:
-    """The percentile by nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
+    """Return the percentile by nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
     return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 

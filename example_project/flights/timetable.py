@@ -38,14 +38,14 @@ class Flight:
 
 
 def flights_on(day: date) -> list[Flight]:
-    """The flights whose local day of departure is ``day``, in order of departure."""
+    """Return the flights whose local day of departure is ``day``, in order of departure."""
     if day.year != 2013:
         raise TimetableError(f"date must be a day of 2013, got {day}")
     return sorted(map(_flight, _rows(day)), key=lambda flight: (flight.departs_at_ms, str(flight)))
 
 
 def flights_of_the_year() -> Iterator[Flight]:
-    """All 336,776 flights, in the order of the file."""
+    """Yield all 336,776 flights, in the order of the file."""
     return (_flight(row) for row in _rows())
 
 
@@ -55,7 +55,7 @@ def day_start_ms(day: date) -> int:
 
 
 def day_length_ms(day: date) -> int:
-    """The length of the day: 23 or 25 hours on the days on which the clocks change, else 24."""
+    """Return the length of the day: 23 or 25 hours on the days on which the clocks change, else 24."""
     return day_start_ms(day + timedelta(days=1)) - day_start_ms(day)
 
 
@@ -70,7 +70,7 @@ def _departs_at_ms(row: dict[str, str]) -> int:
 
 
 def _rows(day: date | None = None) -> Iterator[dict[str, str]]:
-    """The lines of a day, or all. A line begins with its date, so only the lines of the day are parsed."""
+    """Yield the lines of a day, or all. A line begins with its date, so only the lines of the day are parsed."""
     date_begins = f"{day.year},{day.month},{day.day}," if day else ""
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as raw:
         lines = io.TextIOWrapper(raw, encoding="utf-8", newline="")

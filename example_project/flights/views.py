@@ -63,7 +63,7 @@ def _orders() -> list[Order]:
 
 
 def _with_flights(tasks: Sequence[Task]) -> list[tuple[str, Task]]:
-    """Each task with its flight: the wheel knows task ids, and opens no message."""
+    """Return each task with its flight: the wheel knows task ids, and opens no message."""
     reminders = Reminder.objects.filter(task_id__in=[task.task_id for task in tasks])
     flights = dict(reminders.values_list("task_id", "flight"))
     return [(flights.get(task.task_id, task.task_id), task) for task in tasks]

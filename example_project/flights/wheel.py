@@ -12,7 +12,7 @@ REMIND = "flights.tasks.remind"
 
 
 def dispatched_since(since_ms: int) -> int | None:
-    """The number of tasks dispatched since an instant; None while there is no store."""
+    """Return the number of tasks dispatched since an instant; None while there is no store."""
     try:
         return project_wheel().store.browse.dispatched_since(since_ms)
     except StoreUnusable:
@@ -20,7 +20,7 @@ def dispatched_since(since_ms: int) -> int | None:
 
 
 def next_reminders(limit: int) -> list[Task]:
-    """The pending reminders that are due next."""
+    """Return the pending reminders that are due next."""
     try:
         return project_wheel().pending(limit=limit, task=REMIND).items
     except StoreUnusable:
@@ -28,7 +28,7 @@ def next_reminders(limit: int) -> list[Task]:
 
 
 def last_reminders(limit: int) -> list[Task]:
-    """The reminders that were dispatched last."""
+    """Return the reminders that were dispatched last."""
     try:
         return project_wheel().history(limit=limit, task=REMIND).items
     except StoreUnusable:

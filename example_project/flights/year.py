@@ -1,8 +1,8 @@
-"""The timetable as tables of tasks, for the jobs of the data pipeline: a row a flight.
+"""The timetable as tables of tasks, for the jobs of the data pipeline: a row for each flight.
 
 ::
 
-    timetable/01.parquet …      task_id, task, local, zone, args, queue    the departures of a year, a file a month
+    timetable/01.parquet …      task_id, task, local, zone, args, queue    the departures of a year, by month
     day/day.parquet             task_id, task, eta_ms, args, queue         the reminders of a day in compressed time
     expected/01.parquet …, day  task_id, eta_ms                            the instants of both, for ``reconcile``
 
@@ -43,7 +43,7 @@ class YearTables:
 
 
 def year_like_2013(after: int) -> int:
-    """The next year whose dates all fall on the weekdays of 2013's: 2030, then 2041."""
+    """Return the next year whose dates all fall on the weekdays of 2013's: 2030, then 2041."""
     ends = (1, 1), (12, 31)
     weekdays = [date(2013, *end).weekday() for end in ends]
     return next(year for year in count(after + 1) if [date(year, *end).weekday() for end in ends] == weekdays)
@@ -54,7 +54,7 @@ def weeks_from_2013(year: int) -> timedelta:
 
 
 def departure(flight: Flight, year: int) -> dict[str, Any]:
-    """The row of a departure, by the clocks of New York."""
+    """Return the row of a departure, by the clocks of New York."""
     local = _local(flight).replace(year=year)
     return {
         "task_id": f"{flight.carrier}-{flight.number}-{local:%Y-%m-%d}-{flight.origin}",
@@ -67,7 +67,7 @@ def departure(flight: Flight, year: int) -> dict[str, Any]:
 
 
 def reminder(flight: Flight, due_at_ms: int, run: str) -> dict[str, Any]:
-    """The row of a reminder in a replay; ``run`` identifies the replay, so that a day can be replayed again."""
+    """Return the row of a reminder in a replay; ``run`` identifies the replay, so that a day can be replayed again."""
     return {
         "task_id": f"{flight.carrier}-{flight.number}-{_local(flight):%Y-%m-%d}-{flight.origin}-{run}",
         "task": REMIND,
@@ -99,7 +99,7 @@ def write_day(folder: Path, reminders: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _local(flight: Flight) -> datetime:
-    """The scheduled departure by the clocks of New York."""
+    """Return the scheduled departure by the clocks of New York."""
     return datetime.fromtimestamp(flight.departs_at_ms / 1_000, NEW_YORK)
 
 

@@ -27,7 +27,7 @@ MakeClient = Callable[[str], Client]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    """The store of the site's app, a new one."""
+    """Return a new store of the site's app."""
     before = celery_app.conf.wheel_store
     celery_app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
     made = open_store(celery_app.conf.wheel_store, shards=SHARDS)
@@ -43,7 +43,7 @@ def holder(store: SqlStore) -> Holder:
 
 @pytest.fixture
 def client_of(db: None) -> MakeClient:
-    """A logged-in client: of ``anonymous``, ``staff`` (no permission), ``viewer``, ``operator`` or ``superuser``."""
+    """Return a client of ``anonymous``, ``staff`` (no permission), ``viewer``, ``operator`` or ``superuser``."""
 
     def make(kind: str) -> Client:
         client = Client()
@@ -71,7 +71,7 @@ def text_of(response: Any) -> str:
 
 @pytest.fixture
 def nowhere() -> Iterator[None]:
-    """No store is where the site's app has it."""
+    """Name a store that does not exist in the settings of the site's app."""
     before = celery_app.conf.wheel_store
     celery_app.conf.wheel_store = "sqlite:////nowhere/wheel.sqlite3"
     yield
@@ -80,13 +80,13 @@ def nowhere() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the jobs of the pipeline leave their results."""
+    """Return the folder in which the jobs of the pipeline write their results."""
     monkeypatch.setitem(celery_app.conf, "wheel_results", str(tmp_path))
     return tmp_path
 
 
 def shown(client: Client, address: str, status: int = 200) -> str:
-    """A page's text."""
+    """Return the text of a page."""
     response = client.get(address)
     assert response.status_code == status
     return text_of(response)

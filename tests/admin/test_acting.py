@@ -1,4 +1,4 @@
-"""Cancel, run now, reschedule and requeue from the admin: what is asked, what is done, and what people are told."""
+"""Cancel, run now, reschedule and requeue from the admin: the confirmation, the effect, and the messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows_of(task_ids: list[str]) -> list[int]:
 
 
 def answering(holder: Holder, verdicts: dict[str, str], asked: list[dict[str, Any]]) -> Callable[[], None]:
-    """A holder that says of each task what it is told to; of the others that they are done. ``asked``: what came."""
+    """Return a turn of a holder that answers ``verdicts``, or else ``done``, and adds each command to ``asked``."""
 
     def turn() -> None:
         for item in holder.store.read_inbox(holder.shard, 10):
@@ -65,7 +65,7 @@ def answering(holder: Holder, verdicts: dict[str, str], asked: list[dict[str, An
 
 @pytest.fixture
 def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> BeginAnswering:
-    """Both shards are held, and answer so; gives what they were asked."""
+    """Return a function that lets the holders of both shards answer so, and returns the commands that they read."""
     second = Holder(store, 1)
 
     def begin(verdicts: dict[str, str]) -> list[dict[str, Any]]:
@@ -135,10 +135,10 @@ def test_a_dispatched_task_is_too_late_to_cancel(operator: Client, wheel: Virtua
 
 
 @pytest.mark.parametrize("setting", [True, False])
-def test_it_is_done_at_once_whatever_the_calls_of_the_project_are(
+def test_an_action_is_done_at_once_although_the_project_schedules_in_transactions(
     operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch, setting: bool
 ) -> None:
-    """As part of a transaction there would be no verdict."""
+    """A request within a transaction would have no result."""
     ids = send()
     monkeypatch.setitem(celery_app.conf, "wheel_transactional", setting)
     monkeypatch.setattr(type(celery_app._wheel_inbox), "in_transaction", True, raising=False)
@@ -146,10 +146,10 @@ def test_it_is_done_at_once_whatever_the_calls_of_the_project_are(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_is_in_no_transaction_of_the_requests(
+def test_an_action_is_in_no_transaction_of_the_request(
     client_of: MakeClient, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder of a store in the same SQLite file could not answer while one is open."""
+    """The holder of a store in the same SQLite file could not answer while a transaction is open."""
     client, ids = client_of("operator"), send()
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     turn, during = project_wheel().turn, list[bool]()
@@ -185,7 +185,7 @@ def test_a_rejected_task_is_requeued(operator: Client, holder: Holder, answer: B
     }
 
 
-def test_verdicts_are_told_apart(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+def test_each_kind_of_result_has_its_own_message(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     rows = [holder.accept(LATER, task_id=f"id{n}")[0].id for n in range(6)]
     answer({"id1": "too_late", "id4": "unknown", "id5": "unknown"})
     assert post(operator, "cancel", rows) == [
@@ -198,7 +198,7 @@ def test_verdicts_are_told_apart(operator: Client, holder: Holder, answer: Begin
     ]
 
 
-def test_the_second_cancel_of_a_task_answers_already(operator: Client, wheel: VirtualWheel) -> None:
+def test_a_second_cancel_of_a_task_results_in_already(operator: Client, wheel: VirtualWheel) -> None:
     first, second = send(2)
     assert post(operator, "cancel", rows_of([first])) == [("success", "1 task is cancelled.")]
     assert post(operator, "cancel", rows_of([first, second])) == [
@@ -208,7 +208,7 @@ def test_the_second_cancel_of_a_task_answers_already(operator: Client, wheel: Vi
     assert LogEntry.objects.first().change_message.startswith("Cancel: 1 already, 1 done; ")  # type: ignore[union-attr]
 
 
-def test_two_hundred_at_once(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+def test_two_hundred_tasks_are_cancelled_at_once(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     tasks = [holder.accept(LATER + n, task_id=f"id{n:03}")[0] for n in range(200)]
     rows = [one.id for one in reversed(tasks)]
     page = text_of(operator.post(ACT, {"verb": "cancel", "row": rows}))
@@ -223,7 +223,9 @@ def test_two_hundred_at_once(operator: Client, holder: Holder, answer: BeginAnsw
     assert late[1].endswith("(id000, id001, id002, id003, id004 …).")
 
 
-def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_an_answer_is_reported(
+    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = holder.accept(LATER)[0].id
     assert task_requests.TIMEOUT_S <= 5
     monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
@@ -236,7 +238,9 @@ def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.Mo
     assert not LogEntry.objects.exists()
 
 
-def test_one_shard_is_silent(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_of_a_silent_shard_are_reported(
+    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
     monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
@@ -247,7 +251,7 @@ def test_one_shard_is_silent(operator: Client, holder: Holder, monkeypatch: pyte
     assert "tasks: mine" in LogEntry.objects.get().change_message
 
 
-def test_a_store_that_fails_is_told(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_reported(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     row = holder.accept(LATER)[0].id
 
     def failing(*_: Any) -> int:
@@ -259,7 +263,7 @@ def test_a_store_that_fails_is_told(operator: Client, holder: Holder, monkeypatc
     assert text.endswith("check the tasks before you repeat it. Cause: the disk is <full>.")
 
 
-def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_store_is_reported(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
     for more in ({}, {"sure": "yes"}):
         response = operator.post(ACT, {"verb": "cancel", "row": 1, **more}, follow=True)
@@ -272,7 +276,7 @@ def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monk
 # -- what browsers send ---------------------------------------------------------------------------------
 
 
-def test_rows_that_nobody_could_have_selected(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
+def test_rows_that_are_not_in_the_store_are_left_out(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     answer({})
     row = holder.accept(LATER, task_id="real")[0].id
     forged = ["x", "-1", "9" * 18, "9" * 40, "٣", "1e3", "<b>", ""]
@@ -289,7 +293,7 @@ def test_rows_that_nobody_could_have_selected(operator: Client, holder: Holder, 
     assert said[1].endswith("celery -A <project> wheel run-now")
 
 
-def test_bytes_that_could_not_be_read_can_only_stay(operator: Client, holder: Holder) -> None:
+def test_an_unreadable_message_cannot_be_changed(operator: Client, holder: Holder) -> None:
     bad = holder.reject(b"\x80")
     holder.apply(rejects=[bad], outcomes=[holder.outcome(bad.id, "rejected")])
     assert 'type="checkbox"' not in text_of(operator.get(f"{ADMIN}/rejected/"))
@@ -306,7 +310,7 @@ def test_an_unknown_action_is_refused(operator: Client, store: SqlStore, verb: s
 @pytest.mark.parametrize(
     "back", ["https://evil.example/", "//evil.example/", "javascript:alert(1)", "?x", "/\\evil", ""]
 )
-def test_it_leads_back_to_this_site_only(operator: Client, store: SqlStore, back: str) -> None:
+def test_a_redirect_leads_to_this_site_only(operator: Client, store: SqlStore, back: str) -> None:
     for verb, page in (("cancel", "pending"), ("requeue", "rejected")):
         assert operator.post(ACT, {"verb": verb, "back": back})["Location"] == f"{ADMIN}/{page}/"
 
@@ -323,7 +327,7 @@ def test_it_leads_back_to_this_site_only(operator: Client, store: SqlStore, back
         ("2040-10-28T02:30", "it may be ambiguous or it may not exist"),
     ],
 )
-def test_a_time_that_makes_no_sense_is_asked_for_again(operator: Client, holder: Holder, eta: str, says: str) -> None:
+def test_an_invalid_time_is_requested_again(operator: Client, holder: Holder, eta: str, says: str) -> None:
     row = holder.accept(LATER)[0].id
     page = text_of(operator.post(ACT, {"verb": "reschedule", "row": row, "sure": "yes", "eta": eta, "reason": "why"}))
     assert says in unescape(page)
@@ -333,9 +337,7 @@ def test_a_time_that_makes_no_sense_is_asked_for_again(operator: Client, holder:
 
 
 @pytest.mark.parametrize(("reason", "says"), [("r" * 501, "at most 500 characters"), ("\x00", "Null characters")])
-def test_a_reason_that_could_not_be_kept_is_asked_for_again(
-    operator: Client, holder: Holder, reason: str, says: str
-) -> None:
+def test_an_invalid_reason_is_requested_again(operator: Client, holder: Holder, reason: str, says: str) -> None:
     row = holder.accept(LATER)[0].id
     page = text_of(operator.post(ACT, {"verb": "cancel", "row": row, "sure": "yes", "reason": reason}))
     assert says in page
@@ -371,7 +373,7 @@ def test_the_page_of_a_task_offers_its_actions(operator: Client, holder: Holder)
     assert offered == {waits.id: ["cancel", "run_now", "reschedule"], gone.id: [], expired.id: ["requeue"]}
 
 
-def test_all_lines_of_a_page_are_selected_without_a_script(operator: Client, holder: Holder) -> None:
+def test_all_lines_of_a_page_can_be_selected_without_a_script(operator: Client, holder: Holder) -> None:
     holder.accept(*range(LATER, LATER + 130))
     page = text_of(operator.get(f"{ADMIN}/pending/?shard=0"))
     assert page.count(" checked>") == 0
@@ -383,7 +385,7 @@ def test_all_lines_of_a_page_are_selected_without_a_script(operator: Client, hol
     assert "selected" not in following
 
 
-def test_a_log_that_cannot_be_written_undoes_nothing(
+def test_an_action_is_done_although_the_admins_log_cannot_be_written(
     operator: Client, holder: Holder, answer: BeginAnswering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer({})

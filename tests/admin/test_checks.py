@@ -1,4 +1,4 @@
-"""Each system check: when it speaks, when it does not, and that it says what to do."""
+"""Each system check: the cases in which it warns, those in which it does not, and its hint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def conf(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets settings of the site's app until the test ends."""
+    """Return a function that sets settings of the site's app until the test ends."""
 
     def change(**settings: Any) -> None:
         for name, value in settings.items():
@@ -54,17 +54,17 @@ def ids(found: list[CheckMessage]) -> list[str]:
     return [str(one.id).removeprefix("django_wheel.") for one in found]
 
 
-def test_a_good_site_has_nothing_to_hear() -> None:
+def test_a_correct_site_has_no_warnings() -> None:
     assert check_settings(None) == []
 
 
-def test_no_app_uses_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_without_an_app_of_the_wheel_is_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "uses_wheel", lambda app: False)
     assert ids(check_settings(None)) == ["W001"]
     assert check_live(None) == []
 
 
-def test_a_setting_makes_no_sense(conf: Callable[..., None]) -> None:
+def test_an_invalid_setting_is_an_error(conf: Callable[..., None]) -> None:
     conf(wheel_shards=0)
     (one,) = check_settings(None)
     assert (one.id, "wheel_shards must be a whole number" in one.msg) == ("django_wheel.E002", True)
@@ -72,7 +72,7 @@ def test_a_setting_makes_no_sense(conf: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(("options", "found"), [({}, ["W005"]), ({"transaction_mode": "IMMEDIATE"}, [])])
-def test_sqlite_upgrades_its_locks(
+def test_a_sqlite_database_that_upgrades_its_locks_is_warned_about(
     conf: Callable[..., None], monkeypatch: pytest.MonkeyPatch, options: dict[str, str], found: list[str]
 ) -> None:
     conf(wheel_store="django://default")
@@ -80,14 +80,14 @@ def test_sqlite_upgrades_its_locks(
     assert ids(check_settings(None)) == found
 
 
-def test_a_locked_file_concerns_what_is_scheduled_in_transactions_most(conf: Callable[..., None]) -> None:
+def test_a_locked_file_matters_most_for_tasks_scheduled_in_transactions(conf: Callable[..., None]) -> None:
     conf(wheel_store="django://default", wheel_transactional=True)
     [found] = check_settings(None)
     assert (found.id, "Scheduling a task is such a write" in found.msg) == ("django_wheel.W005", True)
 
 
 @pytest.mark.parametrize("store", [None, "django://nowhere"])
-def test_a_transaction_cannot_reach_a_store_elsewhere(conf: Callable[..., None], store: str | None) -> None:
+def test_a_store_outside_of_the_transactions_database_is_an_error(conf: Callable[..., None], store: str | None) -> None:
     conf(wheel_transactional=True, **({"wheel_store": store} if store else {}))
     [found] = check_settings(None)
     assert (found.id, "wheel_store" in found.msg) == ("django_wheel.E013", True)
@@ -95,7 +95,9 @@ def test_a_transaction_cannot_reach_a_store_elsewhere(conf: Callable[..., None],
 
 
 @pytest.mark.parametrize(("queues", "found"), [(["wheel.0", "celery"], ["W006"]), (["wheel.7"], [])])
-def test_the_wheels_queue_is_in_task_queues(conf: Callable[..., None], queues: list[str], found: list[str]) -> None:
+def test_the_wheels_queue_in_task_queues_is_warned_about(
+    conf: Callable[..., None], queues: list[str], found: list[str]
+) -> None:
     conf(task_queues=[Queue(name) for name in queues])
     assert ids(check_settings(None)) == found
 
@@ -110,34 +112,38 @@ def test_the_wheels_queue_is_in_task_queues(conf: Callable[..., None], queues: l
         ({"wheel_enabled": False, "broker_url": "amqp://localhost"}, []),
     ],
 )
-def test_waiting_in_workers_beyond_the_visibility_timeout(
+def test_a_wait_in_workers_beyond_the_visibility_timeout_is_warned_about(
     conf: Callable[..., None], settings: dict[str, Any], found: list[str]
 ) -> None:
     conf(**{"broker_url": "redis://localhost:1/0", **settings})
     assert ids(check_settings(None)) == found
 
 
-def test_naive_times_are_read_as_utc() -> None:
+def test_naive_times_that_are_read_as_utc_are_warned_about() -> None:
     with override_settings(USE_TZ=False):
         assert ids(check_settings(None)) == ["W009"]
         with override_settings(TIME_ZONE="UTC"):
             assert check_settings(None) == []
 
 
-def test_the_store_is_not_there(conf: Callable[..., None], tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(conf: Callable[..., None], tmp_path: Path) -> None:
     conf(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3")
     assert ids(check_live(None)) == ["E003"]
 
 
 @pytest.mark.django_db
-def test_the_store_is_not_migrated(conf: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_that_is_not_migrated_is_an_error(
+    conf: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     conf(wheel_store="django://default")
     (tmp_path / "site.sqlite3").touch()
     monkeypatch.setitem(connections["default"].settings_dict, "NAME", str(tmp_path / "site.sqlite3"))
     assert ids(check_live(None)) == ["E004"]
 
 
-def test_the_broker_is_asked(conf: Callable[..., None], tmp_path: Path, redis: RedisServer) -> None:
+def test_a_check_with_deploy_counts_the_messages_in_the_broker(
+    conf: Callable[..., None], tmp_path: Path, redis: RedisServer
+) -> None:
     store = f"sqlite:///{tmp_path}/wheel.sqlite3"
     open_store(store).close()
     conf(wheel_store=store, broker_url="redis://127.0.0.1:1/0")
@@ -155,14 +161,14 @@ def test_the_broker_is_asked(conf: Callable[..., None], tmp_path: Path, redis: R
     assert celery_app.conf.broker_url == redis.url
 
 
-def test_only_what_asks_nobody_runs_always() -> None:
+def test_checks_without_connections_always_run() -> None:
     ours = [one for one in registry.get_checks(include_deployment_checks=True) if "django_wheel" in one.__module__]
     always = [one for one in registry.get_checks() if "django_wheel" in one.__module__]
     assert [one.__name__ for one in always] == ["check_settings"]
     assert len(ours) == 2
 
 
-def test_every_id_stands_for_one_thing() -> None:
+def test_every_id_belongs_to_one_check() -> None:
     source = Path(django_wheel.checks.__file__).read_text()
     used = re.findall(r'(?:id="django_wheel\.|, ")([EW]\d{3})"', source)
     assert len(used) == len(set(used))

@@ -1,4 +1,4 @@
-"""Celery's own command line in a Django project: it looks at the app that the project's processes have."""
+"""Celery's own command line in a Django project uses the app that the project's other processes use."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def test_the_doctor_sees_that_the_projects_app_has_the_wheel(tmp_path: Path) -> 
     found = {one["about"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["app"]["text"] == "its delayed tasks go to the wheel"
     assert found["visibility"]["grade"] == "ok"
-    assert found["store"]["grade"] in {"ok", "error"}  # whether it is there is not the point here
+    assert found["store"]["grade"] in {"ok", "error"}  # this test needs no store
 
 
-def test_settings_that_django_cannot_start_with_are_said_in_a_line(tmp_path: Path) -> None:
+def test_settings_with_which_django_cannot_start_are_an_error_of_one_line(tmp_path: Path) -> None:
     text = "from tests.kit.site.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'nowhere']\n"
     (tmp_path / "broken.py").write_text(text)
     path = f"{ROOT}{os.pathsep}{tmp_path}"

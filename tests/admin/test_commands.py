@@ -1,4 +1,4 @@
-"""``manage.py wheel_status`` says what ``celery wheel status`` says."""
+"""``manage.py wheel_status`` prints the same as ``celery wheel status``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(*arguments: str) -> tuple[int, str]:
 
 
 @freeze_time(MOMENT)
-def test_status(holder: Holder) -> None:
+def test_status_prints_the_same_as_celery_wheel_status(holder: Holder) -> None:
     other = Holder(holder.store, 1)
     for one in (holder, other):
         one.store.renew(one.shard, one.epoch, NOW, LEASE, snapshot())
@@ -39,7 +39,7 @@ def test_status(holder: Holder) -> None:
     assert said("--json")[0] == 3
 
 
-def test_without_a_store(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_without_a_store_is_an_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
     with pytest.raises(CommandError, match="there is no store at"):
         said()

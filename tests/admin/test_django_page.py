@@ -13,7 +13,7 @@ from tests.kit.manual import code, commands, page
 PAGE = page("django.md")
 
 
-def test_the_names_that_they_import_exist() -> None:
+def test_the_names_that_the_examples_import_exist() -> None:
     imports = [
         node
         for block in code(PAGE, "python")
@@ -27,7 +27,7 @@ def test_the_names_that_they_import_exist() -> None:
         assert all(getattr(import_module(str(one.module)), alias.name) for alias in one.names)
 
 
-def test_the_questions_to_the_wheel_are_answered(store: SqlStore) -> None:
+def test_the_queries_of_the_page_have_results(store: SqlStore) -> None:
     (example,) = [block for block in code(PAGE, "python") if "from django_wheel import wheel" in block]
     tallied(Holder(store), NOW, task="shop.tasks.remind", task_id="mine")
     scope: dict[str, object] = {"task_id": "mine"}

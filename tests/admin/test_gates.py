@@ -1,4 +1,4 @@
-"""Pausing and resuming from the admin."""
+"""The admin pauses and resumes queues, tasks and everything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def post(client: Client, verb: str, scope: str, name: str = "", **more: Any) -> 
 
 
 @pytest.mark.parametrize(("scope", "name"), [("queue", "mail"), ("task", "site.nothing"), ("all", "")])
-def test_pause_and_resume(operator: Client, wheel: VirtualWheel, scope: str, name: str) -> None:
+def test_a_gate_is_paused_and_resumed(operator: Client, wheel: VirtualWheel, scope: str, name: str) -> None:
     celery_app.send_task("site.nothing", countdown=60, queue="mail")
     what = f"{scope} {name}".strip() if name else "everything"
     assert post(operator, "pause", scope, name, reason="provider") == [
@@ -59,7 +59,7 @@ def test_pause_and_resume(operator: Client, wheel: VirtualWheel, scope: str, nam
     assert [one.object_repr for one in LogEntry.objects.order_by("pk")] == [f"Pause: {what}", f"Resume: {what}"]
 
 
-def test_resume_over_a_time(operator: Client, wheel: VirtualWheel) -> None:
+def test_a_backlog_is_resumed_over_a_time(operator: Client, wheel: VirtualWheel) -> None:
     celery_app.send_task("site.nothing", countdown=60, queue="mail")
     post(operator, "pause", "queue", "mail")
     said = post(operator, "resume", "queue", "mail", over="10")
@@ -69,7 +69,7 @@ def test_resume_over_a_time(operator: Client, wheel: VirtualWheel) -> None:
     assert "evenly over 10 min" in text_of(operator.get(GATE))
 
 
-def test_a_name_for_which_nothing_waits_is_told(operator: Client, wheel: VirtualWheel) -> None:
+def test_a_name_without_pending_tasks_is_reported(operator: Client, wheel: VirtualWheel) -> None:
     celery_app.send_task("site.nothing", countdown=60)
     assert post(operator, "pause", "queue", "<i>mial")[1] == (
         "warning",
@@ -100,7 +100,9 @@ def test_invalid_input_is_requested_again(operator: Client, holder: Holder, give
     assert holder.store.read_inbox(0, 10) == []
 
 
-def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_an_answer_is_reported(
+    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
     for verb in ("pause", "resume"):
         ((level, text),) = post(operator, verb, "all")
@@ -110,7 +112,7 @@ def test_nobody_answers(operator: Client, holder: Holder, monkeypatch: pytest.Mo
     assert not LogEntry.objects.exists()
 
 
-def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_store_is_reported(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
     assert operator.get(GATE).status_code == 503
     ((level, text),) = post(operator, "pause", "all")
@@ -118,7 +120,7 @@ def test_a_store_that_is_not_there_is_told(operator: Client, tmp_path: Any, monk
     assert "there is no store at" in text
 
 
-def test_names_come_back_as_they_are(operator: Client, holder: Holder) -> None:
+def test_names_pass_through_links_and_forms_unchanged(operator: Client, holder: Holder) -> None:
     name = ' </a><script>alert(1)</script>"&x=1/ü '
     holder.apply(gates=[Gate("queue", name, "paused", 0, "<script>alert(2)</script>", "root", NOW)])
     for address in (WHEEL, GATE):

@@ -1,4 +1,4 @@
-"""``INSTALLED_APPS += ["django_wheel"]`` is all: which apps wait in the wheel, and where the store is."""
+"""``INSTALLED_APPS += ["django_wheel"]`` is enough: it installs the wheel in apps, and chooses the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(**settings: object) -> Celery:
     return app
 
 
-def test_the_sites_app_waits_in_the_wheel() -> None:
+def test_the_sites_app_uses_the_wheel() -> None:
     assert isinstance(celery_app, WheelApp)
     sent = celery_app.send_task("site.nothing", countdown=60)
     with celery_app.connection_for_read() as connection:
@@ -41,14 +41,14 @@ def test_the_sites_app_waits_in_the_wheel() -> None:
 @pytest.mark.parametrize(
     "scheduler", ["wheel", "celery_wheel.beat:WheelScheduler", "celery_wheel.beat.WheelScheduler", WheelScheduler]
 )
-def test_an_app_that_is_made_later_does_too(scheduler: object) -> None:
+def test_an_app_that_is_made_later_uses_the_wheel(scheduler: object) -> None:
     app = made(beat_scheduler=scheduler)
     app.finalize()
     assert isinstance(app, WheelApp)
     app.close()
 
 
-def test_an_app_with_another_scheduler_is_left_alone() -> None:
+def test_an_app_with_another_scheduler_is_not_changed() -> None:
     app = made()
     app.finalize()
     assert type(app) is celery.Celery
@@ -56,7 +56,7 @@ def test_an_app_with_another_scheduler_is_left_alone() -> None:
     app.close()
 
 
-def test_a_project_that_does_not_import_its_app_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_that_does_not_import_its_app_gets_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "uses_wheel", lambda app: False)
     with pytest.raises(ImproperlyConfigured, match=r"import the Celery app in the __init__.py"):
         project.project_wheel()
@@ -128,7 +128,7 @@ def test_the_router_sends_the_tables_where_the_store_is(monkeypatch: pytest.Monk
 
 
 def test_importing_the_package_loads_no_celery() -> None:
-    """Django imports it while it sets itself up."""
+    """Django imports the package while it sets itself up."""
     program = "import sys, django_wheel; print('celery' in sys.modules, 'sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "False False"

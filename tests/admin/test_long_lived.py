@@ -1,4 +1,4 @@
-"""A web process lives long: its server is restarted, it forks, its database is emptied. The next page is right."""
+"""A web process lives long: the server restarts, the process forks, a database is emptied. The next page is right."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def wheel(database: str) -> Iterator[Wheel]:
     app.close()
 
 
-def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: PostgresServer) -> None:
-    """Several connections, of several threads: each was ended."""
+def test_pages_work_after_a_restart_of_the_server(wheel: Wheel, postgres: PostgresServer) -> None:
+    """The restart ended several connections of several threads."""
     together = threading.Barrier(3)
 
     def ask() -> None:
@@ -62,8 +62,8 @@ def test_a_server_that_was_restarted_costs_no_question(wheel: Wheel, postgres: P
     assert wheel.status()[0].holder == "host-a"
 
 
-def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``manage.py flush`` does."""
+def test_emptied_tables_are_reported(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``manage.py flush`` empties the tables in this way."""
     monkeypatch.setattr("celery_wheel.requests.process_store.CHECK_EVERY_S", 0)
     assert len(wheel.status()) == 1
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
@@ -76,7 +76,7 @@ def test_tables_that_were_emptied_are_noticed(wheel: Wheel, database: str, monke
     engine.dispose()
 
 
-def test_a_process_that_forked_opens_the_store_itself(store: SqlStore) -> None:
+def test_a_forked_process_opens_the_store_itself(store: SqlStore) -> None:
     from tests.kit.site import celery_app
 
     Holder(store).accept(NOW)

@@ -30,11 +30,11 @@ def patterns(resolver: Any = None, prefix: str = "/") -> Iterator[str]:
             yield here
 
 
-#: Every address of django_wheel, found and not listed, so that a new one is tested too.
+#: Every address of django_wheel; the test finds them, so that a new one is tested too.
 ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 
 
-#: Addresses that act, and their methods; all others can only be read.
+#: Addresses that act, and their methods; all other addresses only read.
 ACTING = {
     "/admin/django_wheel/pending/act/": ("POST",),
     "/admin/django_wheel/wheel/gate/": ("GET", "HEAD", "POST"),
@@ -68,7 +68,7 @@ def test_the_addresses_are_found() -> None:
     ("kind", "status"),
     [("anonymous", 302), ("staff", 403), ("viewer", 200), ("operator", 200), ("superuser", 200)],
 )
-def test_every_address_with_every_method(
+def test_every_address_allows_only_its_methods_and_users(
     client_of: MakeClient, store: SqlStore, row: int, address: str, kind: str, status: int
 ) -> None:
     client, before = client_of(kind), contents(store)
@@ -81,7 +81,7 @@ def test_every_address_with_every_method(
         elif status == 200 and method not in methods:
             wanted = 405
         elif status == 200 and (address, method) == ("/admin/django_wheel/pending/act/", "POST"):
-            wanted = 400  # nothing that could be done is named
+            wanted = 400  # the request names no action
         assert response.status_code == wanted, method
         if wanted == 302:
             assert response["Location"].startswith("/admin/login/")
@@ -103,7 +103,7 @@ def test_a_user_without_the_permission_changes_nothing(
 
 
 @pytest.mark.parametrize("address", ["pending/act/", "wheel/gate/"])
-def test_no_other_site_can_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
+def test_another_site_cannot_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
     client = client_of("operator")
     client.handler.enforce_csrf_checks = True
     data = {"verb": "pause", "scope": "all", "row": 1, "sure": "yes"}
@@ -111,7 +111,7 @@ def test_no_other_site_can_act_in_an_operators_name(client_of: MakeClient, addre
 
 
 @pytest.mark.parametrize("kind", ["viewer", "operator"])
-def test_only_who_may_operate_is_offered_it(client_of: MakeClient, holder: Holder, row: int, kind: str) -> None:
+def test_only_operators_are_offered_actions(client_of: MakeClient, holder: Holder, row: int, kind: str) -> None:
     holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW)])
     holder.apply(moves=[holder.stop(rested := holder.accept(NOW)[0])], outcomes=[holder.outcome(rested.id, "rejected")])
     client = client_of(kind)
@@ -123,7 +123,7 @@ def test_only_who_may_operate_is_offered_it(client_of: MakeClient, holder: Holde
 
 
 @pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
-def test_djangos_own_forms_are_not_there(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
+def test_djangos_own_forms_are_not_reachable(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
     client, before = client_of(kind), contents(store)
     for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast"):
         for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
@@ -167,7 +167,7 @@ def test_nothing_of_a_message_reaches_the_page_unescaped(
         assert "\u202e" not in text.replace("value=", "").split("<form")[-1].split("</form>")[-1], address
 
 
-def test_long_names_are_cut(client_of: MakeClient, holder: Holder) -> None:
+def test_long_names_are_truncated(client_of: MakeClient, holder: Holder) -> None:
     holder.accept(NOW, task="t" * 100_000, task_id="i" * 100_000, body=b"b" * 3_000_000)
     client = client_of("viewer")
     page = client.get("/admin/django_wheel/pending/")
@@ -177,6 +177,6 @@ def test_long_names_are_cut(client_of: MakeClient, holder: Holder) -> None:
     assert "more characters" in text_of(one)
 
 
-def test_pages_of_a_logged_out_browser_are_not_kept(client_of: MakeClient, row: int) -> None:
+def test_a_browser_does_not_cache_pages(client_of: MakeClient, row: int) -> None:
     response = client_of("viewer").get("/admin/django_wheel/pending/")
     assert "no-store" in response["Cache-Control"]

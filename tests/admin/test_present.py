@@ -1,4 +1,4 @@
-"""Values as people read them."""
+"""Durations, instants and parts of messages in the form that people read."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from tests.kit.holder import NOW
         (86_400_000 * 1_200, "1,200 d"),
     ],
 )
-def test_durations(ms: int | None, shown: str) -> None:
+def test_durations_have_at_most_two_units(ms: int | None, shown: str) -> None:
     assert formats.format_duration(ms) == shown
 
 
 @pytest.mark.parametrize(
     ("zone", "shown"), [("UTC", "2027-01-15 08:00:00.007"), ("Asia/Kolkata", "2027-01-15 13:30:00.007")]
 )
-def test_instants_are_of_the_sites_zone(zone: str, shown: str) -> None:
+def test_instants_are_in_the_sites_zone(zone: str, shown: str) -> None:
     with override_settings(TIME_ZONE=zone):
         assert formats.instant(NOW + 7) == shown
         assert formats.clock(NOW + 7) == shown.split()[1]
 
 
 @pytest.mark.parametrize("at_ms", [None, 0])
-def test_no_instant(at_ms: int | None) -> None:
+def test_a_missing_instant_has_its_own_text(at_ms: int | None) -> None:
     assert formats.instant(at_ms) == "-"
     assert formats.clock(at_ms) == "-"
 
@@ -72,12 +72,12 @@ def test_every_part_can_be_shown(raw: bytes) -> None:
     assert all(line.isprintable() for line in shown.splitlines())
 
 
-def test_parts() -> None:
+def test_parts_of_messages_are_laid_out_where_json_permits() -> None:
     assert formats.format_part(b'{"a": [1]}') == json.dumps({"a": [1]}, indent=2)
     assert formats.format_part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
     assert formats.format_part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
     assert formats.format_part(b"[" * 100_000).endswith("more characters")
-    assert formats.format_part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of them would be missing
+    assert formats.format_part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of the two would be missing
     assert formats.format_part(b"\xff" * 5_000).endswith("3,976 more bytes")
 
 
@@ -91,7 +91,7 @@ def test_parts() -> None:
     ],
 )
 def test_a_large_part_costs_little(raw: bytes) -> None:
-    """The test is its time: laid out as a whole, the first two took seconds and up to a gigabyte."""
+    """The time-out is the test: laid out as a whole, the first two parts took seconds and up to a gigabyte."""
     began = time.process_time()
     shown = formats.format_part(raw)
     assert time.process_time() - began < 0.5
@@ -104,7 +104,7 @@ def test_the_last_hours_of_the_calendar_can_be_shown() -> None:
 
 
 def levels(wheel: TimingWheel) -> list[dict[str, Any]]:
-    """As a holder's snapshot has them."""
+    """Return levels in the form of a holder's snapshot."""
     return [
         {
             "level": one.number,
@@ -147,7 +147,7 @@ def test_the_span_of_a_bar_has_the_due_times_of_its_bucket(
 
 
 @given(st.lists(st.tuples(st.integers(-100, 24 * 70), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))
-def test_everything_that_is_due_is_somewhere_once(due: list[tuple[int, int]], into_ms: int) -> None:
+def test_the_chart_counts_every_due_task_once(due: list[tuple[int, int]], into_ms: int) -> None:
     now = NOW + into_ms
     shown = charts.due_chart([HourCount(0, NOW + hour * HOUR_MS, count) for hour, count in due], now)
     total = sum(bar.pending for bar in [*shown.hours, *shown.days]) + shown.later + shown.overdue

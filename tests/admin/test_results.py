@@ -1,4 +1,4 @@
-"""The pages of what the pipeline's jobs left."""
+"""The pages of the results of the pipeline's jobs."""
 
 from __future__ import annotations
 
@@ -74,14 +74,16 @@ def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) 
     leave_lateness(folder, hour("app.a&b", 0, queue="a queue", max_ms=5_000), hour("app.other", 30))
     text = shown(viewer, f"{LATENESS}?task=app.a%26b")
     link = f"task=app.a%26b&amp;queue=a+queue&amp;from={LAST_MS - 5_000}&amp;to={LAST_MS + HOUR_MS}"
-    assert text.count(f'{ADMIN}/history/?{link}"') == 3  # of the worst hour, of the map, of the hours' table
+    assert (
+        text.count(f'{ADMIN}/history/?{link}"') == 3
+    )  # links of the worst hour, of the map, and of the table of hours
     assert cells(text, "wheel-hours") == [["2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
     assert "app.other" not in text.split('id="wheel-late"')[1]
     assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
     assert "No dispatched task matches." in shown(viewer, f"{LATENESS}?queue=none")
 
 
-def test_the_worst_hour_is_one_hour_and_not_put_together_of_several(tmp_path: Path) -> None:
+def test_the_worst_hour_is_a_single_hour(tmp_path: Path) -> None:
     rows = [hour("app.mail", 3, p99_ms=700), hour("app.mail", 0, objective_ms=50, p99_ms=90, max_ms=900)]
     [line] = lateness_page(JobResults(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
     assert (line.worst.p99_ms, line.worst.objective_ms, line.worst.max_ms, line.max_ms) == (700, None, 95, 900)
@@ -96,7 +98,7 @@ def test_the_last_48_hours_are_shown_and_all_are_counted(viewer: Client, folder:
     assert cells(text, "wheel-late")[0][2:5] == ["10,000", "95 ms", "100"]
 
 
-def test_lines_come_in_parts(viewer: Client, folder: Path) -> None:
+def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, *[hour(f"app.t{number:02}", p99_ms=1_000 - number) for number in range(45)])
     first = shown(viewer, f"{LATENESS}?queue=mail")
     assert "1 to 20 of 45" in first
@@ -147,7 +149,7 @@ HERD = {"second": RUN + timedelta(seconds=90), "queue": "mail", "n": 5_000, "usu
 
 
 @freeze_time("2027-01-16 09:00:00")
-def test_the_forecast_has_what_is_due_herds_and_drains_and_says_that_it_is_old(viewer: Client, folder: Path) -> None:
+def test_the_forecast_shows_due_tasks_herds_and_drains_and_its_age(viewer: Client, folder: Path) -> None:
     minutes = [
         {"minute": RUN + timedelta(minutes=at), "queue": q, "n": 10} for at in (0, 5, 300) for q in ("a", "mail")
     ]
@@ -194,7 +196,7 @@ def test_the_forecast_has_what_is_due_herds_and_drains_and_says_that_it_is_old(v
     assert "No herd matches." in narrow
 
 
-def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
+def test_empty_results_are_shown(viewer: Client, folder: Path) -> None:
     leave_lateness(folder)
     leave_forecast(folder)
     assert "No task was dispatched." in shown(viewer, LATENESS)
@@ -204,12 +206,12 @@ def test_results_of_nothing_are_shown(viewer: Client, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wait", [float("inf"), float("nan"), -1.0])
-def test_a_wait_that_is_no_time_is_no_error_of_the_page(viewer: Client, folder: Path, wait: float) -> None:
+def test_an_impossible_wait_is_no_error_of_the_page(viewer: Client, folder: Path, wait: float) -> None:
     leave_forecast(folder, drain=[{"queue": "mail", "rate": 1e-300, "n": 1, "longest_wait_s": wait}])
     assert "mail" in shown(viewer, FORECAST)
 
 
-def test_nothing_of_the_results_reaches_a_page_unescaped(viewer: Client, folder: Path) -> None:
+def test_results_are_escaped(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, hour(NASTY, queue=NASTY), rejects={NASTY: 1})
     leave_forecast(
         folder,
@@ -224,12 +226,12 @@ def test_nothing_of_the_results_reaches_a_page_unescaped(viewer: Client, folder:
         assert "\u202e" not in text.replace("value=", "").split("<form")[-1].split("</form>")[-1]
 
 
-def test_long_names_are_cut(viewer: Client, folder: Path) -> None:
+def test_long_names_are_truncated(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, hour("t" * 100_000))
     assert len(re.sub(r'href="[^"]*"', "", shown(viewer, LATENESS))) < 50_000
 
 
-def test_no_java_and_no_spark_in_a_web_process(tmp_path: Path) -> None:
+def test_a_web_process_loads_no_java_and_no_spark(tmp_path: Path) -> None:
     leave_lateness(tmp_path, hour("app.mail"))
     leave_forecast(tmp_path, herds=[{**HERD, "tasks": []}])
     program = """
@@ -262,5 +264,5 @@ print(*sorted({name.split(".")[0] for name in sys.modules}))
     assert not {"pyspark", "py4j", "matplotlib"} & loaded
 
 
-def test_the_samples_are_of_one_time() -> None:
+def test_the_samples_agree_about_the_time() -> None:
     assert round(RUN.timestamp() * 1_000) == NOW - HOUR_MS

@@ -1,4 +1,4 @@
-"""Where the pipeline's jobs left nothing to show, or nothing that can be read, the pages say so."""
+"""Where the pipeline's jobs left no results, or unreadable ones, the pages say so."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (no_folder, "is not the summary of a job", "--output {folder}/{job}"),
     ],
 )
-def test_where_there_is_nothing_to_show_it_is_said_and_not_in_the_menu(
+def test_absent_results_are_reported_and_not_in_the_menu(
     client_of: MakeClient,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,14 +100,16 @@ def test_where_there_is_nothing_to_show_it_is_said_and_not_in_the_menu(
 
 
 @pytest.mark.parametrize(("kind", "sees"), [("staff", False), ("viewer", True), ("operator", True)])
-def test_the_menu_offers_what_there_is(client_of: MakeClient, folder: Path, kind: str, sees: bool) -> None:
+def test_the_menu_offers_the_pages_that_have_results(
+    client_of: MakeClient, folder: Path, kind: str, sees: bool
+) -> None:
     leave_lateness(folder)
     text = text_of(client_of(kind).get("/admin/"))
     assert (LATENESS in text) is sees
     assert FORECAST not in text
 
 
-def test_the_wheel_page_leads_to_them(
+def test_the_wheel_page_links_to_the_results(
     viewer: Client, folder: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "From the pipeline" not in shown(viewer, f"{ADMIN}/wheel/")
@@ -117,7 +119,7 @@ def test_the_wheel_page_leads_to_them(
     assert LATENESS not in page
 
 
-def test_a_setting_that_makes_no_sense_is_said(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_reported(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_results", "results")
     assert "wheel_results must be the absolute path of a folder" in shown(viewer, LATENESS, 503)
     assert FORECAST not in shown(viewer, "/admin/")
@@ -126,9 +128,7 @@ def test_a_setting_that_makes_no_sense_is_said(viewer: Client, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("damage", ["removed", "half-written", "of other columns", "of other types"])
-def test_files_that_cannot_be_read_are_said_and_are_no_error_of_the_page(
-    viewer: Client, folder: Path, damage: str
-) -> None:
+def test_unreadable_files_are_reported_and_are_no_error_of_the_page(viewer: Client, folder: Path, damage: str) -> None:
     [path] = leave_lateness(folder, hour("app.mail")).glob("hours-*.parquet")
     if damage == "removed":
         path.unlink()
@@ -144,7 +144,7 @@ def test_files_that_cannot_be_read_are_said_and_are_no_error_of_the_page(
     assert str(path) in text or "of other types" in text
 
 
-def test_results_that_went_while_they_were_read_are_read_once_more(folder: Path) -> None:
+def test_results_that_were_replaced_during_a_read_are_read_once_more(folder: Path) -> None:
     place = leave_lateness(folder, hour("app.old"))
     seen = []
 

@@ -17,7 +17,7 @@ from tests.kit.site.running import manage, migrated
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database for the site."""
+    """Return the URL of an empty database for the site."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/site.sqlite3"
     url: str = request.getfixturevalue("postgres").new_database()
@@ -35,7 +35,7 @@ def described(url: str) -> dict[str, Any]:
 
 
 def _sqlite(connection: Any, table: str) -> dict[str, Any]:
-    """Column types as SQLite takes them: by affinity; but INTEGER of a key is the very word."""
+    """Return column types as SQLite reads them, by affinity; of a key, INTEGER has to be the literal word."""
     columns = connection.execute(text(f"PRAGMA table_info({table})")).all()
     indexes = inspect(connection)
     created = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": table})
@@ -118,7 +118,7 @@ def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_p
     assert "rows 1" in counted.stdout, counted.stderr
 
 
-def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: Path) -> None:
+def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: str, tmp_path: Path) -> None:
     opening = "from celery_wheel.store import open_store; open_store('django://default')"
     done = manage(tmp_path, database, "shell", "-c", opening)
     assert "run: python manage.py migrate django_wheel --database=default" in done.stderr
@@ -137,7 +137,7 @@ def test_a_store_that_is_not_migrated_says_what_to_run(database: str, tmp_path: 
     assert (check.returncode, "no migration is missing" in check.stdout) == (0, True), check.stderr
 
 
-def test_tables_of_another_version_are_refused_with_what_to_run(database: str, tmp_path: Path) -> None:
+def test_the_error_of_tables_of_another_version_names_the_command(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
     manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://').close()")
     age = "from django_wheel.models import MetaRow; MetaRow.objects.update(schema_version=0)"
@@ -164,7 +164,7 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
         SITE_STORE=own,
     )
     assert "the wheel's tables are in no entry of DATABASES" in asked.stderr
-    # Django has the migrations down as done; an operator who moves the store into this database gets an instruction.
+    # Django has recorded the migrations as done; an operator who moves the store here gets an instruction.
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert check.returncode == 2
     for command in check.stderr.partition("Run: ")[2].strip().split("; then: "):
@@ -174,18 +174,18 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
 
 
 def test_a_first_deployment_may_check_before_the_first_scheduler_starts(database: str, tmp_path: Path) -> None:
-    """Else what checks before it starts anything would never start."""
+    """Otherwise a deployment that runs the checks first could never start its first scheduler."""
     migrated(tmp_path, database)
     check = manage(tmp_path, database, "check", "--deploy", "--tag", "celery_wheel")
     assert (check.returncode, "django_wheel.W012" in check.stderr) == (0, True), check.stderr
 
 
-def test_migrating_sqlite_says_nothing_of_comments(tmp_path: Path) -> None:
+def test_migrating_sqlite_prints_no_warning_about_comments(tmp_path: Path) -> None:
     done = manage(tmp_path, "sqlite", "migrate", "--verbosity", "0")
     assert (done.returncode, "W163" in done.stderr) == (0, False), done.stderr
 
 
-def test_routers_of_the_project_that_keep_to_one_database_do_not_keep_the_tables_from_theirs(
+def test_a_router_that_keeps_to_one_database_does_not_stop_the_migration_of_the_wheels_tables(
     database: str, tmp_path: Path
 ) -> None:
     done = manage(tmp_path, database, "migrate", "--verbosity", "0", SITE_ROUTER="tests.kit.site.routers.Keep")
@@ -203,13 +203,13 @@ def test_a_database_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         open_store("django://default")
 
 
-def test_an_entry_that_is_none(tmp_path: Path) -> None:
+def test_a_missing_entry_of_databases_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="must name an entry of DATABASES, got django://other"):
         open_store("django://other")
 
 
 def test_a_new_file_of_django_gets_a_log(tmp_path: Path) -> None:
-    """Readers must not hold up the scheduler: that needs SQLite's write-ahead log, which Django does not ask for."""
+    """Readers must not delay the scheduler: that needs SQLite's write-ahead log, which Django does not switch on."""
     database = migrated(tmp_path, f"sqlite:///{tmp_path}/site.sqlite3")
     opening = "from celery_wheel.store import open_store; open_store('django://default').close()"
     manage(tmp_path, database, "shell", "-c", opening)

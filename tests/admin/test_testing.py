@@ -27,7 +27,7 @@ def rename() -> Iterator[Any]:
 
 
 @pytest.mark.django_db
-def test_a_task_sees_and_changes_what_the_tests_transaction_holds(wheel: VirtualWheel, rename: Any) -> None:
+def test_a_task_reads_and_writes_in_the_tests_transaction(wheel: VirtualWheel, rename: Any) -> None:
     user = User.objects.create_user("before")
     rename.apply_async((user.pk, "after"), countdown=3600)
     assert wheel.app is celery_app

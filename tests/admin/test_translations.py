@@ -57,7 +57,7 @@ DATA = {
 
 
 class Brackets(gettext.NullTranslations):
-    """A catalog that puts every text in brackets."""
+    """A gettext catalog that puts every text in brackets."""
 
     def gettext(self, message: str) -> str:
         context, mark, text = message.rpartition(trans_real.CONTEXT_SEPARATOR)
@@ -113,7 +113,7 @@ class Texts(HTMLParser):
 
 
 def unmarked(html: str) -> list[str]:
-    """The words outside of brackets that are no data of the samples."""
+    """Return the words outside of brackets that are no data of the samples."""
     parser = Texts()
     parser.feed(html)
     found = []
@@ -121,14 +121,14 @@ def unmarked(html: str) -> list[str]:
         outside = text
         while (inner := re.sub(r"⟦[^⟦⟧]*⟧", " ", outside)) != outside:
             outside = inner
-        # A name with dots, digits or dashes is data.
+        # a name with dots, digits or dashes is data
         words = re.findall(r"[^\s,;:()/]*[A-Za-z][^\s,;:()/]*", outside)
         found += [word for word in words if word.isalpha() and word not in DATA]
     return found
 
 
 def content(page: str) -> str:
-    """The part of a page that this package renders: the breadcrumbs, the messages and the content."""
+    """Return the part of a page that this package renders: the breadcrumbs, the messages and the content."""
     begin = page.find('<div class="breadcrumbs">')
     end = page.find('<footer id="footer">')
     assert 0 < begin < end
@@ -151,7 +151,7 @@ def test_the_check_finds_a_text_that_is_not_marked() -> None:
 
 @pytest.fixture
 def messages(holder: Holder) -> list[int]:
-    """A store with something of each kind; the ids of a pending, a dispatched, a rejected and a cancelled message."""
+    """Fill a store; return the ids of a pending, a dispatched, a rejected and a cancelled message."""
     tallied(holder, NOW - 2 * HOUR_MS, NOW + 340, NOW + 3 * HOUR_MS, NOW + 400 * 24 * HOUR_MS)
     first, second = tallied(holder, NOW - 90_000, NOW - 61_500, task_id="wanted")
     holder.settle(ORIGIN, place(first), at_ms=NOW - 89_960)

@@ -13,9 +13,9 @@
                       ├► letters                  the load, serialised beforehand: its making is never timed
                       └► scheduler (a process)    the real Runner with its threads, on a clock that can be moved
              └► lanes ─► letters                  an engine for each number of lanes, round by round
-             └► many ─► scheduler, loader         processes, beside what is looked at
-    against  ─► __main__ of two checkouts, in turns
+             └► many ─► scheduler, loader         processes, beside the measured one
+    against  ─► __main__ of two checkouts, alternately
 
-Servers and files are their own, in a folder that goes when the run ends. Figure, table, progress bar and the engine's
-rig are the product's (``celery_wheel.operations.bench``); of the tests only ``tests.kit`` is used.
+Servers and files are private, in a folder that is removed when the run ends. Figure, table, progress bar and the
+engine's rig are the product's (``celery_wheel.operations.bench``); of the tests only ``tests.kit`` is used.
 """

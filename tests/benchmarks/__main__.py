@@ -36,7 +36,7 @@ DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 
-#: The database with its indexes and its log, and what Redis may swap; measured, with room to spare.
+#: Bytes of the database with its indexes and its log, and of Redis's swap; measured, with room to spare.
 BYTES_A_ROW = 3_000
 
 
@@ -79,7 +79,7 @@ def _options() -> argparse.Namespace:
 
 
 def _folder(names: list[str], rows: int) -> Path:
-    """A new folder on a real disk: in the repository, or in TMPDIR if that is set."""
+    """Return a new folder on a real disk: in the repository, or in TMPDIR if that is set."""
     above = Path(os.environ.get("TMPDIR") or RUN)
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
@@ -97,13 +97,13 @@ def _made(folder: Path) -> Path:
 
 
 def _print(figures: list[Figure], facts: dict[str, str], rows: int, interrupted: bool) -> None:
-    print(f"{rows:,} rows{'; interrupted: what was measured until then' if interrupted else ''}")
+    print(f"{rows:,} rows{'; interrupted: the figures until then' if interrupted else ''}")
     print_figures(figures)
     print("; ".join(f"{name} {fact}" for name, fact in facts.items()))
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    """``kill`` cleans up just as Ctrl-C does."""
+    """Let ``kill`` clean up as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

@@ -1,6 +1,6 @@
 """``python -m tests.benchmarks.against CHECKOUT [names…] [--rows N]``: this checkout's figures beside another's.
 
-Each checkout is measured three times by its own code, in turns; a value is the median of the three.
+Each checkout is measured three times by its own code, alternately; a value is the median of the three.
 """
 
 import json

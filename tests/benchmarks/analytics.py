@@ -6,10 +6,10 @@
     lateness   n, percentiles, max and objective of each task, queue and hour. Spark: KLL sketches, which it keeps;
                DuckDB: exact
     forecast   due by minute, and herds
-    tune       16 shapes of a wheel, and how many leave in one tick of each of 4
+    tune       16 shapes of a wheel, and the greatest number of tasks in one tick, for 4 ticks
 
-The bench puts each question to both once and compares the answers, so that the timed runs are warm. The log is made
-anew, out of hashes (``tests.kit.duck``).
+The bench first runs each query on both and compares the results, so that the timed runs are warm. The log is generated
+from hashes (``tests.kit.duck``).
 """
 
 from __future__ import annotations

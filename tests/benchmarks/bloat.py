@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks.bloat --rows 2000000``: do the tables of PostgreSQL stay healthy while tasks pass?
+"""``python -m tests.benchmarks.bloat --rows 2000000``: the health of PostgreSQL's tables while tasks pass through.
 
 ::
 
@@ -31,7 +31,7 @@ from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
 from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 from tests.kit.servers.postgres import PostgresServer
 
-#: Bytes of a message: as the other benchmarks have it, 600 of body and 620 beside it.
+#: Bytes of a message, as in the other benchmarks: 600 of body and 620 beside it.
 PARTS: dict[str, Any] = {"body": b"b" * 600, "headers": b"h" * 310, "properties": b"p" * 310}
 
 SIZES = """
@@ -41,14 +41,14 @@ SIZES = """
 
 NO_LIMIT = 2**62
 
-#: Tables whose every figure is in each sample.
+#: Tables with all their figures in each sample.
 SHOWN = ("wheel_timer", "wheel_payload")
 _OF_EACH = ("live", "dead", "MB", "index MB")
 COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what in _OF_EACH), "rest MB")
 
 
 class Passing:
-    """Tasks on their way through a store; ``group`` of them at each ``step``, an hour of their own time apart."""
+    """Tasks that pass through a store, ``group`` of them at each ``step``; a step is an hour of their time."""
 
     def __init__(self, holder: Filler, group: int, keep: int, cancelled: float) -> None:
         self._holder = holder
@@ -64,7 +64,7 @@ class Passing:
         dues = (now_ms + self._rng.randrange(self._hours * HOUR_MS) for _ in range(self._group))
         new = [holder.row(due_ms, **PARTS) for due_ms in dues]
         holder.accept(new)
-        holder.set_aside(new[: self._cancelled], "cancelled", now_ms)
+        holder.retire(new[: self._cancelled], "cancelled", now_ms)
         holder.settle(Position(now_ms, 0))
         self._settled.append(now_ms)
         holder.store.renew(0, holder.epoch, now_ms, LEASE_MS, {"snapshot": "s" * 2_000, "number": self._number})
@@ -76,7 +76,7 @@ class Passing:
 
 
 class Samples:
-    """A line of the table of samples, and the last word on each table."""
+    """Prints the table of samples, and at the end the figures of each table."""
 
     def __init__(self, server: PostgresServer, database: str) -> None:
         self._server = server
@@ -138,10 +138,10 @@ def main(arguments: Any) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=200_000, help="how many pass in all")
-    parser.add_argument("--group", type=int, default=2_000, help="how many are accepted in one commit")
-    parser.add_argument("--keep", type=int, default=50_000, help="how many are in the store at any time")
-    parser.add_argument("--cancelled", type=float, default=0.1, help="part of them that is cancelled")
+    parser.add_argument("--rows", type=int, default=200_000, help="tasks in all")
+    parser.add_argument("--group", type=int, default=2_000, help="tasks accepted in one commit")
+    parser.add_argument("--keep", type=int, default=50_000, help="tasks in the store at any time")
+    parser.add_argument("--cancelled", type=float, default=0.1, help="part of the tasks that is cancelled")
     parser.add_argument("--every", type=int, default=100_000, help="rows between two samples")
     parser.add_argument("--naptime", default="1min", help="of autovacuum; PostgreSQL's default is 1min")
     parser.add_argument("--defaults", action="store_true", help="with PostgreSQL's own settings for the tables")

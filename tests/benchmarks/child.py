@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from tests.kit.patience import PATIENCE_S
 
-#: Nothing that is waited for takes this long, however slow the machine; a bench that hangs should say so.
+#: No wait takes this long, however slow the machine; a bench that hangs ends with an error.
 STALLED_S = 120.0
 
-#: None of these is more than 0 in a clean run.
+#: Counts that are 0 in a clean run.
 DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "store_errors")
 
 
 class Status(NamedTuple):
-    """One status line of the process."""
+    """A status line of the process."""
 
     held: int
     now_ms: int
@@ -29,7 +29,7 @@ class Status(NamedTuple):
     forgotten: int
     defects: int
     cpu_s: float
-    core_wait_s: dict[str, float]  #: by thread: ready to run, and others had the cores
+    core_wait_s: dict[str, float]  #: by thread: seconds in which it was ready to run and others had the cores
     rss: int
     rss_peak: int
 
@@ -50,12 +50,12 @@ class Child:
         return self._ask({"do": "status"})
 
     def move(self, ms: int) -> Status:
-        """Move its clock forward."""
+        """Move the process's clock forward."""
         self.ahead_ms += ms
         return self._ask({"do": "move", "ms": ms})
 
     def until(self, count: str, goal: int, seen: Callable[[Status], None] = lambda _: None) -> Status:
-        """Wait until one of its counts has reached a goal; ``seen`` reports progress twice a second."""
+        """Wait until one of the process's counts has reached a goal; ``seen`` reports progress twice a second."""
         self._say({"do": "until", "count": count, "is": goal})
         before, moved_at = self._hear(), time.monotonic()
         now = before
@@ -73,7 +73,7 @@ class Child:
         self._end()
 
     def stop(self) -> None:
-        """Let it settle and give the shard up."""
+        """Let the process settle and release the shard."""
         if self._process.stdin:
             self._process.stdin.close()
         try:
@@ -94,7 +94,7 @@ class Child:
     def _hear(self) -> Status:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the scheduler process has died; its words are above"
+        assert line, "the scheduler process has died; its output is above"
         said = json.loads(line)
         defects = sum(said[name] for name in DEFECTS)
         return Status(**{name: said[name] for name in Status._fields if name != "defects"}, defects=defects)

@@ -4,7 +4,7 @@
 
     rows sent, due in days, each with a key          not timed
     app.wheel.complete(GROUP keys), repeatedly       completions/s, by the caller's wall clock
-    app.wheel.complete(one key), a few hundred       how long one result takes
+    app.wheel.complete(one key), a few hundred       time until the result
 
 On SQLite on a disk with fsync, and on PostgreSQL with fsync. The scheduler is a process of its own, as is the broker.
 The bench ends with an error unless each task is completed exactly once.
@@ -35,7 +35,7 @@ PATIENCE_S = 120
 def run(folder: Path, rows: int) -> Iterator[Figure]:
     with stores("complete", folder) as found:
         for name, store in found.items():
-            with RedisServer(folder / name) as broker:  # one each: a broker is one store's
+            with RedisServer(folder / name) as broker:  # a broker for each store: it keeps the offsets of one
                 yield from _measured(name, store(), broker, rows)
 
 
@@ -64,7 +64,7 @@ def _send(app: Any, count: int) -> None:
 
 
 def _complete(app: Any, rows: int, bar: ProgressBar) -> float:
-    """Seconds that it took."""
+    """Complete all keys; returns the seconds that it took."""
     began, done = time.perf_counter(), 0
     for start in range(0, rows, GROUP):
         keys = [f"order:{n}" for n in range(start, min(rows, start + GROUP))]

@@ -15,7 +15,7 @@ Make = Callable[[], str]
 
 @contextmanager
 def stores(bench: str, folder: Path) -> Iterator[dict[str, Make]]:
-    """By the name of its database, a function that makes a new store's URL; fsync is on."""
+    """Yield name of the database → function that makes the URL of a new store; fsync is on."""
     numbers = itertools.count(1)
     found: dict[str, Make] = {"SQLite": lambda: f"sqlite:///{folder}/wheel-{next(numbers)}.sqlite3"}
     if postgres_binaries() is None:

@@ -38,7 +38,7 @@ class Drain:
             self._empty()
 
     def _empty(self) -> None:
-        """UNLINK: Redis gives the memory back in a thread of its own."""
+        """Remove a queue by UNLINK: Redis frees the memory in a thread of its own."""
         pipeline = self._client.pipeline()
         for queue in self._queues:
             pipeline.llen(queue).unlink(queue)

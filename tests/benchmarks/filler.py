@@ -51,14 +51,14 @@ class Filler:
     def accept(self, rows: Sequence[NewRow]) -> None:
         self._apply(rows=rows, tally=_tally(rows, 1))
 
-    def set_aside(self, rows: Sequence[NewRow], kind: str, at_ms: int) -> None:
-        """Rows that were accepted, and now are cancelled or rejected."""
+    def retire(self, rows: Sequence[NewRow], kind: str, at_ms: int) -> None:
+        """Cancel or reject accepted rows."""
         moves = [Move(row.id, STOPPED, at_ms, self._seq()) for row in rows]
         outcomes = [Outcome(self._seq(), row.id, kind, "asked for", "somebody", at_ms) for row in rows]
         self._apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 
     def settle(self, *to: Position, late_ms: int = 0) -> None:
-        """A settlement up to each of these positions, so long after its due time; all in one commit."""
+        """Settle up to each of these positions, so long after its due time; all in one commit."""
         batches, total = [], Counter[TallyKey]()
         for position in to:
             left = self.store.summary(self.shard, 0, self._settled, position)

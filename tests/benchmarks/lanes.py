@@ -7,8 +7,9 @@
     idle round     Engine.dispatch, and nothing is due
     row            tasks of a queue without a limit: load, dispatch, settle until all are dispatched
 
-An engine for each N on one real Redis, with SQLite that leaves fsync to the system; in turns, of each its best. The
-yardstick is the smallest N of the same run. Only an engine's rounds and the settings are used.
+Each N has an engine on one real Redis, with SQLite that leaves fsync to the system. The engines take turns, and the
+best value of each counts. The yardstick is the smallest N of the same run. The bench uses the rounds of an engine, and
+the settings.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LIMITED, UNLIMITED = b"bench.limited.%05d", "bench.unlimited"
 
 
 class Site:
-    """An engine with so many empty lanes."""
+    """An engine with ``count`` empty lanes."""
 
     def __init__(self, driven: BenchRig, app: Any, clock: MovedClock, client: redis.Redis) -> None:
         self._rig, self._clock, self._client = driven, clock, client
@@ -56,13 +57,13 @@ class Site:
         self._dispatch(count)
         for _ in range(3):
             finish(engine.dispatch())
-        assert engine.stats.dispatched == count, f"{engine.stats.dispatched} have left, and the others wait in lanes"
+        assert engine.stats.dispatched == count, f"{engine.stats.dispatched} dispatched, the others pending in lanes"
         self._clock.ahead_ms += 2 * MINUTE_MS
         self._dispatch(count)
-        self._clock.ahead_ms += 2 * MINUTE_MS  # the limits have room: no lane sleeps until they have
+        self._clock.ahead_ms += 2 * MINUTE_MS  # the limits have room then: before, no lane sleeps
 
     def idle_us(self) -> float:
-        """CPU of a round in which nothing is due."""
+        """Return the CPU time of a round in which nothing is due."""
         engine = self._rig.engine
         began, rounds = time.process_time(), 0
         while time.process_time() - began < IDLE_S:
@@ -71,7 +72,7 @@ class Site:
         return (time.process_time() - began) / rounds * 1e6
 
     def row_us(self) -> float:
-        """CPU of a row, from the wheel's memory until it is settled."""
+        """Return the CPU time of a row, from the wheel's memory until it is settled."""
         self._accept(list(self._unlimited.write([self._due_ms()] * ROWS, self._clock.now_ms())))
         return self._dispatch(ROWS)
 
@@ -79,7 +80,7 @@ class Site:
         return self._clock.now_ms() + MINUTE_MS
 
     def _accept(self, messages: list[bytes]) -> None:
-        """Take them in, and move the clock until they are due."""
+        """Accept the tasks, and move the clock until they are due."""
         self._client.lpush(self._wheel_queue, *messages)
         engine, stats = self._rig.engine, self._rig.engine.stats
         self._rig.until("ingest", len(messages), lambda: stats.accepted, engine.ingest, engine.prefetch)
@@ -117,7 +118,7 @@ def _site(server: RedisServer, folder: Path, count: int, bar: ProgressBar) -> It
         f"sqlite:///{folder}/lanes-{count}.sqlite3",
         wheel_namespace=f"lanes-{count}",
         wheel_durability="memory",
-        wheel_lease=600,  # nobody tends an engine while another has its turn
+        wheel_lease=600,  # no thread tends an engine while another has its turn
         wheel_rate_limits=dict.fromkeys(queues, "1/m"),
     )
     clock = MovedClock()

@@ -1,4 +1,4 @@
-"""The load: delayed messages as producers leave them in the wheel queue, made before anything is timed.
+"""The load: delayed messages in the form in which producers send them, made before anything is timed.
 
 ::
 
@@ -28,7 +28,7 @@ from celery_wheel.values.ids import uuid7
 WHEEL_QUEUE = wheel_queue_name("wheel", 0)
 BODY_BYTES = 600
 
-#: Task and queue of each kind of message; they come in turn.
+#: Task and queue of each kind of message; the kinds alternate.
 KINDS = (
     ("shop.orders.tasks.cancel_unless_paid", "bench.orders"),
     ("shop.accounts.tasks.remind_of_trial", "bench.accounts"),
@@ -42,9 +42,9 @@ _PLACES = re.compile(rb"ENVELOPE|TASK|TAG|ETA|CREATED")
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One message in the two forms that the yardsticks need."""
+    """A message in the two forms that the yardsticks need."""
 
-    raw: bytes  #: as it lies in a list of Redis
+    raw: bytes  #: its bytes in a list of Redis
     headers: dict[str, Any]
     properties: dict[str, Any]
     body: str
@@ -66,14 +66,14 @@ class Letters:
         return self._letters[0]
 
     def write(self, etas_ms: Iterable[int], created_ms: int) -> Iterator[bytes]:
-        """A message for each eta, the kinds in turn, all ids new."""
+        """Yield a message for each eta, with alternating kinds and new ids."""
         created = b"%d" % created_ms
         for eta_ms, template in zip(etas_ms, cycle(self._templates), strict=False):
             envelope = uuid7().encode()
             values = {
                 b"ENVELOPE": envelope,
                 b"TASK": uuid7().encode(),
-                b"TAG": envelope,  # it need only be different from the others
+                b"TAG": envelope,  # it only has to differ from the others
                 b"ETA": b"%d" % eta_ms,
                 b"CREATED": created,
             }
@@ -91,7 +91,7 @@ def _letter(app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
 
 
 def _body(filler: str) -> str:
-    """The body that Celery makes of one argument, before kombu's base64."""
+    """Return the body that Celery makes of one argument, before kombu's base64."""
     return json.dumps([[filler], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
 
 

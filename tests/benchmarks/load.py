@@ -7,7 +7,7 @@
     Spark           the same from a DataFrame with a key column, local[2], until it is committed
     intake          a scheduler ingests the load: rows with their three indexes
 
-Spark is warm: what its first use in a process costs is a figure of its own.
+Spark is warm: the cost of its first use in a process is a figure of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
 def _figures(
     server: RedisServer, urls: dict[str, str], others: dict[str, str], count: int, folder: Path, bar: ProgressBar
 ) -> Iterator[Figure]:
-    """In turns, so that what else this machine does meets all alike; of each its best. ``others``: of the plain way."""
+    """Measure all ways alternately, so that other load of this machine affects all alike; the best of each counts.
+
+    Args:
+        others: stores for ``schedule_many``.
+    """
     from celery_wheel.pipeline.session import session
 
     bar(0, doing="Spark starts")
@@ -89,7 +93,7 @@ def _figures(
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
-    """As it comes from elsewhere: a table of files."""
+    """Write the tasks as files, like data from elsewhere, and return the DataFrame that reads them."""
     from pyspark.sql import functions
 
     start_ms = int(time.time() * 1_000) + 86_400_000
@@ -125,5 +129,5 @@ def _intake(server: RedisServer, urls: dict[str, str], bar: ProgressBar) -> Iter
             child.until("accepted", count)
             took = time.perf_counter() - began
             child.stop()
-        yield Figure("load", f"taken in by the scheduler, {name}", (count - before) / took, "rows/s")
+        yield Figure("load", f"accepted by the scheduler, {name}", (count - before) / took, "rows/s")
         bar(0, done=TURNS + number + 1)

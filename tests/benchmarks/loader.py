@@ -18,12 +18,12 @@ from typing import Any
 
 from tests.benchmarks.parts import make_app
 
-#: From the first row to the last; they are a day ahead at least.
+#: The span of the etas, which are at least a day ahead.
 SPREAD = timedelta(days=30)
 
 
 def app_and_task(broker: str, store: str) -> tuple[Any, Any]:
-    """An app, and a task of the usual kind."""
+    """Return an app, and a task of the usual kind."""
     app = make_app(broker, store)
 
     def remind(user: int, address: str, *, template: str) -> None: ...

@@ -43,7 +43,7 @@ def _redis() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the file system that the folder is on: the longest mount point that it lies under."""
+    """Return the type of the folder's file system: that of the longest mount point above the folder."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     place = str(folder.resolve())
     under = [(len(at), kind) for _, at, kind, *_ in mounts if f"{place}/".startswith(f"{at.rstrip('/')}/")]
@@ -51,7 +51,7 @@ def _filesystem(folder: Path) -> str:
 
 
 def _fsync_ms(folder: Path) -> float:
-    """The median of a few."""
+    """Return the median duration of a few fsyncs."""
     path, took = folder / "fsync", list[float]()
     with path.open("wb", buffering=0) as file:
         for _ in range(21):

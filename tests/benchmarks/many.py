@@ -55,7 +55,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _figures(broker: str, urls: dict[str, str], count: int, bar: ProgressBar) -> Iterator[Figure]:
-    """In turns, so that what else this machine does meets all alike; of each its best."""
+    """Measure all ways alternately, so that other load of this machine affects all alike; the best of each counts."""
     loops: list[Pace] = []
     loads: dict[str, list[Pace]] = {name: [] for name in [*urls, SIGNATURES]}
     for turn in range(TURNS):
@@ -78,7 +78,7 @@ def _loop(broker: str, store: str) -> Pace:
     app, task = loader.app_and_task(broker, store)
     given = list(loader.rows(task, LOOP))
     try:
-        task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # connected
+        task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # the first call connects
 
         def work() -> None:
             for _, args, kwargs, eta in given:
@@ -148,7 +148,7 @@ def _part(late_ms: list[float], percent: int) -> float:
 
 
 def _load_elsewhere(broker: str, store: str, count: int) -> float:
-    """In a process of its own; the seconds it took."""
+    """Load in a process of its own; returns the seconds that it took."""
     options = json.dumps({"broker": broker, "store": store, "rows": count})
     command = [sys.executable, "-m", "tests.benchmarks.loader", options]
     done = subprocess.run(command, input="begin\n", capture_output=True, text=True, check=True)
@@ -158,7 +158,7 @@ def _load_elsewhere(broker: str, store: str, count: int) -> float:
 
 
 def _probe(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
-    """How late, in ms, probes arrive that are sent while ``work`` is done."""
+    """Return the lateness in ms of probes that are sent while ``work`` runs."""
     app, _ = loader.app_and_task(server.url, store)
     client = server.client()
     over = threading.Event()

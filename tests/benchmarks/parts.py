@@ -10,12 +10,12 @@ from typing import Any
 from celery_wheel import Celery
 from celery_wheel.timing import SystemClock
 
-#: Limits of an engine whose clock is moved: the watch that would dispute it never does.
+#: Limits of an engine whose clock is moved: no difference of clocks takes its shard.
 NO_WATCH: dict[str, Any] = {"max_clock_skew_ms": 10**15}
 
 
 class MovedClock(SystemClock):
-    """This machine's clock, ahead or behind by what it was moved; both kinds of time move together."""
+    """This machine's clock, ahead by ``ahead_ms``; the wall clock and the monotonic clock move together."""
 
     __slots__ = ("ahead_ms",)
 

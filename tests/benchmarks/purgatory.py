@@ -8,7 +8,7 @@
     force        completed from outside; the entries are left to the purge
     expire       nothing happens to any; the clock is moved on, and the reaper's thread completes them all
 
-In a process of its own, so that its memory is its own. The rates are by wall clock and not by CPU time,
+The bench runs in a process of its own, to measure its memory. The rates are by wall clock and not by CPU time,
 because threads that wait for one another are the cost in question. Every operation is counted as its hook runs, and a
 round ends with an error unless each has run once and nothing is left in the lists but what the bound allows.
 """
@@ -35,13 +35,13 @@ SHARED_KEYS = 100
 THREADS = 4
 DELAY_MS = 30_000
 BOUND = 1_000
-#: Completions a second: what one core must give, whichever way they complete.
+#: The target: completions a second of one core, however the operations complete.
 TARGET = 5_000
 LONGEST_S = 600
 
 
 class Waiting(DelayedOperation):
-    """The least that an operation can be, so that it is the purgatory that is measured."""
+    """The smallest possible operation, so that the bench measures the purgatory."""
 
     def __init__(self) -> None:
         super().__init__(DELAY_MS)
@@ -89,14 +89,14 @@ class Round:
 
     def expire(self) -> None:
         over = threading.Event()
-        # Added last of its millisecond: it runs when all the others have.
+        # the last timer of its millisecond, so that it runs after all the others
         self.timer.add("over", self.clock.now_ms() + DELAY_MS, over.set)
         self.clock.advance(DELAY_MS)
         if not over.wait(LONGEST_S):
             raise TimeoutError(f"{self.purgatory.delayed:,} operations have not expired after {LONGEST_S} s")
 
     def close(self) -> None:
-        """End it, and see that it kept its word."""
+        """Shut the purgatory down, and check its counts."""
         self.purgatory.shutdown()
         wrong = sum(operation.ran != 1 for operation in self.operations)
         left = self.purgatory.watched, self.purgatory.delayed, self.timer.size()
@@ -131,7 +131,7 @@ def measure(count: int) -> dict[str, float]:
         before = process.memory_info().rss
         each = Round(count, reaper=complete is Round.expire)
         watching = count / _timed(Round.watch, each)
-        if "watch" not in found:  # the first: a process that has had rounds before has room to spare
+        if "watch" not in found:  # the first round: later ones reuse the memory of the process
             found |= {"watch": watching, "memory": (process.memory_info().rss - before) / count}
         found[name] = count / _timed(complete, each)
         each.close()

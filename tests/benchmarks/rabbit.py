@@ -31,7 +31,7 @@ from tests.kit.patience import wait_until
 from tests.kit.servers.rabbit import RabbitServer
 
 CHUNK = 1_000
-#: A window's rate is that of so many, at least; one by one is slower by so much.
+#: The least number of messages that the window publishes; kombu, one by one, publishes fewer by this factor.
 MIN_COUNT, SLOWER = 5_000, 10
 
 
@@ -52,7 +52,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
                 bar(0, done=2 * done + 1)
                 bar(0, doing=f"{kind}, kombu")
                 other = _one_by_one(app, message, queue, count // SLOWER)
-                edge.close()  # nobody has kept it alive meanwhile; the next use makes another
+                edge.close()  # its heartbeats have stopped meanwhile; the next use makes another
                 bar(0, done=2 * done + 2)
                 yield from _figures(kind, mine, other)
         finally:
@@ -68,7 +68,7 @@ def _figures(kind: str, mine: Pace, other: Pace) -> Iterator[Figure]:
 
 
 def _example(app: Any, edge: AmqpBroker) -> Message:
-    """A delayed task's message, as it has come through the wheel queue."""
+    """Return the message of a delayed task that has passed the wheel queue."""
     app.send_task("shop.mail.tasks.send", ("x" * BODY_BYTES,), countdown=60)
     edge.adopt(0, 1)
     found: list[Message] = []
@@ -100,7 +100,7 @@ def _window(edge: AmqpBroker, message: Message, queue: str, count: int) -> Pace:
         for _ in range(0, count, CHUNK):
             assert edge.publish(chunk, lambda: True) == Confirmed()
 
-    edge.publish(chunk, lambda: True)  # connected, and both sides warm
+    edge.publish(chunk, lambda: True)  # connects, and warms both sides
     return pace(work, count)
 
 

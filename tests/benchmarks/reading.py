@@ -1,10 +1,10 @@
-"""Questions of people to a large store, in milliseconds: the pages of ``browse``, warm, the best of a few.
+"""The time of pages over a large store, in milliseconds: the queries of ``browse``, warm, the best of a few.
 
 ::
 
     fill    N pending at random due times of 30 days; N / 2 dispatched, in N / 100 settlements; N / 200 rejected
             100 tasks, 20 queues, an hour of each in the tally       one task in three is ``FREQUENT``, ten are ``RARE``
-    ask     each question of ``QUESTIONS`` a few times; then the admin's pages through Django's test client
+    ask     each query of ``questions`` a few times; then the admin's pages through Django's test client
 
 The store is made by ``--store URL``'s database, or a new SQLite file.
 """
@@ -64,7 +64,7 @@ def fill(store: SqlStore, rows: int) -> None:
             _wait(holders[number % len(holders)], min(GROUP, rows - start), rng, rare=number < RARE_ROWS)
             bar(0, done=rows // 2 + start)
     for holder in holders:
-        _set_aside(holder, rows // 200 // len(holders))
+        _retire(holder, rows // 200 // len(holders))
         store.renew(holder.shard, holder.epoch, NOW, LEASE_MS, {})
 
 
@@ -81,7 +81,7 @@ def _wait(holder: Filler, count: int, rng: random.Random, rare: bool) -> None:
 
 
 def _settle(holder: Filler, start: int, count: int, of: int, rng: random.Random) -> None:
-    """Rows of the last seven days, in order, which left a little late in settlements of some each."""
+    """Dispatch rows of the last seven days, in order and a little late, in settlements of some rows each."""
     step_ms = 7 * 24 * HOUR_MS // of + 1
     new = [holder.row(NOW - (of - start - n) * step_ms, **_kind(rng)) for n in range(count)]
     if start == 0:
@@ -91,17 +91,17 @@ def _settle(holder: Filler, start: int, count: int, of: int, rng: random.Random)
     holder.settle(*(Position(row.due_ms, row.seq) for row in last), late_ms=20)
 
 
-def _set_aside(holder: Filler, count: int) -> None:
+def _retire(holder: Filler, count: int) -> None:
     new = [holder.row(NOW - n * 1_000, task=f"bench.task_{n % 100}", queue="queue_1") for n in range(count)]
     holder.accept(new)
-    holder.set_aside(new, "rejected", NOW)
+    holder.retire(new, "rejected", NOW)
 
 
 # -- ask ----------------------------------------------------------------------------------------------
 
 
 def _nth(turn: Callable[[Position], Page[Any]], start: Position, pages: int) -> Position:
-    """Where the page after so many begins."""
+    """Return the position at which the page after so many pages begins."""
     for _ in range(pages):
         start = turn(start).next or start
     return start
@@ -126,9 +126,9 @@ def questions(store: SqlStore) -> dict[str, Question]:
         "history, page 101": lambda s: s.browse.dispatched(everything, deep),
         "history, frequent task": lambda s: s.browse.dispatched(frequent),
         "history, rare task": lambda s: s.browse.dispatched(rare),
-        "set aside": lambda s: s.browse.outcomes(["rejected"], everything),
-        "set aside, one task": lambda s: s.browse.outcomes(["rejected"], both),
-        "set aside, unknown task": lambda s: s.browse.outcomes(["rejected"], rare),
+        "rejected": lambda s: s.browse.outcomes(["rejected"], everything),
+        "rejected, one task": lambda s: s.browse.outcomes(["rejected"], both),
+        "rejected, unknown task": lambda s: s.browse.outcomes(["rejected"], rare),
         "settlements": lambda s: s.browse.batches(everything),
         "a task by its id": lambda s: s.browse.find(some.task_id),
         "names for the filters": lambda s: s.browse.names(),
@@ -167,7 +167,7 @@ PAGES = {
 
 
 def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
-    """Through Django's test client, logged in; the site's own database is a small file."""
+    """Yield the times of the admin's pages by Django's test client; the site's own database is a small file."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 

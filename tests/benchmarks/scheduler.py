@@ -9,7 +9,7 @@
         end of file                                     stop
 
 The process runs the parts that ``celery beat -S wheel`` runs: the app's settings, ``Runner`` with its threads, all that
-beat imports. Only the clock differs, and the watch that would dispute it never does.
+beat imports. Only the clock differs, and no difference of clocks takes the shard.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench.rig import rig
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
-assert celery_wheel.beat  # imported for its weight
+assert celery_wheel.beat  # imported for its memory
 
-#: Seconds that a dispatched row stays: the floor that the settings allow, so that retention has something to do.
+#: The shortest retention that the settings allow, in seconds, so that the bench has history to forget.
 RETENTION_S = 3_600
 
-#: Between two looks at a count, and between two reports of it.
+#: Seconds between two reads of a count, and between two reports.
 LOOK_S = 0.01
 SAY_S = 0.5
 
 
 @contextmanager
 def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[Runner]:
-    """As ``WheelService.start`` does it."""
+    """Make the engine and its runner as ``WheelService.start`` does."""
     app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
     with rig(app, clock, **NO_WATCH) as parts:
@@ -70,7 +70,7 @@ def status(runner: Runner, clock: MovedClock) -> dict[str, Any]:
 
 
 def core_wait_s() -> dict[str, float]:
-    """How long each thread has stood ready to run while others had the cores."""
+    """Return by thread the seconds in which it was ready to run and others had the cores."""
     waits = {}
     for thread in threading.enumerate():
         said = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
@@ -79,7 +79,7 @@ def core_wait_s() -> dict[str, float]:
 
 
 def counts(runner: Runner) -> Callable[[str], int]:
-    """To be asked often: looking must not take the interpreter from those who are looked at."""
+    """Return a function that reads a count cheaply: polls must not take the interpreter from the measured threads."""
     engine = runner.engine
     return lambda name: getattr(engine, name) if name == "held" else getattr(engine.stats, name)
 

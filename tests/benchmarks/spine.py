@@ -3,14 +3,14 @@
 ::
 
     rows + rows/10 messages, etas at random over 33 days, through the wheel queue           ingest
-    the clock moves 3 days: rows/10 leave; they are the history                             dispatch, no history
+    the clock moves 3 days: rows/10 are dispatched: the history                             dispatch, no history
     ``rows`` are pending now, over 30 days, and the history is older than its retention
-    the clock moves 3 days: rows/10 leave, while the history is being forgotten             dispatch
+    the clock moves 3 days: rows/10 are dispatched, and the history is forgotten            dispatch
     messages that are due within half a second                                              due now
     kill -9, a new process, its first message in a worker's queue                           restart
 
-Timed is only what the scheduler does. Messages are made beforehand and put under another name, and appear in the wheel
-queue at once by RENAME; what reaches the workers' queues is removed over a connection of its own.
+Only the scheduler's work is timed. Messages are made beforehand under another name, and appear in the wheel queue at
+once by RENAME; dispatched messages are removed from the workers' queues over a connection of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.kit.servers.redis import RedisServer
 
 DAY_MS = 86_400_000
 PENDING_DAYS, DUE_DAYS = 30, 3
-#: Which thread counts what.
+#: The thread behind each count.
 THREADS = {"accepted": "ingest", "dispatched": "dispatch"}
 STAGED = "bench.staged"
 PORTION = 100_000  #: messages in Redis at a time, about 200 MB
@@ -54,9 +54,9 @@ INGEST_PER_S, DISPATCH_PER_S, RSS_MB, RESTART_S = 10_000, 20_000, 300, 3
 
 @dataclass(frozen=True, slots=True)
 class Spent(Pace):
-    """The cost of a piece of work: wall time, and CPU time of the scheduler."""
+    """The cost of some work: wall time, and CPU time of the scheduler."""
 
-    waited_s: float = 0.0  #: the thread in question or Redis stood ready to run, and others had the cores
+    waited_s: float = 0.0  #: seconds in which the thread or Redis was ready to run, and others had the cores
     forgotten: int = 0
 
     def __add__(self, other: Spent) -> Spent:
@@ -64,7 +64,7 @@ class Spent(Pace):
 
 
 class Spine:
-    """One run in a folder of its own, which the caller makes and removes."""
+    """A run in a folder of its own, which the caller makes and removes."""
 
     def __init__(self, folder: Path, rows: int, server: RedisServer) -> None:
         self.rows = rows
@@ -89,7 +89,7 @@ class Spine:
     # -- ingest ------------------------------------------------------------------------------------
 
     def fill(self, child: Child) -> tuple[Spent, Spent]:
-        """Until everything is pending; what the whole took, and what the last tenth of it took."""
+        """Ingest everything; returns the cost of the whole, and of its last tenth."""
         whole, last, total = Spent(0, 0, 0), Spent(0, 0, 0), self.rows + self.due
         start_ms = child.until("held", 1).now_ms
         with progress("ingest", total) as bar:
@@ -125,7 +125,7 @@ class Spine:
     # -- dispatch ----------------------------------------------------------------------------------
 
     def dispatch(self, child: Child, what: str) -> Spent:
-        """Move the clock so that a tenth of the rows are due, and wait until they have left."""
+        """Move the clock so that a tenth of the rows are due, and wait until they are dispatched."""
         before = child.status()
         until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
         count = bisect_right(self._etas, until_ms) - before.dispatched
@@ -142,7 +142,7 @@ class Spine:
         return spent
 
     def begin_forgetting(self, child: Child) -> None:
-        """Let the history pass its retention, and the thread that removes it wake up to that."""
+        """Let the history pass its retention, and wake the thread that removes it."""
         child.move(RETENTION_S * 1_000 + 60_000)
         with progress("until the history is too old", 1), Drain(self._server, QUEUES):
             child.until("forgotten", 1)
@@ -158,11 +158,11 @@ class Spine:
     # -- restart -----------------------------------------------------------------------------------
 
     def restart(self, ahead_ms: int, *, cold: bool) -> float:
-        """Seconds from the start of a process to its first message in a worker's queue."""
+        """Return the seconds from the start of a process to its first message in a worker's queue."""
         self._client.delete(*QUEUES)
         if cold:
             _forget_pages(self._file.parent)
-        # An hour has passed since the last one died, so that something is due.
+        # An hour has passed since the last process died, so that rows are due.
         began = time.perf_counter()
         with self.start(ahead_ms) as child:
             arrived = self._client.blpop(list(QUEUES), timeout=30)
@@ -176,7 +176,7 @@ class Spine:
     def _timed(
         self, child: Child, count: int, begin: Callable[[], object], what: str, seen: Callable[[int], None]
     ) -> Spent:
-        """From ``begin`` until ``count`` more have been accepted or dispatched, and the wheel queue is empty."""
+        """Measure from ``begin`` until ``count`` more rows are accepted or dispatched, and the wheel queue is empty."""
         before, redis_before_s = child.status(), self._server_waited_s()
         counted, thread = attrgetter(what), THREADS[what]
         began = time.perf_counter()

@@ -1,14 +1,14 @@
-"""The wheel against ``heapq`` and kombu's ``Timer``: one million timers, the load of delays that are mostly cut short.
+"""The wheel against ``heapq`` and kombu's ``Timer``: one million timers, most of which are cancelled early.
 
 ::
 
     add        each due at a random instant of one hour
     cancel     two of three, in random order: time-outs that were not needed
-    expire     one hour in 3,600 steps of a second; what is left leaves
+    expire     one hour in 3,600 steps of a second; the other timers expire
 
-A process for each contestant, so that its memory is its own, and the order of contestants means nothing. Each does
-the same: refuse nothing, hand back id and payload in order of due time. A heap cancels lazily: what was cancelled
-stays where it is, and is thrown away when it comes to the top.
+Each contestant has a process of its own, so that its memory can be measured and the order means nothing. Each does
+the same: it refuses no timer, and returns id and payload in order of due time. A heap cancels lazily: a cancelled entry
+stays where it is, and is removed when it comes to the top.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Contestant(Protocol):
     def cancel(self, timer_ids: list[int]) -> None: ...
 
     def expire(self, now_ms: int) -> int:
-        """Take out what is due; returns how many."""
+        """Remove the due timers; returns their number."""
 
 
 class Wheel:
@@ -62,7 +62,7 @@ class Wheel:
 
 
 class Heap:
-    """The quickest way with a heap: plain tuples in it, and a dict of what is still wanted."""
+    """The quickest way with a heap: plain tuples in it, and a dict of the timers that are not cancelled."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
@@ -89,7 +89,7 @@ class Heap:
 
 
 class KombuTimer:
-    """kombu's, as a worker uses it for tasks with an eta: ``call_at``, ``cancel``, iterate. Its clock is held back."""
+    """kombu's timer as a worker uses it for eta tasks: ``call_at``, ``cancel``, iterate. Its clock is held back."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -126,7 +126,7 @@ CONTESTANTS: dict[str, Callable[[], Contestant]] = {
 
 
 def run(count: int) -> Iterator[Figure]:
-    """Every contestant in a process of its own, one after the other."""
+    """Run every contestant in a process of its own, one after the other."""
     found: dict[str, dict[str, float]] = {}
     for name in CONTESTANTS:
         command = [sys.executable, "-m", "tests.benchmarks.wheel", name, str(count)]
@@ -167,7 +167,7 @@ def measure(contestant: str, count: int) -> dict[str, float]:
 
 
 def _timed(work: Callable[[], None]) -> float:
-    """CPU seconds of this process: others share the machine."""
+    """Return the CPU seconds of this process, since others share the machine."""
     before = time.process_time()
     work()
     return time.process_time() - before

@@ -1,4 +1,4 @@
-"""The site as it runs: Redis, PostgreSQL, beat, a web server, and a Chromium of the system that looks at it."""
+"""The running site: Redis, PostgreSQL, beat, a web server, and a Chromium of the system that shows its pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATOR, VIEWER, PASSWORD = "operator", "viewer", "of tests"
 
 
 class BrowsedSite(RunningSite):
-    """The site with its wheel in Django's own PostgreSQL database, with users, and a producer of its tasks."""
+    """Run the site with its wheel in Django's own PostgreSQL database, with users and a producer of tasks."""
 
     def __init__(self, folder: Path, redis: RedisServer, database: str) -> None:
         self.redis = redis
@@ -67,23 +67,23 @@ def store(site: BrowsedSite) -> Iterator[SqlStore]:
     found: list[SqlStore] = []
 
     def opened() -> bool:
-        with suppress(OSError):  # beat begins it
+        with suppress(OSError):  # beat makes it
             found.append(site.store())
         return bool(found)
 
-    wait_until(opened, "beat begins the store")
+    wait_until(opened, "beat makes the store")
     yield found[0]
     found[0].close()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ended with its module: as long as Playwright lives, its event loop does, and Django's ORM refuses to work."""
+    """Yield a browser that ends with its module: while Playwright's event loop runs, Django's ORM refuses to work."""
     chromium = shutil.which("chromium")
     if chromium is None:
         absent("Chromium")
     with sync_playwright() as playwright:
-        # As root there is no sandbox; it opens nothing but our own pages.
+        # As root Chromium has no sandbox; it opens only our own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield started
         started.close()
@@ -98,7 +98,7 @@ def log_in(page: Page, name: str = OPERATOR) -> None:
 
 @pytest.fixture
 def page(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
-    """Logged in as an operator; a page that logs an error to its console fails the test."""
+    """Yield a page logged in as an operator; an error in its console fails the test."""
     context = browser.new_context(base_url=site.url)
     page = context.new_page()
     errors: list[str] = []

@@ -36,9 +36,9 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     def states() -> list[str]:
         return [found.state for one in ids for found in store.browse.find(one, with_bytes=False)]
 
-    wait_until(lambda: states() == ["pending"] * 4, "the tasks are taken in")
+    wait_until(lambda: states() == ["pending"] * 4, "the tasks are accepted")
 
-    # Two are selected and cancelled by keyboard alone; first somebody thinks better of it.
+    # two tasks are selected and cancelled by keyboard alone, after a first attempt is abandoned
     page.goto(PENDING)
     boxes = page.locator("#wheel-pending input[type=checkbox]")
     for n in (0, 1):
@@ -62,7 +62,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     outcome = store.browse.find(ids[0])[0].outcomes[-1]
     assert (outcome.actor, outcome.reason) == (OPERATOR, "sent <b>twice</b>")
 
-    # A task's own page: it is moved, then it leaves.
+    # on its own page a task is rescheduled, then dispatched
     page.locator("#wheel-pending tbody a").first.click()
     page.get_by_role("button", name="Reschedule…").click()
     page.get_by_label("New time").fill("2040-01-15T09:00:30")
@@ -72,10 +72,10 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     page.get_by_role("button", name="Run now…").click()
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".messagelist")).to_contain_text("1 task is dispatched now.")
-    wait_until(lambda: states()[2] == "dispatched", "it leaves")
+    wait_until(lambda: states()[2] == "dispatched", "the task is dispatched")
     assert narrow(page)
 
-    # A queue is paused and resumed.
+    # a queue is paused and resumed
     page.goto(WHEEL)
     page.get_by_role("link", name="Pause or resume").click()
     page.get_by_label("Name").fill("celery")

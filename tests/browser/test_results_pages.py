@@ -1,4 +1,4 @@
-"""The pages of what the pipeline's jobs left, in a browser."""
+"""The pages of the results of the pipeline's jobs, in a browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import VIEWER, BrowsedSite, log_in
 from tests.kit.job_results import LAST, RUN, hour, leave_forecast, leave_lateness
 
-#: A coloured cell: WCAG's contrast of its text, as the browser paints it.
+#: Returns WCAG's contrast of a coloured cell's text, as the browser paints it.
 CONTRAST = """cell => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (colour) => {
@@ -29,11 +29,11 @@ CONTRAST = """cell => {
 
 @pytest.fixture(scope="module", autouse=True)
 def left(site: BrowsedSite) -> None:
-    """Two days of twelve tasks, one of them with a name without an end; of a run a moment ago."""
+    """Write two days of twelve tasks, one of them with a very long name, as of a run a moment ago."""
     names = ["app.mail", "app." + "without_an_end_" * 20, *[f"app.other_{number}" for number in range(10)]]
     heats = (90, 900, 9_000, 59_000, 3_700_000)
     rows = [hour(name, ago, p99_ms=heats[ago % 5], max_ms=heats[ago % 5]) for name in names for ago in range(48)]
-    for row in (rows[0], rows[47]):  # the first and the last of a line
+    for row in (rows[0], rows[47]):  # the first and the last cell of a line
         row.update(objective_ms=50, over=60, missed=True)
     now = datetime.now(UTC)
     leave_lateness(site.results, *rows, run=now)
@@ -44,7 +44,7 @@ def left(site: BrowsedSite) -> None:
     leave_forecast(site.results, minutes=minutes, herds=herds, drain=[drain], run=now)
 
 
-def test_from_the_menu_to_a_task_and_its_hours(page: Page) -> None:
+def test_links_lead_from_the_menu_to_a_task_and_its_hours(page: Page) -> None:
     page.goto("/admin/django_wheel/")
     page.locator("#content").get_by_role("link", name="Lateness").click()
     expect(page.locator("#wheel-late tbody tr")).to_have_count(12)
@@ -55,7 +55,7 @@ def test_from_the_menu_to_a_task_and_its_hours(page: Page) -> None:
     assert str(round(LAST.timestamp() * 1_000) + 3_600_000) in page.url
 
 
-def test_from_the_wheel_to_the_forecast_and_to_what_is_pending(page: Page) -> None:
+def test_links_lead_from_the_wheel_to_the_forecast_and_to_pending_tasks(page: Page) -> None:
     page.goto("/admin/django_wheel/wheel/")
     page.locator("#content").get_by_role("link", name="Forecast from archive").click()
     expect(page.locator("#wheel-herds tbody tr")).to_have_count(12)
@@ -81,7 +81,7 @@ def test_every_heat_has_a_colour_of_its_own_and_can_be_read_without_a_script(
 
 
 @pytest.mark.parametrize("address", ["lateness/", "lateness/?task=app.mail", "forecast/"])
-def test_a_narrow_screen_has_no_need_to_scroll_sideways(browser: Browser, site: BrowsedSite, address: str) -> None:
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Browser, site: BrowsedSite, address: str) -> None:
     context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
     log_in(page, VIEWER)

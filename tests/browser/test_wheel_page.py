@@ -17,10 +17,10 @@ HOURS_S = 7_200
 
 @pytest.fixture(scope="module", autouse=True)
 def later(site: BrowsedSite, store: SqlStore) -> None:
-    """40 tasks that are due in two hours."""
+    """Send 40 tasks that are due in two hours."""
     for n in range(40):
         site.app.send_task("site.later", (n,), countdown=HOURS_S + n)
-    wait_until(lambda: pending(store) == 40, "the tasks are taken in")
+    wait_until(lambda: pending(store) == 40, "the tasks are accepted")
 
 
 def pending(store: SqlStore) -> int:
@@ -28,7 +28,7 @@ def pending(store: SqlStore) -> int:
 
 
 def refreshed(page: Page) -> int:
-    """The count on the page after it was fetched anew, once from now on."""
+    """Return the count on the page after its next refresh."""
     with page.expect_response(re.compile(r"/wheel/live/")) as fetched:
         pass
     body = fetched.value.text()
@@ -42,7 +42,7 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Br
     page.goto(WHEEL)
     for n in range(600):
         site.app.send_task("site.soon", (n,), countdown=8 + n / 60)
-    wait_until(lambda: pending(store) == 640, "the tasks are taken in")
+    wait_until(lambda: pending(store) == 640, "the tasks are accepted")
     seen = []
     while True:
         before = pending(store)
@@ -51,7 +51,7 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Br
         seen.append(count)
         if count == 40:
             break
-    assert len(set(seen)) > 3, "tasks were to leave while the page was looked at"
+    assert len(set(seen)) > 3, "tasks were to be dispatched while the page was open"
     assert site.redis.client().llen("celery") == 600
 
     def levels() -> int:
@@ -76,7 +76,7 @@ def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
     expect(page.locator(".wheel-facts")).to_contain_text("pending")
 
 
-def test_open_details_stay_open_when_the_page_is_fetched_anew(page: Page) -> None:
+def test_open_details_stay_open_when_the_page_refreshes(page: Page) -> None:
     page.goto(WHEEL)
     page.locator("#ahead summary").click()
     refreshed(page)
@@ -98,7 +98,7 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedS
     assert len(colours) == 2
 
 
-def test_without_a_script_the_page_is_whole(browser: Browser, site: BrowsedSite) -> None:
+def test_without_a_script_the_page_is_complete(browser: Browser, site: BrowsedSite) -> None:
     context = browser.new_context(base_url=site.url, java_script_enabled=False)
     page = context.new_page()
     log_in(page, VIEWER)
@@ -107,7 +107,7 @@ def test_without_a_script_the_page_is_whole(browser: Browser, site: BrowsedSite)
     context.close()
 
 
-def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site: BrowsedSite) -> None:
+def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: BrowsedSite) -> None:
     page.goto(WHEEL)
     site["beat"].kill()
     expect(page.locator("#wheel-live .errornote")).to_contain_text("last sign of life", timeout=patience(15_000))
@@ -119,7 +119,7 @@ def test_it_says_when_the_holder_is_gone_and_when_the_server_is(page: Page, site
     expect(page.locator("#wheel-lost")).to_be_hidden(timeout=patience(30_000))
 
 
-def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> None:
+def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> None:
     page.goto(WHEEL)
     refreshed(page)
     page.locator("#wheel-pace button").focus()
@@ -138,7 +138,7 @@ def test_the_keyboards_place_is_kept_and_the_page_can_be_paused(page: Page) -> N
 
 
 @pytest.mark.parametrize("address", ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/"])
-def test_a_narrow_screen_has_no_need_to_scroll_sideways(page: Page, address: str) -> None:
+def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(f"/admin/django_wheel/{address}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -1,7 +1,7 @@
 """Every message that was ever pushed to a queue of a Redis, from its own log (appendonly, never rewritten).
 
-A worker that Redis is killed under may lose what it had just taken (kombu pops first and notes it down second); the log
-tells that from a task that was never published.
+When Redis is killed, its worker may lose the message that it has just popped (kombu pops first and records second); the
+log distinguishes such a task from one that was never published.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-#: The log is kept, whole and at once.
+#: Settings under which Redis keeps the whole log, with every write at once.
 OPTIONS = {"appendonly": "yes", "appendfsync": "always", "auto_aof_rewrite_percentage": "0"}
 
 
 def published(folder: Path, queue: str) -> Counter[str]:
-    """Task id → how often it was pushed by the wheel or by a producer; not what kombu gave back to the queue."""
+    """Return task id → how often the wheel or a producer pushed it; kombu's own returns to the queue do not count."""
     found: Counter[str] = Counter()
     messages: set[str] = set()
     for path in sorted(folder.rglob("*.incr.aof")):

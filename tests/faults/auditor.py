@@ -1,6 +1,6 @@
-"""The job ``reconcile`` as the judge of the fault tests: the same verdict from the same logs, however long they are.
+"""The job ``reconcile`` as the judge of the fault tests: the same findings from the same logs, however long.
 
-``FAULTS_JUDGE=reconcile`` lets it judge. The logs stay in the folder, so a verdict can be looked into:
+``FAULTS_JUDGE=reconcile`` selects it. The logs stay in the folder, so that a finding can be examined:
 
     celery-wheel-pipeline reconcile --scheduled DIR/scheduled.jsonl --executed DIR/executed.jsonl …
 """
@@ -17,7 +17,7 @@ from typing import Any
 from celery_wheel.results.reader import JobResults
 from tests.faults.judge import CLOCK_MS, Verdict
 
-#: The job's name of each kind, and the judge's.
+#: The job's name of each kind of finding, and the judge's.
 FIELDS = {
     "lost": "lost",
     "lost_by_worker": "worker_lost",
@@ -30,7 +30,7 @@ FIELDS = {
 
 
 def in_a_process(*arguments: str) -> None:
-    """The command; that it found something (1) is no failure, what it cannot do is."""
+    """Run the command; exit code 1, for findings, is no failure, any higher code is."""
     command = [sys.executable, "-m", "celery_wheel.pipeline", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -45,7 +45,7 @@ def audit(
     published: Mapping[str, int] | None = None,
     run: Callable[..., object] = in_a_process,
 ) -> Verdict:
-    """As ``judge``, by way of logs in ``folder``."""
+    """Return the result of ``judge``, from logs in ``folder``."""
     folder.mkdir(parents=True)
     arguments = ["reconcile", "--json", "--output", str(folder / "verdict"), "--clock", f"{CLOCK_MS}ms"]
     arguments += ["--scheduled", _write(folder / "scheduled.jsonl", _scheduled(scheduled, perhaps))]

@@ -1,4 +1,4 @@
-"""Scheduled tasks against executions: lost, duplicated, early. The judge of the fault tests, on plain data."""
+"""The judge of the fault tests compares scheduled tasks with executions: lost, duplicated and early ones. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Instants of one machine's clock, read in two processes.
+#: The tolerance between instants of one machine's clock that two processes read.
 CLOCK_MS = 2
 
 
@@ -17,11 +17,11 @@ class Verdict:
     ran: int = 0
     lost: list[str] = field(default_factory=list)
     early: list[str] = field(default_factory=list)
-    twice_unmarked: list[str] = field(default_factory=list)  #: published twice, and no second message says so
+    twice_unmarked: list[str] = field(default_factory=list)  #: published twice, and no copy is marked
     twice_marked: list[str] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)  #: ran, and nobody scheduled it
-    published_twice: list[str] = field(default_factory=list)  #: by the broker's own log
-    worker_lost: list[str] = field(default_factory=list)  #: published, by that log, and never ran
+    strange: list[str] = field(default_factory=list)  #: ran, and was not scheduled
+    published_twice: list[str] = field(default_factory=list)  #: published twice by the broker's own log
+    worker_lost: list[str] = field(default_factory=list)  #: published by that log, and never ran
     late_ms: int = 0
 
     def __str__(self) -> str:
@@ -39,9 +39,11 @@ def judge(
     notes: Iterable[Mapping[str, Any]],
     published: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """``perhaps``: ids whose sending failed, so that nobody knows whether they were scheduled.
+    """Compare scheduled tasks with executions.
 
-    ``published``: how often the broker was given each, where it keeps a log of that; else what ran is all there is.
+    Args:
+        perhaps: ids whose sending failed: they may be scheduled or not.
+        published: how often each was published, by the broker's log; None where it keeps no log.
     """
     expected, known = set(scheduled), {*scheduled, *perhaps}
     runs = defaultdict[str, list[Mapping[str, Any]]](list)
@@ -58,7 +60,7 @@ def judge(
         if first_ms < all_runs[0]["args"][0] - CLOCK_MS:
             verdict.early.append(task_id)
         verdict.late_ms = max(verdict.late_ms, first_ms - all_runs[0]["args"][0])
-        # A message that a worker lost and its broker delivered anew is one message, not the wheel's doing.
+        # A message that the broker delivered anew after a worker lost it is one message: the wheel did not repeat it.
         messages = {run["delivery"]: run for run in all_runs if not run["redelivered"]}
         if len(messages) > 1:
             marked = sum(run["marked"] for run in messages.values()) >= len(messages) - 1

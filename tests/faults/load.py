@@ -1,4 +1,4 @@
-"""A stack under load for the fault tests: two schedulers, a worker, and a producer that sends until it is told to stop.
+"""A stack under load for the fault tests: two schedulers, a worker, and a producer that sends until it is stopped.
 
 ::
 
@@ -27,7 +27,7 @@ from tests.faults.judge import Verdict, judge
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Broker, Stack
 
-#: A worker that has run nothing for so long has lost what is published and has not run.
+#: A worker that has run nothing for so long has lost the published tasks that have not run.
 FOR_THE_WORKER_S = 4
 
 SCHEDULERS = ("scheduler-a", "scheduler-b")
@@ -42,14 +42,14 @@ SETTINGS = {
 
 
 class StackUnderLoad(Stack):
-    """``every_s`` is between two tasks."""
+    """Two schedulers, a worker and a producer; ``every_s`` is the pause between two tasks."""
 
     def __init__(
         self, folder: Path, broker: Broker, store_url: str, rng: random.Random, every_s: float = 0.01, **settings: Any
     ) -> None:
         super().__init__(folder, broker, store_url, **SETTINGS, **settings)
         if broker.url.startswith("amqp"):
-            # Without it a message that was written to a socket counts as sent, whatever becomes of the server.
+            # Without confirms a message counts as sent when it is written to a socket, even if the server dies.
             self.app.conf.broker_transport_options = {"confirm_publish": True}
         self.rng = rng
         self.every_s = every_s
@@ -61,12 +61,12 @@ class StackUnderLoad(Stack):
     # -- processes -----------------------------------------------------------------------------------
 
     def kill_scheduler(self, name: str) -> None:
-        """kill -9, and another in its place at once, as a supervisor would."""
+        """Kill a scheduler by kill -9, and start another in its place at once, as a supervisor would."""
         self[name].kill()
         self.beat(name)
 
     def restart_broker(self) -> None:
-        """And the worker: it does not always survive that (kombu 5.7: AttributeError in restore_unacked)."""
+        """Kill the worker as well: a restart may break it (kombu 5.7: AttributeError in restore_unacked)."""
         self.server.restart()
         self["worker"].kill()
         self._start_worker()
@@ -94,7 +94,7 @@ class StackUnderLoad(Stack):
     # -- load ----------------------------------------------------------------------------------------
 
     def _produce(self) -> None:
-        """A task every ``every_s`` or so, due within 4 s, until it is told to stop."""
+        """Send a task every ``every_s`` or so, due within 4 s, until the load stops."""
         while not self._stop.wait(self.every_s):
             self._send(self.rng.uniform(0.05, 4))
 
@@ -103,7 +103,7 @@ class StackUnderLoad(Stack):
         eta_ms = time.time_ns() // 1_000_000 + int(countdown_s * 1_000)
         try:
             self.app.send_task("note", ("load", eta_ms), countdown=countdown_s, task_id=task_id, retry=False)
-        except (OperationalError, OSError):  # the broker is away: whether it has the task, nobody knows
+        except (OperationalError, OSError):  # the broker does not answer: it may have the task or not
             self.perhaps.append(task_id)
             self._stop.wait(0.2)
         else:
@@ -115,7 +115,7 @@ class StackUnderLoad(Stack):
         return not set(self.scheduled) - set(self.ran())
 
     def _wait_for_the_worker(self) -> None:
-        """As long as it gets on."""
+        """Wait as long as the worker makes progress."""
         ran = -1
         while ran < len(self.runs()):
             ran = len(self.runs())
@@ -126,7 +126,7 @@ class StackUnderLoad(Stack):
         self._stop.set()
         self._producer.join(patience())
         expected = set(self.scheduled)
-        with suppress(AssertionError):  # what is missing then is what the judge calls lost
+        with suppress(AssertionError):  # the judge counts the missing tasks as lost
             if published:
                 wait_until(lambda: not expected - published().keys(), "all tasks are published", seconds)
                 self._wait_for_the_worker()

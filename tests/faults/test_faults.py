@@ -1,6 +1,6 @@
 """kill -9 of scheduler, broker and database, at random moments under load, for every pair of store and broker.
 
-Judged from outside: what was scheduled against what ran. Redis keeps what it acknowledged (appendfsync always).
+The judge compares scheduled tasks with executions. Redis keeps acknowledged writes (appendfsync always).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.timeout(240)
-def test_nothing_is_lost_or_early_and_what_comes_twice_says_so(
+def test_no_task_is_lost_or_early_and_second_copies_are_marked(
     tmp_path: Path, store: tuple[str, PostgresServer | None], broker: Server
 ) -> None:
     rng = random.Random(SEED)

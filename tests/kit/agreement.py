@@ -1,4 +1,4 @@
-"""Whether a job and DuckDB say the same of a log: exactly, and percentiles by rank. Each raises where they do not."""
+"""Comparisons of a job's results with DuckDB's: exact, and percentiles by rank. Each raises where the two differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK = 0.01
 
 
 def lateness(hours: DataFrame, path: str, limits: Mapping[str, int]) -> int:
-    """How many groups there are."""
+    """Compare the groups; returns their number."""
     ours = hours.drop("sketch").toArrow()
     with duck.connect() as connection:
         connection.register("ours", ours)
@@ -58,7 +58,7 @@ def minutes(found: DataFrame, path: str) -> int:
 
 
 def geometry(pairs: DataFrame, shapes: Sequence[WheelShape], path: str) -> int:
-    """How many tasks."""
+    """Compare the costs; returns the number of tasks."""
     longest_ms = tune.longest_delay_ms(pairs)
     [ours] = tune.total_costs(pairs, shapes, longest_ms).collect()
     with duck.connect() as connection:

@@ -17,7 +17,7 @@ EPOCH = 7
 NOW_MS = 1_800_000_000_000
 BIG = 2**30
 
-#: A destination that no broker has a queue for, or that is not one.
+#: A destination without a queue on any broker, or whose key is no queue.
 BROKEN = "broken"
 
 
@@ -26,7 +26,7 @@ def at(number: int) -> Position:
 
 
 def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
-    """Row ``number``, due at that millisecond."""
+    """Return row ``number``, due at that millisecond."""
     values: dict[str, Any] = {
         "id": number,
         "lane": 0,
@@ -49,7 +49,7 @@ def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
 
 
 def make_chunk(after: int, upto: int, rows: Sequence[Row] | None = None, **changes: Any) -> Chunk:
-    """The chunk of a lane from one number to another; its rows are those numbers', for ``mail``."""
+    """Return the chunk of a lane from one number to another; its rows have those numbers, for queue ``mail``."""
     found = [make_row(n) for n in range(after + 1, upto + 1)] if rows is None else rows
     return chunk_of(at(after), at(upto), found, **changes)
 
@@ -64,7 +64,7 @@ def make_checksum(number: int) -> RangeChecksum:
 
 
 def wire(number: int, **fields: Any) -> dict[str, Any]:
-    """A delayed message as a producer puts it into the wheel queue, in the form of kombu's virtual transports."""
+    """Return a delayed message as a producer sends it to the wheel queue, in the form of kombu's virtual transports."""
     envelope = Envelope(
         **{
             "id": str(UUID(int=number, version=4)),
@@ -99,11 +99,11 @@ def raw(number: int, **fields: Any) -> bytes:
 
 
 def number_of(body: bytes | str) -> int:
-    """The number of the row of which a dispatched message was made, from its body."""
+    """Return the number of the row of a dispatched message, from its body."""
     return int(json.loads(body)[0][0])
 
 
 def number_in(message: bytes | dict[str, Any]) -> int:
-    """The same, from a message of a virtual transport."""
+    """Return the number of the row, from a message of a virtual transport."""
     found = json.loads(message) if isinstance(message, bytes) else message
     return number_of(b64decode(found["body"]))

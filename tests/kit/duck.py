@@ -1,7 +1,7 @@
-"""The same answers by DuckDB: a log made up out of hashes, and the jobs' questions in its SQL.
+"""DuckDB as the yardstick of the jobs: a log generated from hashes, and the jobs' queries in SQL.
 
-The log is a history as ``archive`` writes it, as far as the jobs read it: Parquet by day. 50 tasks on 10 queues over
-``days`` days; delays from 50 ms to 30 days; one hour in which all is late; a herd every six hours.
+The log is a history as ``archive`` writes it, with the columns that the jobs read: Parquet by day. It has 50 tasks on
+10 queues over ``days`` days; delays from 50 ms to 30 days; one hour in which all is late; a herd every six hours.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 
 def generate(folder: Path, rows: int, days: int = 7) -> str:
-    """The path to read."""
+    """Write a log; returns the path to read."""
     with connect() as duck:
         duck.execute(
             f"copy ({_LOG.format(rows=rows, start=START_MS, days=days)}) to '{folder}' "
@@ -61,7 +61,7 @@ def source(path: str) -> str:
 
 
 def lateness(path: str, limits: Mapping[str, int]) -> str:
-    """task, queue, hour, n, p50, p90, p99, max, over: exact percentiles."""
+    """Return the query for task, queue, hour, n, p50, p90, p99, max, over, with exact percentiles."""
     limit = "case queue " + " ".join(f"when '{name}' then {ms}" for name, ms in limits.items() if name != "*")
     limit += f" else {limits.get('*', 'null')} end"
     return f"""
@@ -73,7 +73,7 @@ def lateness(path: str, limits: Mapping[str, int]) -> str:
 
 
 def herds(path: str, from_s: int, least: int, window: int, deviations: int) -> str:
-    """queue, second, n: those of ``forecast``, by its definition."""
+    """Return the query for the herds (queue, second, n) by the definition of ``forecast``."""
     return f"""
         with s as (
             select queue, due_ms // 1000 as second, count(*)::double as n from {source(path)}
@@ -100,7 +100,7 @@ def minutes(path: str) -> str:
 
 
 def geometry(path: str, shapes: Iterable[WheelShape], longest_ms: int) -> str:
-    """One row with the sums of ``tune.total_costs`` and its n."""
+    """Return the query for one row with the sums of ``tune.total_costs`` and its n."""
     shapes = list(shapes)
     ticks = sorted({shape.tick_ms for shape in shapes})
     in_ticks = ", ".join(f"c // {tick} as c{tick}, (d + {tick - 1}) // {tick} as e{tick}" for tick in ticks)
@@ -121,7 +121,7 @@ def geometry(path: str, shapes: Iterable[WheelShape], longest_ms: int) -> str:
 
 
 def bursts(path: str, tick_ms: int) -> str:
-    """The most tasks that leave in one tick."""
+    """Return the query for the greatest number of tasks that expire in one tick."""
     return f"""
         select max(n) from (select (epoch_ms(eta) + {tick_ms - 1}) // {tick_ms} as slot, count(*) as n
         from {source(path)} group by all)

@@ -34,7 +34,7 @@ END = Position(2**62, 2**62)
 EVERYTHING = (ORIGIN, END)
 NO_LIMIT = 2**62
 
-#: Two processes write to one store in test_kill; what they send differs.
+#: Two processes write to one store in test_kill; their messages differ.
 _numbers = itertools.count(os.getpid() << 24 | 1)
 
 
@@ -62,7 +62,7 @@ def message(**parts: Any) -> Message:
 
 
 def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = LEASE, seconds: float = 10) -> int:
-    """Take a shard without a living holder: at once, or after the lease where it runs by the database's clock."""
+    """Acquire a shard without a living holder: at once, or after the lease where it runs by the database's clock."""
     epochs: list[int] = []
 
     def acquired() -> bool:

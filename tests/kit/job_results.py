@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.acero
 import pyarrow.parquet as pq
 
-#: When the runs were: an hour before NOW of the samples.
+#: The instant of the runs: an hour before NOW of the samples.
 RUN = datetime(2027, 1, 15, 7, tzinfo=UTC)
 LAST = datetime(2027, 1, 15, 6, tzinfo=UTC)
 
@@ -37,14 +37,14 @@ FORECAST = {
 
 
 def hour(task: str, ago: int = 0, queue: str | None = "mail", **changes: Any) -> dict[str, Any]:
-    """A row of ``hours``, so many hours before the last one."""
+    """Return a row of ``hours``, so many hours before the last one."""
     numbers = {"n": 100, "p50_ms": 5, "p90_ms": 40, "p99_ms": 90, "max_ms": 95, "objective_ms": None, "over": 0}
     row = {"task": task, "queue": queue, "hour": LAST - timedelta(hours=ago), **numbers, "missed": False}
     return {**row, "sketch": b"never to be read", **changes}
 
 
 def leave(folder: Path, job: str, tables: dict[str, pa.Table], run: datetime = RUN, **facts: Any) -> Path:
-    """A run's files; ``folder`` is the one of all jobs."""
+    """Write the files of a run; ``folder`` is the folder of all jobs."""
     place, name = folder / job, f"{run:%Y%m%dT%H%M%SZ}-7"
     place.mkdir(parents=True, exist_ok=True)
     for table, found in tables.items():
@@ -63,7 +63,7 @@ def leave_lateness(folder: Path, *rows: dict[str, Any], **facts: Any) -> Path:
 def leave_forecast(
     folder: Path, facts: dict[str, Any] | None = None, *, run: datetime = RUN, **rows: list[dict[str, Any]]
 ) -> Path:
-    """``rows``: minutes, herds, drain."""
+    """Write results of ``forecast``; ``rows`` has the tables minutes, herds and drain."""
     tables = {name: pa.Table.from_pylist(rows.get(name, []), schema) for name, schema in FORECAST.items()}
     known = {"now": "2027-01-15T07:00:00.000Z", "pending": 1_234, "overdue": 5, "beyond": 0, "rejects": {}}
     return leave(folder, "forecast", tables, run, **{**known, **(facts or {})})

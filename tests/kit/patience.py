@@ -1,14 +1,15 @@
-"""How long a test waits: seconds of a quiet machine, stretched by the speed that this machine shows.
+"""The time-outs of tests: seconds of a quiet machine, stretched by the measured speed of this machine.
 
 ::
 
-    wait_until(lambda: queue.is_empty(), "the queue is empty")        polls; a failure says what did not happen
+    wait_until(lambda: queue.is_empty(), "the queue is empty")        polls; a failure names the missing state
     process.wait(patience(30))                                        for the time-outs of other libraries
 
-A time-out of a test is there to end a hang. It is no measure of the product, so it never decides between a fast and a
-slow machine. The factor is 1 on the machine that the figures were written for when it is idle, and grows with
+A time-out of a test is there to end a hang. Such a time-out is no measure of the product, so it never decides between a
+fast and a slow machine. The factor is 1 on the machine that the figures were written for when it is idle, and grows
+with
 
-1. the time of a core that a fixed loop takes, measured once a process: one that is half as fast makes it 2;
+1. the time of a core that a fixed loop takes, measured once in each process: a core that is half as fast makes it 2;
 2. the load average over the number of cores, read at each call: work that comes later stretches a wait under way.
 """
 
@@ -19,13 +20,13 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-#: Seconds that a process may take to come up, to go away, or to do what it is told, on a quiet machine.
+#: Seconds that a process may take to start, to end, or to carry out a request, on a quiet machine.
 PATIENCE_S = 30.0
 
 #: Duration of ``_loop`` on a quiet machine of the kind that the tests' figures are from.
 QUIET_LOOP_S = 0.0085
 
-#: A factor beyond this is a machine on which a failure says more than a wait.
+#: On a machine with a greater factor, a failure says more than a wait.
 MOST = 8.0
 
 _POLL_S = 0.02
@@ -44,20 +45,20 @@ def _slowness() -> float:
 
 
 def factor() -> float:
-    """How much longer than on a quiet machine things may take here and now: 1 or more."""
+    """Return the factor by which work may take longer here and now than on a quiet machine: 1 or more."""
     crowd = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     return min(MOST, max(1.0, _slowness()) * max(1.0, crowd))
 
 
 def patience(seconds: float = PATIENCE_S) -> float:
-    """Seconds of a quiet machine as seconds of this one."""
+    """Convert seconds of a quiet machine to seconds of this machine."""
     return seconds * factor()
 
 
 def wait_until(
     reached: Callable[[], object], state: str, seconds: float = PATIENCE_S, every_s: float = _POLL_S
 ) -> None:
-    """Poll until true: only for what another process or thread does.
+    """Poll until the state is reached; only for states that another process or thread brings about.
 
     Args:
         state: the sentence that is to become true; a failure repeats it.

@@ -1,15 +1,15 @@
-"""The process of a test: started, waited for, suspended, ended or killed; what it printed is shown when a test fails.
+"""The process of a test: started, awaited, suspended, ended or killed; a failed test shows its output.
 
 ::
 
     process = Process([sys.executable, "-m", "celery", ...], log=folder / "beat.log")
-    process.wait_for("beat: Starting")          until it has printed that; fails at once when it ends before
-    process.suspend(); process.resume()         SIGSTOP, SIGCONT: it is there and does nothing
+    process.wait_for("beat: Starting")          until it has printed that text; fails at once when it ends first
+    process.suspend(); process.resume()         SIGSTOP, SIGCONT: it lives and does nothing
     process.terminate()                         as an operator does: SIGTERM, and wait; returns its exit code
-    process.kill()                              kill -9, of itself and of all that it started
+    process.kill()                              kill -9, of the process and of all its children
     code, printed = process.end()               wait until it ends by itself
 
-Every process that the suites leave running while they look is one of these. Each has a session of its own, so that
+Every process that the suites keep running during a test is a ``Process``. Each has a session of its own, so that
 Ctrl-C is for the tests, and so that ``kill`` reaches its children. ``tests/conftest.py`` adds the logs to the report of
 a failed test and kills what is left at the end of the session.
 """
@@ -44,13 +44,13 @@ _started: list[Process] = []
 
 
 class Process:
-    """One program and what it starts.
+    """One program and its children.
 
     Args:
-        log: file for what it prints, both streams; a name that is there is continued.
+        log: file for its output, both streams; an existing file is continued.
         environment: variables added to those of the tests.
-        stdin: it reads what ``tell`` writes.
-        options: those of ``subprocess.Popen``, as ``user``.
+        stdin: whether it reads the lines that ``tell`` writes.
+        options: arguments of ``subprocess.Popen``, for example ``user``.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Process:
             return file.read().decode(errors="replace")
 
     def lines(self) -> list[str]:
-        """The whole lines of it."""
+        """Return the complete lines of the output."""
         return [line.rstrip("\r\n") for line in self.said().splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for(self, text: str, times: int = 1, seconds: float = PATIENCE_S) -> None:
-        """Until it has printed a text so often."""
+        """Wait until the process has printed a text so often."""
         wait_until(lambda: self.said().count(text) >= times or not self.is_alive(), f"{self} prints {text!r}", seconds)
         assert self.said().count(text) >= times, f"{self} ended without printing {text!r}:\n{self.said()[-TAIL:]}"
 
     def tell(self, text: str = "") -> None:
-        """A line for its standard input."""
+        """Write a line to its standard input."""
         assert self._popen.stdin is not None
         self._popen.stdin.write(f"{text}\n".encode())
         self._popen.stdin.flush()
@@ -125,7 +125,7 @@ class Process:
         self.signal(signal.SIGCONT)
 
     def end(self, seconds: float = PATIENCE_S) -> tuple[int, str]:
-        """Wait until it ends by itself; its exit code and what it printed."""
+        """Wait until the process ends by itself; returns its exit code and its output."""
         wait_until(lambda: not self.is_alive(), f"{self} ends", seconds)
         self.close_stdin()
         return self._popen.returncode, self.said()
@@ -133,14 +133,14 @@ class Process:
     def terminate(self) -> int:
         with suppress(ProcessLookupError):
             self.signal(signal.SIGTERM)
-            self.resume()  # one that is suspended does not see it
+            self.resume()  # a suspended process does not handle the signal
         return self.end()[0]
 
     def kill(self) -> None:
-        """Nothing of it is left when this returns. Does nothing to a process that has ended."""
-        if self._popen.returncode is None:  # not yet waited for, so its number is nobody else's
+        """Kill the process and its children, and wait for their end. Does nothing to a process that has ended."""
+        if self._popen.returncode is None:  # not yet waited for, so no other process has its number
             family = self.family()
-            for process in family:  # the first first, which would start others anew
+            for process in family:  # the parent first, which would start children anew
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             self._popen.wait(patience())
@@ -148,7 +148,7 @@ class Process:
         self.close_stdin()
 
     def family(self) -> list[psutil.Process]:
-        """Itself and all that it started, in sessions of their own as well."""
+        """Return the process and its children, including those in sessions of their own."""
         try:
             first = psutil.Process(self.pid)
             return [first, *first.children(recursive=True)]
@@ -168,19 +168,19 @@ class Process:
 
 
 def python(log: Path, *arguments: str, **options: Any) -> Process:
-    """``python <arguments>`` in the project's folder."""
+    """Start ``python <arguments>`` in the project's folder."""
     return Process([sys.executable, *arguments], log, **{"folder": ROOT, **options})
 
 
 def last_words() -> Iterator[tuple[str, str]]:
-    """Name and end of the log of each process that the tests under way have started."""
+    """Return the name and the end of the log of each process that the current tests have started."""
     for process in _started:
         if process.log.exists() and (said := process.said().strip()):
             yield str(process), said[-TAIL:]
 
 
 def forget_ended() -> None:
-    """From now on only those count that still run: a module's own, for its next test."""
+    """Forget the ended processes; those of a module still run in its next test."""
     _started[:] = [process for process in _started if process.is_alive()]
 
 

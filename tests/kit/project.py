@@ -2,9 +2,9 @@
 
 A process loads it by ``celery -A tests.kit.project`` and finds in the environment, as JSON in ``TEST_PROJECT``:
 
-1. ``folder``: where the file ``notes`` is, with a line for each run, and ``revoked``, with one for each signal;
+1. ``folder``: where the file ``notes`` is, with a line for each run, and ``revoked``, with a line for each signal;
 2. ``queues``: name, exchange, its type and routing key of each queue beyond Celery's default one;
-3. ``plain``: the app is Celery's own class, which knows no wheel;
+3. ``plain``: the app is Celery's own class, without the wheel;
 4. ``settings``: all settings of the app, the broker's URL and the store's included.
 
 Tests make apps of the same project by ``make_app``: producers, and the canvas of its tasks.
@@ -31,7 +31,7 @@ QueueParts = Sequence[str]
 
 
 def write_line(path: Path, line: object) -> None:
-    """Append in one write: several processes may do so at once."""
+    """Append a line in one write, since several processes may do so at once."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, json.dumps(line, default=repr).encode() + b"\n")
@@ -88,7 +88,7 @@ def leave_note(folder: Path, task: Task, tag: Any, args: Sequence[Any] = (), kwa
 
 
 def add_tasks(app: Any, folder: Path) -> Any:
-    """A real project has one app; the tests have one a configuration."""
+    """Return an app of the project; the tests have an app for each configuration."""
 
     @app.task(name="note", bind=True, shared=False)
     def note(self: Task, tag: Any = None, *args: Any, **kwargs: Any) -> int:
@@ -133,7 +133,7 @@ def add_tasks(app: Any, folder: Path) -> Any:
 
     @app.task(name="tick", shared=False)
     def tick() -> None:
-        """The task of the periodic entry."""
+        """The task of the periodic entry of the tests."""
 
     return app
 

@@ -7,7 +7,7 @@
     stack.worker()                                       returns when it is ready
     stack.app.send_task("note", ("a",), countdown=1)     a producer with the same settings
     stack.wait_for("a"); stack.notes()["a"]              how it ran
-    stack.dispatched()                                   on Redis, where no worker is: what lies in the queue
+    stack.dispatched()                                   on Redis, without a worker: the tasks in the queue
 
 States are read in this process, from the store, the broker and the notes; no command is started for it.
 """
@@ -38,7 +38,7 @@ Note = dict[str, Any]
 
 
 class Broker(Protocol):
-    """A server of any kind, or a virtual host of one."""
+    """A server of any kind, or a virtual host of a server."""
 
     @property
     def url(self) -> str: ...
@@ -47,13 +47,13 @@ class Broker(Protocol):
 
 
 class Stack:
-    """``settings`` are those of its app and of all its processes, unless a process is given others.
+    """A stack; ``settings`` apply to its app and to all its processes, unless a process is given other settings.
 
     Args:
         server: the broker, or its URL.
-        store: URL of the store; a SQLite file of the folder if none.
+        store: URL of the store; by default a SQLite file of the folder.
         queues: see ``tests.kit.project``.
-        plain: its processes know no wheel.
+        plain: its processes use Celery's own app, without the wheel.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class Stack:
 
     @property
     def file(self) -> Path:
-        """The SQLite file."""
+        """Return the SQLite file of the store."""
         return Path(self.store.removeprefix("sqlite:///"))
 
     def make_app(self, kind: Any = None, **settings: Any) -> Any:
-        """Another app of the project on the same broker, with these settings alone."""
+        """Return another app of the project on the same broker, with these settings alone."""
         more = {} if kind is None else {"kind": kind}
         app = make_app({"broker_url": self.broker, **settings}, self.folder, self.queues, **more)
         self._apps.append(app)
         return app
 
     def change(self, **settings: Any) -> None:
-        """Settings of the app and of processes to come."""
+        """Change settings of the app, and of processes that are started later."""
         self.settings |= settings
         self.app.conf.update(settings)
 
@@ -116,7 +116,7 @@ class Stack:
         return {
             "PYTHONPATH": str(ROOT),
             "TEST_PROJECT": json.dumps(project),
-            "C_FORCE_ROOT": "1",  # else a worker that may load pickles does not start as root
+            "C_FORCE_ROOT": "1",  # otherwise a worker that may load pickles does not start as root
         }
 
     def start(self, name: str, *command: str, **settings: Any) -> Process:
@@ -129,10 +129,10 @@ class Stack:
         return self.start(name, sys.executable, *arguments, **settings)
 
     def celery(self, *arguments: str, name: str = "", cold: bool = False, **settings: Any) -> Process:
-        """``celery -A tests.kit.project <arguments>``; its name is its first argument if none is given.
+        """Start ``celery -A tests.kit.project <arguments>``; the process is named by its first argument by default.
 
         Args:
-            cold: it imports all by itself, and does not come from ``tests.kit.warm``.
+            cold: the process imports everything itself, instead of a fork of ``tests.kit.warm``.
         """
         arguments = ("-A", "tests.kit.project", *arguments)
         command = (sys.executable, "-m", "celery") if cold or "LD_PRELOAD" in os.environ else (WARM,)
@@ -142,14 +142,14 @@ class Stack:
         return self.celery("beat", "--pidfile", "", "-l", "INFO", name=name, **settings)
 
     def node(self, **settings: Any) -> Process:
-        """A scheduler that holds a shard and whose control node listens."""
+        """Start a scheduler; returns when it holds a shard and its control node listens."""
         process = self.beat(**settings)
         process.wait_for("listens")
         process.wait_for("at epoch")
         return process
 
     def worker(self, *options: str, **settings: Any) -> Process:
-        """One that runs a task at a time, in order, and is ready."""
+        """Start a worker that runs a task at a time, in order; returns when it is ready."""
         options = options or ("-P", "solo")
         process = self.celery("worker", *options, "-l", "INFO", "--without-gossip", "--without-mingle", **settings)
         process.wait_for(" ready.")
@@ -162,7 +162,7 @@ class Stack:
         return said
 
     def __getitem__(self, name: str) -> Process:
-        """The process of that name that was started last."""
+        """Return the process of that name that was started last."""
         return next(process for one, process in reversed(self._processes) if one == name)
 
     def kill_processes(self) -> None:
@@ -172,7 +172,7 @@ class Stack:
     def close(self) -> None:
         self.kill_processes()
         for app in self._apps:
-            if "result_backend" in self.settings:  # a result that is collected later would look for the server
+            if "result_backend" in self.settings:  # a result that is collected later would call the server
                 app.backend.remove_pending_result = lambda result: result
                 app.backend.result_consumer.stop()
             if hasattr(app, "wheel"):
@@ -192,10 +192,10 @@ class Stack:
     # -- the store -----------------------------------------------------------------------------------
 
     def holders(self) -> dict[int, int]:
-        """Shard → process id of its holder, of those that have one."""
+        """Return shard → process id of its holder, for the shards that have a holder."""
         try:
             store = open_store(self.store, shards=None, create=False)
-        except StoreUnusable:  # the first scheduler is about to make it
+        except StoreUnusable:  # the first scheduler is about to make the store
             return {}
         with closing(store):
             return {shard: int(name.rpartition("/")[2]) for shard, name in store.holders().items() if name}
@@ -207,7 +207,7 @@ class Stack:
         assert process.is_alive(), process.said()
 
     def pending(self, **settings: Any) -> list[int]:
-        """How many tasks each shard has, the first shard first."""
+        """Return the number of tasks of each shard, the first shard first."""
         self.app.conf.update(settings)
         with closing(Wheel(self.app)) as wheel:
             return [shard.pending for shard in wheel.status()]
@@ -215,7 +215,7 @@ class Stack:
     # -- what ran ------------------------------------------------------------------------------------
 
     def runs(self) -> list[Note]:
-        """All notes, in the order in which tasks ran; the last line of the file may be under way."""
+        """Return all notes, in the order in which tasks ran; the last line of the file may be incomplete."""
         path = self.folder / "notes"
         if path.exists():
             with path.open("rb") as file:
@@ -226,18 +226,18 @@ class Stack:
         return self._notes
 
     def notes(self) -> dict[Any, list[Note]]:
-        """The same by tag."""
+        """Return the notes by tag."""
         found = defaultdict[Any, list[Note]](list)
         for note in self.runs():
             found[note["tag"]].append(note)
         return found
 
     def ran(self) -> list[str]:
-        """Task ids."""
+        """Return task ids."""
         return [note["id"] for note in self.runs()]
 
     def wait_for(self, *tags: Any, seconds: float = PATIENCE_S, counts: Mapping[Any, int] | None = None) -> None:
-        """Until each tag was noted, as often as ``counts`` has it."""
+        """Wait until each tag has its notes, as many as ``counts`` says."""
         wanted = {**dict.fromkeys(tags, 1), **(counts or {})}
 
         def missing() -> dict[Any, int]:
@@ -250,7 +250,7 @@ class Stack:
             raise AssertionError(f"{error}; these have not: {missing()}") from error
 
     def revoked(self) -> list[list[Any]]:
-        """The signals ``task_revoked``: task, id, terminated, signum, expired."""
+        """Return the signals ``task_revoked``: task, id, terminated, signum, expired."""
         path = self.folder / "revoked"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -261,7 +261,7 @@ class Stack:
         return redis.Redis.from_url(self.broker)
 
     def in_queue(self, task: str) -> list[str]:
-        """The ids of such tasks in the queue ``celery``, in the order in which they were put there."""
+        """Return the ids of such tasks in the queue ``celery``, in the order of their arrival."""
         found = (json.loads(raw)["headers"] for raw in reversed(self.redis.lrange("celery", 0, -1)))
         return [headers["id"] for headers in found if headers["task"] == task]
 

@@ -1,7 +1,7 @@
 /* Moves the wall clock of one process, and nothing else: LD_PRELOAD it, and name a file in WALL_CLOCK_FILE.
 
    The file holds one signed 64-bit number in this machine's byte order: by how many milliseconds the wall clock is
-   ahead. It is mapped, so whoever writes the number steps the clock of a process that runs. CLOCK_MONOTONIC,
+   ahead. The file is mapped, so a write of the number steps the clock of a running process. CLOCK_MONOTONIC,
    CLOCK_BOOTTIME and every wait are the machine's own. */
 
 #define _GNU_SOURCE

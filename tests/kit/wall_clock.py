@@ -2,7 +2,7 @@
 
 ::
 
-    clock = WallClock(tmp_path)             compiles tests/wall_clock.c, with the C compiler of PATH
+    clock = WallClock(tmp_path)             compiles tests/kit/wall_clock.c, with the C compiler of PATH
     start(environment=clock.environment)    a process under it
     clock.set(30_000)                       its wall clock is 30 s ahead of the machine's
 
@@ -33,6 +33,6 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(self._file)}
 
     def set(self, ahead_ms: int) -> None:
-        """Step the clock: from now on it is so far ahead of the machine's, or behind."""
+        """Step the clock: from now on it is so many milliseconds ahead of the machine's clock, or behind it."""
         with self._file.open("r+b") as file:
             file.write(ahead_ms.to_bytes(8, sys.byteorder, signed=True))

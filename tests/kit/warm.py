@@ -1,6 +1,6 @@
-"""A process that has imported Celery and the wheel, and forks a ``celery`` command at once when it is told to.
+"""A process that has imported Celery and the wheel, and forks a ``celery`` command at once at a request.
 
-To import all that a scheduler is made of takes more than a second of a core, and the suites start hundreds of them.
+The imports of a scheduler take more than a second of a core, and the suites start hundreds of schedulers.
 The forked process is otherwise like any other: it has a session, an environment and a log, and ``kill -9`` is the same.
 
 ``start(arguments, …)`` gives a ``Forked``, which is to ``Process`` what ``subprocess.Popen`` is. One starter lives as
@@ -84,7 +84,7 @@ class Starter:
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.warm"],
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "C_FORCE_ROOT": "1"},  # Celery reads it when it is imported
+            env={**os.environ, "C_FORCE_ROOT": "1"},  # Celery reads the variable when it is imported
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -101,7 +101,7 @@ class Starter:
             return json.loads(stdout.readline())
 
     def close(self) -> None:
-        """It ends when nobody is left to tell it anything."""
+        """Close its standard input, at which it ends."""
         for pipe in (self._popen.stdin, self._popen.stdout):
             if pipe is not None:
                 pipe.close()
@@ -120,7 +120,7 @@ def close() -> None:
 
 
 def start(arguments: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]) -> Forked:
-    """``celery <arguments>``."""
+    """Fork ``celery <arguments>``."""
     request = {"arguments": arguments, "log": str(log), "folder": str(folder), "environment": environment}
     return Forked(starter(), starter().ask(request))
 
@@ -143,7 +143,7 @@ def serve() -> dict[str, Any]:
 
 def become(request: dict[str, Any]) -> None:
     os.setsid()
-    if sys.platform == "linux":  # nobody is left behind by tests that were killed
+    if sys.platform == "linux":  # the children end with a killed test run
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(request["folder"])
     os.environ.clear()

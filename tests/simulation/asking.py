@@ -28,14 +28,14 @@ from tests.simulation.model_store import ModelStore, ShardData
 class Question:
     kind: str
     task_ids: list[str]
-    sent: set[str]  #: those of them whose message had been sent by then
-    item: int = 0  #: its number in the inbox
+    sent: set[str]  #: the tasks of the request whose message had been sent by then
+    item: int = 0  #: number of its item in the inbox
     verdicts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Known:
-    """Task ids, by where they are."""
+    """Task ids by the state of their tasks."""
 
     unsent: list[str]
     queued: list[str]
@@ -48,14 +48,14 @@ class Asking:
         self.rng = rng
         self.questions: dict[str, Question] = {}
         self.withdrawn: set[str] = set()  #: actors
-        self.moved: set[int] = set()  #: rows with a new due time: they are in no order of arrival
+        self.moved: set[int] = set()  #: rows with a new due time, which follow no order of arrival
         self._store = store
         self._violation = violation
 
     def ask(self, known: Known, now_ms: int) -> str:
         rng = self.rng
         kind = rng.choice(("cancel", "cancel", "move"))
-        # Mostly what is due soon: there the race with dispatch is.
+        # Mostly tasks that are due soon, since these race with dispatch.
         soon = known.waiting[: 1 + int(rng.expovariate(0.5))]
         pools = [soon, known.waiting, known.left, known.queued, known.unsent[-20:], ["nobody"]]
         chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
@@ -78,7 +78,7 @@ class Asking:
 
     def collect(self, data: ShardData) -> None:
         for number, answer in data.answers.items():
-            question = self.questions.get(number)  # others ask, too
+            question = self.questions.get(number)  # other users of the simulation make requests, too
             if question is not None and not question.verdicts:
                 question.verdicts = answer.results
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
@@ -104,20 +104,20 @@ class Asking:
             if said == "done"
         )
         if twice := [task_id for task_id, count in by.items() if count > 1]:
-            raise self._violation(f"several were told that they cancelled {twice}")
+            raise self._violation(f"several requests have the result that they cancelled {twice}")
         for question in self.questions.values():
             if set(question.verdicts) != set(question.task_ids):
                 raise self._violation(f"{question} was not answered")
             for task_id, verdict in question.verdicts.items():
                 stored = rows.get(task_id)
-                # A task that was replayed had left before it was asked for: what counts is its last copy.
+                # A replayed task had been published before the request: its last copy counts.
                 pushed = stored is not None and pushes.get(stored.row.id, 0) > self._replays(data, stored.row.id)
                 forgotten = stored is not None and stored.row.id in data.forgotten
                 if verdict == "unknown" and task_id in question.sent - excused and not forgotten:
-                    raise self._violation(f"{task_id} had been sent, and {question} says that nobody knew it")
+                    raise self._violation(f"{task_id} had been sent, and {question} says unknown")
                 if verdict == "too_late" and stored is not None and not pushed and stored.row.lane != STOPPED:
                     raise self._violation(f"{task_id} was never pushed, and {question} says that it is too late")
                 if question.kind != "cancel" or verdict == "too_late" or stored is None or forgotten or loses:
                     continue
                 if pushed or stored.row.lane != STOPPED:
-                    raise self._violation(f"{task_id} left, and {question} says {verdict}")
+                    raise self._violation(f"{task_id} was pushed, and {question} says {verdict}")

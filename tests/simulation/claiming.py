@@ -42,15 +42,15 @@ class Question:
 class Claiming:
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.counts: Counter[str] = Counter()
-        self.lost: set[str] = set()  #: by envelope, what Redis lost before it came to the store
+        self.lost: set[str] = set()  #: by envelope, messages that Redis lost before the store had them
         self._rng = rng
         self._store = store
         self._violation = violation
         self._questions: dict[str, Question] = {}
         self._open: set[str] = set()
         self._seen: set[int] = set()
-        self._read: dict[int, list[Row]] = {}  #: epoch → rows as they stood when they were read
-        self._waiting: dict[int, set[int]] = {}  #: epoch → ids of those that waited when it was decided
+        self._read: dict[int, list[Row]] = {}  #: epoch → rows at their positions when they were read
+        self._waiting: dict[int, set[int]] = {}  #: epoch → ids of the rows that were pending at the decision
 
     def dress(self, message: Message) -> Message:
         rng = self._rng
@@ -129,7 +129,7 @@ class Claiming:
                 raise self._violation(f"{number} completed {done} by {key}, and says {counts[key]}")
             for task_id, row in watching:
                 if row.id in waited - completed.keys() and task_id in sent:
-                    raise self._violation(f"{task_id} waits, watches {key}, and was not completed by {number}")
+                    raise self._violation(f"{task_id} is pending, watches {key}, and was not completed by {number}")
             self.counts["completed by a key"] += counts[key]["done"]
             self.counts["too late for a key"] += counts[key]["too_late"]
             self.counts["watched by nobody"] += not any(counts[key].values())
@@ -153,14 +153,14 @@ class Claiming:
         if row.lane != STOPPED:
             too_many = [id_ for id_, other in others.items() if id_ in claims and other.lane != STOPPED]
             if too_many:
-                raise self._violation(f"{message.task_id} and rows {too_many} wait, and there is to be one")
+                raise self._violation(f"{message.task_id} and rows {too_many} are pending, and only one may be")
             return
         reasons = {one.timer_id: f"{one.kind}: {one.reason}" for one in data.outcomes}
         kind, _, reason = reasons[row_id].partition(": ")
         if reason.startswith("another task with the unique key"):
             self.counts[f"{kind}, another waits"] += 1
             if not others.keys() & waited:
-                raise self._violation(f"{message.task_id} was set aside, and nobody waited for {message.unique}")
+                raise self._violation(f"{message.task_id} was retired, and no task of {message.unique} was pending")
         elif reason.startswith("replaced by"):
             self.counts["replaced at once"] += 1
         self.counts["replaced"] = sum("replaced by" in one for one in reasons.values())

@@ -105,10 +105,10 @@ class Fleet:
     def _come_or_go(self, name: str) -> None:
         if name not in self.schedulers:
             self.started += 1
-            self.schedulers[name] = Scheduler(self, f"{name}/{self.started}")  # a process id is not used twice
+            self.schedulers[name] = Scheduler(self, f"{name}/{self.started}")  # no process id is used twice
         elif len(self.schedulers) > 1:
             gone = self.schedulers.pop(name)
-            if self.rng.random() < 0.5:  # else it was killed
+            if self.rng.random() < 0.5:  # otherwise it was killed
                 gone.leave()
 
     def _send(self) -> None:
@@ -148,7 +148,7 @@ class Fleet:
         shares = self._shares()
         counts = sorted(map(len, shares.values()))
         if len(self.pushes) != self.sent:
-            raise Violation(f"seed {self.seed}: {self.sent} were sent, {len(self.pushes)} left")
+            raise Violation(f"seed {self.seed}: {self.sent} were sent, {len(self.pushes)} pushed")
         if sum(counts) != len(self.servers) or counts[-1] - counts[0] > 1:
             raise Violation(f"seed {self.seed}: the shares are {shares}")
         if shares != before:

@@ -26,11 +26,11 @@ class Gating:
         self.rng = rng
         self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
         self.taken: dict[int, tuple[InFlight, int]] = {}  #: by row: the chunk, and the step in which it was taken
-        self.left: set[int] = set()  #: rows that were pushed since they were taken
+        self.left: set[int] = set()  #: rows that were pushed after they were taken
         self.step = 0
         self._count = 0
         self.used = False
-        self._asked: dict[str, tuple[str, str]] = {}  #: by the command's id: what was asked, of which gate
+        self._asked: dict[str, tuple[str, str]] = {}  #: by the command's id: its kind, and its gate
         self._store = store
         self._violation = violation
 
@@ -44,7 +44,7 @@ class Gating:
         number = f"00000000-0000-4000-a000-{self._count:012d}"
         asked: dict[str, object] = {"gates": [gate], "id": number}
         if kind == "resume":
-            self.paused.pop(gate, None)  # from here on it may be open
+            self.paused.pop(gate, None)  # from here on the gate may be open
             asked["per_ms"] = self.rng.choice((None, 1, 50))
         self._asked[number] = kind, gate
         self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])

@@ -46,12 +46,12 @@ DULL = {
 }
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
-#: Steps that an activity takes at once when it does.
+#: Steps that an activity takes without a pause when it runs ahead.
 HURRY = 8
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A promise of the product is broken; the message has the seed and the last steps."""
 
 
 class Scheduler:
@@ -112,7 +112,7 @@ class Happenings(ABC):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
-        self.dense = rng.random() < 0.6  #: whether much is due while the schedulers are at work on it
+        self.dense = rng.random() < 0.6  #: whether many tasks fall due at once
         self.steps = 1_400 if self.dense else 300
         self.loses = rng.random() < 0.4  #: whether this Redis may lose writes it had acknowledged
         self.clock_steps = rng.random() < 0.2
@@ -131,10 +131,10 @@ class Happenings(ABC):
             intake_count=rng.choice((1, 4, 1_000)),
             lease_ms=rng.choice((10, 20)) if self.dense else 400,
             rollback_window_ms=10**9,
-            # A lane that is closed cannot be put back: not where Redis loses what it had confirmed.
+            # A closed lane cannot be put back, so no lane is closed where Redis loses confirmed writes.
             lane_idle_ms=10**10 if self.loses else rng.choice((0, 30, 10**10)),
             rates={"mail": Rate(2, 10)} if rng.random() < 0.2 else {},
-            # Not where a step of the clock, or a Redis that brings it back, outlasts it: the real floor is an hour.
+            # A clock step, or writes that Redis loses, must not outlast the retention: its real floor is an hour.
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()
@@ -155,7 +155,9 @@ class Happenings(ABC):
         self.gates = rng.random() < 0.3  #: whether users pause and resume
         self.disk.loads = self.loads_class()
         self.loading = Loading(random.Random(~seed), self.disk, self._violation)
-        self.load_rng = random.Random(seed + 1_000_003)  # an own source: other events do not depend on it
+        self.load_rng = random.Random(
+            seed + 1_000_003
+        )  # a random source of its own, so that other events do not depend on it
         self.clock_rng = random.Random(seed + 2_000_003)  # likewise
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
@@ -248,10 +250,10 @@ class Happenings(ABC):
         awake = [one for one in self.schedulers if one.frozen_until_ms <= self.clock_ms]
         holding = [one for one in awake if one.engine.state is not None]
         if awake:
-            # Mostly the holder, or a scheduler that believes to be it: the other has little to do.
+            # Mostly the holder, or a scheduler that believes to be the holder: a standby has little to do.
             scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
             activity = self.rng.choices(ACTIVITIES, WEIGHTS)[0]
-            # Threads seldom take turns: now and then one does a whole round while the others stand still in theirs.
+            # Threads seldom take turns: sometimes one runs a whole round while the others stand still in theirs.
             for _ in range(HURRY if self.rng.random() < 0.2 else 1):
                 scheduler.step(activity)
 
@@ -291,7 +293,7 @@ class Happenings(ABC):
         self.wrote()
         self.wheel().append(message)
         self.sent[message.envelope_id] = message
-        if self.rng.random() < 0.1:  # a producer that did not hear the answer sends again
+        if self.rng.random() < 0.1:  # a producer that has not received the answer sends again
             self.wheel().append(copy.copy(message))
         if self.rng.random() < 0.2 and self.fault_rate:
             self.spoil()

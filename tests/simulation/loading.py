@@ -48,7 +48,7 @@ class Job:
 class Loading:
     def __init__(self, rng: random.Random, disk: Disk, violation: Callable[[str], Exception]) -> None:
         self.counts: Counter[str] = Counter()
-        self.committed: dict[str, Message] = {}  #: by envelope, messages of loads that were committed
+        self.committed: dict[str, Message] = {}  #: by envelope, the messages of committed loads
         self._rng = rng
         self._disk = disk
         self._violation = violation

@@ -1,4 +1,4 @@
-"""A shard's data in a model store, and how its history is forgotten: as ``celery_wheel.store.sql.forget`` does."""
+"""A shard's data in a model store, with its history and the rules of ``celery_wheel.store.sql.forget``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class ShardData:
     snapshot: dict[str, object] | None = None
     snapshot_at_ms: int | None = None
     rows: dict[int, StoredRow] = field(default_factory=dict)
-    forgotten: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: a store has them no more
+    forgotten: dict[int, StoredRow] = field(
+        default_factory=dict
+    )  #: for the oracles: a real store has removed these rows
     forgotten_outcomes: list[Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class ShardData:
 
 
 def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:
-    """The rows in (after, upto], in order."""
+    """Return the rows in (after, upto], in order."""
     order = data.order.get(lane, [])
     low = bisect.bisect_right(order, (*after, 2**64))
     high = bisect.bisect_right(order, (*upto, 2**64))

@@ -15,7 +15,7 @@ from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, BulkLoadChu
 
 @dataclass
 class ModelLoad:
-    """Its parts by number: who may write each, and its chunks by slice and shard."""
+    """A load with its parts by number: the attempt that may write each, and the chunks by slice and shard."""
 
     state: str = OPEN
     run: int = 1
@@ -34,7 +34,7 @@ class ModelLoads:
     # -- the writer of a load ------------------------------------------------------------------------
 
     def begin(self, name: str) -> int | None:
-        """The run; None for a load that is committed."""
+        """Return the run; None for a committed load."""
         load = self.loads.setdefault(name, ModelLoad(run=0))
         if load.state in (COMMITTED, DONE):
             return None
@@ -47,7 +47,7 @@ class ModelLoads:
         return load.attempts[part]
 
     def put(self, name: str, run: int, part: int, attempt: int, number: int, chunks: Mapping[int, bytes]) -> None:
-        """``chunks``: of each shard; one message each."""
+        """Write a slice; ``chunks`` has one message for each shard."""
         load = self._open(name, run)
         if self.fenced and load.attempts.get(part) != attempt:
             raise LoadEnded(f"part {part} was taken over")
@@ -88,7 +88,7 @@ class ModelLoads:
     def _chunks(self, load: ModelLoad, shard: int) -> Sequence[BulkLoadChunk]:
         return sorted(one for part in load.parts.values() for (_, of), one in part.items() if of == shard)
 
-    def take_in(self, ids: Collection[int]) -> None:
+    def accept(self, ids: Collection[int]) -> None:
         for load in self.loads.values():
             for part in load.parts.values():
                 for place in [place for place, one in part.items() if one.id in ids]:

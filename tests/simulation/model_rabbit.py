@@ -32,7 +32,7 @@ class RabbitServer:
     unacked: dict[int, list[Message | Unreadable]] = field(default_factory=dict)  #: by channel
     queues: dict[str, list[int]] = field(default_factory=dict)  #: queue → row ids, oldest first
     full: set[str] = field(default_factory=set)  #: queues that refuse
-    missing: set[str] = field(default_factory=set)  #: queues that are not there
+    missing: set[str] = field(default_factory=set)  #: missing queues
     channels: int = 0
 
     def open(self) -> int:

@@ -34,7 +34,7 @@ class Keys:
 class RedisServer:
     def __init__(self, *, keeps_past: int = 0) -> None:
         self.keys = Keys()
-        self.wrong_types: set[str] = set()  #: queues whose key is no list
+        self.wrong_types: set[str] = set()  #: queues whose key is not a list
         self._keeps_past = keeps_past
         self._past: list[Keys] = []
 
@@ -81,7 +81,7 @@ class ModelRedis:
         self._pushed = pushed
         self._refused = refused
         self._trimmed = trimmed
-        self._epoch: int | None = None  #: as adopted through this connection, until it is left
+        self._epoch: int | None = None  #: the epoch adopted through this connection, until ``leave``
 
     @property
     def fences(self) -> Literal[True]:
@@ -102,7 +102,7 @@ class ModelRedis:
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         with self._call() as fence:
             shown = max(epoch, self._shown(epoch))
-            fence.copy().adopt(shown, self._store)  # it raises before anything is written
+            fence.copy().adopt(shown, self._store)  # the check raises before anything is written
             self.server.wrote()
             offsets = fence.adopt(shown, self._store)
         self._epoch = epoch

@@ -41,12 +41,12 @@ from tests.simulation import model_history
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
 
-#: Behind every row.
+#: After every row.
 END = Position(2**62, MAX_SEQ)
 
 
 class Disk:
-    """``now_ms`` is the store's own clock, by which leases run out; without one it is the caller's."""
+    """The data of a store; leases end by ``now_ms``, the store's own clock, or without one by the caller's clock."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self.now_ms = now_ms
@@ -164,7 +164,7 @@ class ModelStore:
                 data.tally[key] = data.tally.get(key, 0) + n
             for item_id in change.inbox:
                 del data.inbox[item_id]
-            self.disk.loads.take_in(change.loaded)
+            self.disk.loads.accept(change.loaded)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
             over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, UNANNOUNCED)}

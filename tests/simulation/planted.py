@@ -79,7 +79,7 @@ def unknown_without_a_look() -> Iterator[type[World]]:
 
 @contextmanager
 def queue_peeked_before_the_inbox_is_read() -> Iterator[type[World]]:
-    """A command is answered by an older look at the wheel queue: a task sent between the two is said to be unknown."""
+    """A command is answered by an older peek at the wheel queue: the result of a task sent in between is unknown."""
 
     def careless(ctx: Context) -> Generator[str, None, Any]:
         seen_at_ms = ctx.clock.monotonic_ms()
@@ -99,7 +99,7 @@ def queue_peeked_before_the_inbox_is_read() -> Iterator[type[World]]:
 
 @contextmanager
 def row_diverted_after_it_was_read() -> Iterator[type[World]]:
-    """A command finds a row at a position that dispatch has passed, and the row waits in the lane of a gate by now."""
+    """A command finds a row at a position that dispatch has passed, and the row is in the lane of a gate by now."""
     with mock.patch.object(ShardState, "may_be_diverted", return_value=False):
         yield World
 
@@ -224,7 +224,7 @@ def chunks_gone_before_their_rows() -> Iterator[type[World]]:
     class Careless(ModelStore):
         def apply(self, shard: int, epoch: int, change: Change) -> None:
             self._held(shard, epoch)
-            self.disk.loads.take_in(change.loaded)
+            self.disk.loads.accept(change.loaded)
             super().apply(shard, epoch, change)
 
     class Broken(World):

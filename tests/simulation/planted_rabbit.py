@@ -41,7 +41,7 @@ def unknown_while_a_message_is_under_way() -> Iterator[type[RabbitWorld]]:
 
 @contextmanager
 def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
-    """A look at the wheel queue counts as soon as the command is old enough, however old the look is."""
+    """A peek at the wheel queue counts as soon as the command is old enough, however old the peek is."""
 
     def careless(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
         return earlier(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())

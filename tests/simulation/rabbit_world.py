@@ -88,7 +88,7 @@ class RabbitWorld(World):
         if not first and not self.redelivered:
             raise self._violation(f"row {row.id} was sent twice, and the second is not marked")
         if self.disk.shard(0).rows[row.id].row.lane == STOPPED:
-            raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
+            raise self._violation(f"row {row.id} was pushed although it was retired")
         if self.redelivered:
             return
         if row.position <= self.last.get(row.lane, Position(0, 0)):
@@ -97,7 +97,7 @@ class RabbitWorld(World):
         self._in_order_of_queue(row)
 
     def _in_order_of_queue(self, row: Row) -> None:
-        """No task for the same queue that was accepted before it was due, and is due earlier, is still pending."""
+        """Check that no task for the same queue that was accepted in time, and is due earlier, is still pending."""
         rows = self.disk.shard(0).rows
         self.asking.collect(self.disk.shard(0))
         if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps or row.id in self.asking.moved:

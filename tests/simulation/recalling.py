@@ -2,7 +2,7 @@
 
 ::
 
-    ask     requeue tasks, or replay rows; the names are of retired, of published and of other rows
+    ask     requeue tasks, or replay rows, which are retired, published or neither
     times   how often a row may be pushed: once, and once more for every replay
     judge   every request was answered; done: the row was pushed that often, or is retired
 """

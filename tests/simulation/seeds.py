@@ -1,4 +1,4 @@
-"""Which seeds a test runs: as many as fit into its budget of time, and never fewer than it needs to mean something.
+"""The seeds of a test: as many as fit into its budget of time, and never fewer than every oracle needs.
 
 On a slow machine fewer seeds run; each that runs is the same everywhere. ``WHEEL_SEEDS=100000 pytest tests/simulation``
 runs so many, however long it takes; ``python -m tests.simulation SEED`` prints what happens in one.
@@ -19,7 +19,7 @@ as_long_as_it_takes = pytest.mark.timeout(0) if _ASKED else pytest.mark.timeout(
 
 
 def seeds(at_least: int, at_most: int, budget_s: float) -> Iterator[int]:
-    """0, 1, 2 … ``at_most`` of them, or until the time is used up, but ``at_least`` so many."""
+    """Yield 0, 1, 2 …, ``at_most`` of them, or until the time is used up, but ``at_least`` so many."""
     began_s = time.monotonic()
     for seed in range(_ASKED or at_most):
         if not _ASKED and seed >= at_least and time.monotonic() - began_s > budget_s:

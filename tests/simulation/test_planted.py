@@ -12,7 +12,7 @@ from tests.simulation.happenings import Violation
 from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.world import World
 
-#: The first seed that shows each. After a change of the engine another may be: then all are tried, which takes longer,
+#: The first seed that shows each. A change of the engine may change it: then all seeds are tried, which takes longer,
 #: and ``python -m tests.simulation planted`` prints the new ones.
 KNOWN = {
     "position_outside_reservation": 1,

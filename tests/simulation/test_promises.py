@@ -11,7 +11,7 @@ from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.seeds import as_long_as_it_takes, seeds
 from tests.simulation.world import World
 
-#: However slow the machine. Each planted bug shows in one of so many, and all that ``HAPPENS`` names comes about.
+#: The least number of seeds on any machine: each planted bug shows in one of them, and every event of ``HAPPENS``.
 LEAST_SEEDS = 170
 
 

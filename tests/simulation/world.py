@@ -75,7 +75,7 @@ class World(Happenings):
             self._pass_time(10 if n < 30 else 2_000)
             if n % 5 == 4 and self._is_done():
                 return
-        raise self._violation("the installation did not come to rest: " + ", ".join(self._missing()))
+        raise self._violation("pending messages are left: " + ", ".join(self._missing()))
 
     def _is_done(self) -> bool:
         data = self.disk.shard(0)
@@ -95,7 +95,7 @@ class World(Happenings):
         ] + [arrival.envelope_id for arrival in self.wheel()]
 
     def tell(self, rows: Sequence[TaskRow]) -> set[int]:
-        """Announce cancelled rows as a result backend that does not always answer."""
+        """Announce cancelled rows, with a result backend that does not always answer."""
         data = self.disk.shard(0)
         ever = (*data.outcomes, *data.forgotten_outcomes)
         cancelled = {outcome.timer_id for outcome in ever if outcome.kind == "cancelled"}
@@ -111,7 +111,7 @@ class World(Happenings):
         self.gating.pushed(row)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
         self.log.append(f"redis: push of row {row.id} at {row.due_ms - START_MS}, lane {row.lane}")
-        if now_ms < row.eta_ms and not self.clock_steps:  # it may be set back between take and publish
+        if now_ms < row.eta_ms and not self.clock_steps:  # the clock may be set back between take and publish
             raise self._violation(f"row {row.id} was pushed {row.eta_ms - now_ms} ms early")
         if self.clock_ms + (TOLERANCE_MS if self.clock_steps else 0) < row.eta_ms:
             raise self._violation(f"row {row.id} was pushed early by the true time")
@@ -128,13 +128,13 @@ class World(Happenings):
         if self.pushes[row.id] > self.recalling.times(self.disk.shard(0), row.id):
             raise self._violation(f"row {row.id} was pushed once too often, and Redis had lost nothing")
         if self.disk.shard(0).rows[row.id].row.lane == STOPPED:
-            raise self._violation(f"row {row.id} was pushed although it had been laid to rest")
+            raise self._violation(f"row {row.id} was pushed although it was retired")
         if row.position <= self.last.get(row.lane, Position(0, 0)):
             raise self._violation(f"row {row.id} was overtaken")
         self.last[row.lane] = row.position
 
     def _in_order_of_eta(self, row: Row) -> None:
-        """No task that was accepted before it was due, and is due earlier, is still pending."""
+        """Check that no task that was accepted in time, and is due earlier, is still pending."""
         rows = self.disk.shard(0).rows
         self.asking.collect(self.disk.shard(0))
         if rows[row.id].accepted_ms >= row.eta_ms or row.id in self.asking.moved:
@@ -186,12 +186,14 @@ class World(Happenings):
             return  # the row was requeued and retired again
         outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
         outcome = outcomes[0].kind if outcomes else None
-        if row_id in self.pushes and not self.loses:  # what Redis lost may be refused or cancelled when it leaves again
-            raise self._violation(f"row {row_id} rests ({outcome}) and was pushed")
+        if (
+            row_id in self.pushes and not self.loses
+        ):  # a row that Redis lost may be refused or cancelled at its next dispatch
+            raise self._violation(f"row {row_id} is retired ({outcome}) and was pushed")
         if outcome == "cancelled" and not self.told[row_id] and self._ends_with(row_id):
-            raise self._violation(f"row {row_id} was cancelled, and nobody was told")
+            raise self._violation(f"row {row_id} was cancelled, and was not announced")
         if outcome == "rejected" and outcomes[0].actor == "broker" and row_id not in self.refused:
-            raise self._violation(f"row {row_id} rests as rejected, and Redis never refused it")
+            raise self._violation(f"row {row_id} is rejected, and Redis never refused it")
 
     def _ends_with(self, row_id: int) -> bool:
         """Whether the row is the last message of its task."""

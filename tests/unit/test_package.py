@@ -20,7 +20,7 @@ BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.a
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of the files in a wheel that is built of a copy of the sources."""
+    """Return the names of the files in a wheel that is built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("build")
     for name in SOURCES:
         source, copy = ROOT / name, folder / name
@@ -35,7 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def files(package: str) -> set[str]:
-    """The package's files in the working tree."""
+    """Return the package's files in the working tree."""
     paths = (path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(ROOT).as_posix() for path in paths}
 

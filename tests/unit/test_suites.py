@@ -1,4 +1,4 @@
-"""Where tests get what they share: from the kit, which knows no suite."""
+"""The suites share code through the kit, which imports no suite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_kit_and_the_benchmarks_import_no_suite(suite: str, allowed: tuple[s
 
 
 def test_every_process_that_a_suite_leaves_running_is_of_the_kit() -> None:
-    """Its log is part of a failure's report, and it is gone when the tests are."""
+    """So the log of the process is part of a failure's report, and the process ends with the tests."""
     text = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)}
     users = {path.relative_to(TESTS).parts[0] for path, found in text.items() if "Popen(" in found}
     assert users == {"kit", "benchmarks"}

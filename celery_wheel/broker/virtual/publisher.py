@@ -40,7 +40,7 @@ class KombuPublisher:
     """Publishes rows on a connection of its own.
 
     Args:
-        app: its queues say how exchanges and queues are declared.
+        app: its queues have the declarations of exchanges and queues.
     """
 
     def __init__(self, app: Any) -> None:
@@ -54,7 +54,7 @@ class KombuPublisher:
     def publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool, may_send: Callable[[], bool]) -> Confirmed:
         """Publish the rows; ``may_send`` is called before each message."""
         answer, confirmed = Confirmed(), set[int]()
-        waiting: dict[str, str] = {}  #: destinations that did not take a message, so that none overtakes it
+        waiting: dict[str, str] = {}  #: destinations that did not accept a message, so that none overtakes it
         stale = False
         with self._lock:
             producer = self._producer()
@@ -102,7 +102,7 @@ class KombuPublisher:
             return f"refused {tries} times: {format_error(error)}"
         if first:
             logger.warning(
-                "%s does not take a task %s (%s); tasks for this destination wait and are tried again",
+                "%s does not accept a task %s (%s); tasks for this destination wait and are tried again",
                 row.target,
                 row.task,
                 format_error(error),
@@ -133,7 +133,7 @@ class KombuPublisher:
         return ""
 
     def _has_route(self, row: Row) -> bool:
-        """Declare the destination's queues, once a connection; returns whether a queue is bound.
+        """Declare the destination's queues, once for each connection; returns whether a queue is bound.
 
         A virtual transport keeps no exchanges: undeclared, a topic exchange would count as direct and drop the message.
         """
@@ -167,6 +167,6 @@ class KombuPublisher:
         return Producer(self._channel, auto_declare=False)  # type: ignore[no-untyped-call]
 
     def _drop(self, error: BaseException) -> str:
-        text = f"{self._connection.as_uri()} does not take messages ({format_error(error)}); it is tried again"
+        text = f"{self._connection.as_uri()} does not accept messages ({format_error(error)}); it is tried again"
         self.forget()
         return text

@@ -3,7 +3,7 @@
 ::
 
     drain(app, store, to_broker=True)    wheel ──► each task's own queue, with its eta: workers hold it
-    drain(app, store, file=path)         wheel ──► a file, one line a task
+    drain(app, store, file=path)         wheel ──► a file, one line for each task
     import_(app, path)                                  file ──► wheel: this one, or another
 
 ``drain`` runs without schedulers: it holds all shards, so that nothing is dispatched meanwhile. It first accepts the

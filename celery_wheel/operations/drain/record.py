@@ -1,4 +1,4 @@
-"""A drained task as a line of a file, and back. JSON, one object a line; the body in base64, all else as text.
+"""A drained task as a line of a file, and back. JSON, one object on each line; the body in base64, all else as text.
 
 ::
 

@@ -1,4 +1,4 @@
-"""An archive: the history as Parquet, a folder a day, and the state that the job ``archive`` keeps there.
+"""An archive: the history as Parquet, a folder for each day, and the state that the job ``archive`` keeps there.
 
 ::
 

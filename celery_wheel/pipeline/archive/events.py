@@ -13,12 +13,12 @@ IDENTITY = ("lane", "due_ms", "seq", "batch")
 
 
 def with_day(history: DataFrame) -> DataFrame:
-    """Each event with its day in UTC."""
+    """Return each event with its day in UTC."""
     return history.withColumn(DAY, f.date_format("at", "yyyy-MM-dd"))
 
 
 def merge_events(new: DataFrame, archived: DataFrame | None) -> DataFrame:
-    """Each event of both once; two rows with one identity are equal."""
+    """Return each event of both once; two rows with one identity are equal."""
     both = new if archived is None else new.unionByName(archived.select(*new.columns))
     return both.dropDuplicates(list(IDENTITY))
 

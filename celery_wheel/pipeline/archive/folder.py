@@ -42,7 +42,7 @@ class ArchiveFolder:
             raise FileUnusable(f"--output {self.path} is the output of a stream; give the archive a folder of its own")
 
     def days(self, days: Collection[str]) -> DataFrame | None:
-        """The archived events of some days; None where there is no archive yet."""
+        """Return the archived events of some days; None where there is no archive yet."""
         events = self._read(self.path)
         return None if events is None else events.where(f.col(DAY).isin([*days]))
 
@@ -53,7 +53,7 @@ class ArchiveFolder:
         return self.staged(run)
 
     def staged(self, run: str) -> DataFrame:
-        """The staged days of a run. Raises FileUnusable where they are absent."""
+        """Return the staged days of a run. Raises FileUnusable where they are absent."""
         path = self._staging(run)
         events = self._read(path)
         if events is None:

@@ -6,7 +6,8 @@
     stage       survey the store ─► new events + archived ones of their days ─► staged, counted ─► state "staged"
     finish      staged ─► days replaced, counted ─► the store's mark ─► state "done" ─► staging folder removed
 
-Killed before "staged": no day was changed, and the next run stages anew. Killed later: the next run finishes first.
+A run that is killed before "staged" has changed no day, and the next run stages anew. After a later kill the next run
+first finishes the killed one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ArchiveRun:
         self._progress = progress
         self._name = uuid.uuid4().hex[:8]
         self.done: list[ArchiveState] = []
-        self.finished = False  #: whether it finished an interrupted run
+        self.finished = False  #: whether this run finished an interrupted one
 
     def run(self) -> ArchiveState:
         self._folder.refuse_stream_output()

@@ -84,7 +84,7 @@ class ArchiveStateFile:
 
 
 def none_if_absent(read: Callable[[], T]) -> T | None:
-    """The result of ``read``, or None where its path does not exist."""
+    """Return the result of ``read``, or None where its path does not exist."""
     try:
         return read()
     except AnalysisException as error:

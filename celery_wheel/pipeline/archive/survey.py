@@ -89,7 +89,7 @@ def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: M
 
 
 def lost_since(url: str, before: ArchiveSurvey) -> list[LostRange]:
-    """The events that retention removed while a run read them."""
+    """Return the events that retention removed while a run read them."""
     with open_for_reading(url) as opened:
         return _lost(opened.maintenance.archivable(before.numbers), before.known)
 

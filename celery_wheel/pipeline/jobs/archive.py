@@ -1,4 +1,4 @@
-"""``archive``: the history as Parquet, a folder a day, written before retention removes it from the store.
+"""``archive``: the history as Parquet, a folder for each day, written before retention removes it from the store.
 
 ::
 

@@ -78,27 +78,27 @@ NAMED_TASKS = 5
 
 
 def due(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """((queue, task, second, n), rejected rows with a reason); ``second`` counts from 1970."""
+    """Return ((queue, task, second, n), rejected rows with a reason); ``second`` counts from 1970."""
     usable, rejected = inputs.split_usable(rows, {"no due time": f.col("due_ms").isNull()})
     second = f.expr("(due_ms - pmod(due_ms, 1000L)) div 1000L").alias("second")
     return usable.groupBy("queue", "task", second).agg(f.count("*").alias("n")), rejected
 
 
 def seconds(due: DataFrame, from_s: int, to_s: int) -> DataFrame:
-    """(second as an instant, queue, n) of from_s … to_s, without empty seconds."""
+    """Return (second as an instant, queue, n) of from_s … to_s, without empty seconds."""
     within = due.where(f.col("second").between(from_s, to_s - 1))
     return within.groupBy(f.timestamp_seconds("second").alias("second"), "queue").agg(f.sum("n").alias("n"))
 
 
 def minutes(due: DataFrame, from_s: int, to_s: int) -> DataFrame:
-    """(minute as an instant, queue, n) of from_s … to_s, without empty minutes."""
+    """Return (minute as an instant, queue, n) of from_s … to_s, without empty minutes."""
     within = due.where(f.col("second").between(from_s, to_s - 1))
     minute = f.timestamp_seconds(f.expr("second - pmod(second, 60L)")).alias("minute")
     return within.groupBy(minute, "queue").agg(f.sum("n").alias("n"))
 
 
 def herds(due: DataFrame, from_s: int, known_from_s: int, least: int, rates: Mapping[str, float]) -> DataFrame:
-    """The herds from ``from_s`` on.
+    """Return the herds from ``from_s`` on.
 
     Args:
         due: the due tasks, including the known ones of the ten minutes before ``from_s``.
@@ -116,7 +116,7 @@ def herds(due: DataFrame, from_s: int, known_from_s: int, least: int, rates: Map
 
 
 def _with_usual(by_second: DataFrame, condition: Column, known_from_s: int) -> DataFrame:
-    """The seconds for which ``condition`` holds, with ``usual``, the mean of their window, and the mean ``square``.
+    """Return the seconds for which ``condition`` holds, with the means of their window: ``usual``, and ``square``.
 
     The few seconds are joined with their neighbours, by buckets of ten minutes. A window over all seconds has the same
     result, but Spark adds up its 600 rows again for each second.
@@ -143,7 +143,7 @@ def _with_usual(by_second: DataFrame, condition: Column, known_from_s: int) -> D
 
 
 def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
-    """The herds with their largest tasks. The herds are few, so they are broadcast to the many due tasks."""
+    """Return the herds with their largest tasks. The herds are few, so they are broadcast to the many due tasks."""
     columns = ("queue", "second", "n", "usual", "limit", "jitter_s")
     tasks = due.select(
         f.col("queue").alias("other_queue"),
@@ -159,7 +159,7 @@ def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
 
 
 def drain(due: DataFrame, now_s: int, rates: Mapping[str, float]) -> DataFrame:
-    """A row a queue that has a rate: its worst backlog, and the instant at which it is drained.
+    """Return a row for each queue that has a rate: its worst backlog, and the instant at which it is drained.
 
     With A(t) tasks due up to second t, the backlog after it is A(t) - r (t + 1) - min over s <= t of (A(s - 1) - r s),
     and at least 0: an idle queue does not save up capacity.
@@ -220,7 +220,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 def _with_before(
     spark: SparkSession, options: Mapping[str, Any], pending: DataFrame, now_s: int
 ) -> tuple[DataFrame, int]:
-    """(the due tasks with those of the ten minutes before, the second from which they are complete)."""
+    """Return (the due tasks with those of the ten minutes before, the second from which they are complete)."""
     if options.get("input"):
         return pending, now_s
     known_from_s = min(now_s, now_ms() // 1_000) - WINDOW_S

@@ -55,7 +55,7 @@ ALLOWED_PERCENT = 1
 
 
 def usable(history: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(dispatched rows, rejected ones with a reason). Other outcomes have no lateness and are left out."""
+    """Return (dispatched rows, rejected rows with a reason); other outcomes have no lateness and are left out."""
     dispatched = history.where("outcome = 'dispatched'")
     reasons = {
         "no task": f.col("task").isNull(),
@@ -66,7 +66,7 @@ def usable(history: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def hours(dispatched: DataFrame, limits: Mapping[str, int] | None = None) -> DataFrame:
-    """A row a task, queue and hour; ``limits`` are the objectives in milliseconds, by name."""
+    """Return a row for each task, queue and hour; ``limits`` are the objectives in milliseconds, by name."""
     groups = (
         dispatched.withColumn("hour", f.date_trunc("hour", "dispatched"))
         .withColumn("objective_ms", objective_column(limits or {}))
@@ -83,7 +83,7 @@ def hours(dispatched: DataFrame, limits: Mapping[str, int] | None = None) -> Dat
 
 
 def merge_hours(hours: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Rows of ``hours`` merged by columns: ["queue"], or ["task", "day"] with a column that you added."""
+    """Merge rows of ``hours`` by columns: ["queue"], or ["task", "day"] with a column that you added."""
     groups = hours.groupBy(*by).agg(
         f.sum("n").alias("n"),
         f.max("max_ms").alias("max_ms"),
@@ -95,7 +95,7 @@ def merge_hours(hours: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def objective_column(limits: Mapping[str, int]) -> Column:
-    """The objective of a row: that of its queue, else of its task, else of all others, else none."""
+    """Return the objective of a row: that of its queue, else of its task, else of all others, else null."""
     named = [f.when(f.col(column) == name, ms) for column in ("queue", "task") for name, ms in limits.items()]
     return f.coalesce(*named, f.lit(limits.get("*"))).cast("long")
 

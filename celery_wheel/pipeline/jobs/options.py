@@ -36,12 +36,12 @@ herd_option: Option = click.option(
 
 
 def choice_option(name: str, choices: Sequence[str], help_text: str) -> Option:
-    """An option with some choices; the first is the default."""
+    """Return an option with some choices; the first is the default."""
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help_text)
 
 
 def duration_option(name: str, default: str, help_text: str) -> Option:
-    """An option whose value is a duration; the job gets seconds."""
+    """Return an option whose value is a duration; the job gets seconds."""
     return click.option(name, type=DurationParameter(), default=default, show_default=True, help=help_text)
 
 
@@ -49,7 +49,10 @@ history_options: tuple[Option, ...] = (store_option, input_option, output_option
 
 
 def resolve_store(option: str | None) -> str:
-    """The URL of ``--store``, or of this process's environment: a remote Spark has another. Raises SettingError."""
+    """Return the URL of ``--store``, or of this process's environment: a remote Spark has another.
+
+    Raises SettingError.
+    """
     return store_url({"url": option or ""})
 
 
@@ -87,7 +90,7 @@ def parse_rates(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 
 
 def numbers_parser(least: int) -> Callable[[click.Context, click.Parameter, str], list[int]]:
-    """A callback that parses 1,10,100 to whole numbers of at least ``least``."""
+    """Return a callback that parses 1,10,100 to whole numbers of at least ``least``."""
 
     def parse(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
         parts = [part.strip() for part in value.split(",")]

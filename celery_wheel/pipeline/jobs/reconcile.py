@@ -104,7 +104,7 @@ def audit(
     dispatched: DataFrame | None = None,
     excused: DataFrame | None = None,
 ) -> DataFrame:
-    """A row a task, joined from the three logs. ``excused``: ids that are pending, or have a final outcome.
+    """Return a row for each task, joined from the three logs; ``excused`` ids are pending or have a final outcome.
 
     ``retries`` may be absent. The wheel's own history has ``id`` instead, which identifies the message.
     """
@@ -132,7 +132,7 @@ def audit(
 
 
 def findings(audited: DataFrame, late_ms: int | None = None, clock_ms: int = 2) -> DataFrame:
-    """(task_id, finding, eta, started, dispatches, messages): a row a task and kind."""
+    """Return (task_id, finding, eta, started, dispatches, messages): a row for each task and kind."""
     expected = f.col("scheduled") & ~f.col("cancelled") & ~f.col("in_doubt") & ~f.col("excused")
     permitted = f.coalesce("attempts", "sent", f.lit(1))
     several = f.coalesce(f.col("messages") > permitted, f.lit(False))
@@ -154,7 +154,7 @@ def findings(audited: DataFrame, late_ms: int | None = None, clock_ms: int = 2) 
 
 
 def lateness() -> Column:
-    """The first run of a row of ``audit`` minus its eta, in milliseconds."""
+    """Return the first run of a row of ``audit`` minus its eta, in milliseconds."""
     return f.unix_millis("started") - f.unix_millis("eta")
 
 
@@ -173,7 +173,7 @@ def _optional(frame: DataFrame, name: str) -> Column:
 
 
 def _runs(executed: DataFrame) -> DataFrame:
-    """A row a task that ran: its first run, its number of messages, and how many of them are marked."""
+    """Return a row for each task that ran: its first run, its number of messages, and how many of them are marked."""
     own = ~f.coalesce("redelivered", f.lit(False))
     by_message = (
         executed.withColumn("own", own)
@@ -200,7 +200,7 @@ def _runs(executed: DataFrame) -> DataFrame:
 
 
 def readable(log: DataFrame, name: str, *required: str) -> tuple[DataFrame, DataFrame]:
-    """(readable lines, the rest as (log, task_id, line, reason))."""
+    """Return (readable lines, the rest as (log, task_id, line, reason))."""
     reasons = {"not JSON": f.col(inputs.BROKEN).isNotNull(), "no task_id": f.col("task_id").isNull()}
     reasons |= {f"no {column}": f.col(column).isNull() for column in required}
     lines, rejected = inputs.split_usable(log, reasons)
@@ -244,7 +244,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """(id, task_id, eta, outcome) of the wheel's own tables; Parquet has no pending tasks."""
+    """Return (id, task_id, eta, outcome) of the wheel's own tables; Parquet has no pending tasks."""
     events = inputs.read_table(spark, options, "history", HISTORY)
     if not options["input"]:
         pending = inputs.read_table(spark, options, "pending", "id long, task_id string, eta timestamp")
@@ -254,7 +254,7 @@ def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 
 def _split_events(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """(scheduled, dispatched, excused) by the wheel's own tables."""
+    """Return (scheduled, dispatched, excused) by the wheel's own tables."""
     # A retry is a message of its own with the id of its task: the eta of the first message counts, and a task is
     # cancelled only if all of its messages are.
     cancelled = f.bool_or(f.col("outcome") == "cancelled").alias("cancelled")
@@ -281,7 +281,7 @@ def _by_kind(rows: Any) -> dict[str, int]:
 
 
 def _by_day(rows: Any) -> list[dict[str, Any]]:
-    """The findings of each kind and day, for the picture."""
+    """Return the findings of each kind and day, for the picture."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows.select(["finding", "eta"]).to_pylist():
         day = row["eta"].date().isoformat() if row["eta"] else "no eta"
@@ -290,7 +290,7 @@ def _by_day(rows: Any) -> list[dict[str, Any]]:
 
 
 def _summarise(facts: Mapping[str, Any], allowed: tuple[str, ...]) -> tuple[list[str], int]:
-    """(words, the number of findings that are a failure)."""
+    """Return (words, the number of findings that are a failure)."""
     counts = dict(facts["findings"])
     if facts["rejects"]:
         counts[REJECTED] = sum(facts["rejects"].values())

@@ -75,7 +75,7 @@ MAX_MINUTES_SPAN_S = 3 * 86_400
 
 
 def load(before: DataFrame, added: DataFrame, unit_s: int) -> DataFrame:
-    """(at, before, after) by ``unit_s`` seconds; both arguments are in the form of ``forecast.due``."""
+    """Return (at, before, after) by ``unit_s`` seconds; both arguments are in the form of ``forecast.due``."""
     at = f.timestamp_seconds(f.expr(f"second - pmod(second, {unit_s}L)")).alias("at")
     both = before.select("second", f.col("n").alias("before"), f.lit(0).alias("added"))
     both = both.unionByName(added.select("second", f.lit(0).alias("before"), f.col("n").alias("added")))
@@ -84,7 +84,7 @@ def load(before: DataFrame, added: DataFrame, unit_s: int) -> DataFrame:
 
 
 def due(valid: DataFrame) -> DataFrame:
-    """(queue, task, second, n) of the tasks to load."""
+    """Return (queue, task, second, n) of the tasks to load."""
     queue = f.col("queue") if "queue" in valid.columns else f.lit(None).cast("string")
     timed = valid.select(queue.alias("queue"), "task", f.unix_millis("eta").alias("due_ms"))
     return forecast.due(timed)[0]
@@ -158,7 +158,7 @@ def _load_facts(
     output: OutputFolder,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The load before and after, and its herds. Rows of a batch that is already loaded add nothing."""
+    """Return the load before and after, and its herds. Rows of a batch that is already loaded add nothing."""
     progress("computing the load")
     with open_for_reading(resolve_store(options["store"])) as store:
         not_accepted = store.loads.count_pending()
@@ -190,7 +190,7 @@ def _load_facts(
 
 
 def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of the write. They name the environment's store, too: a remote Spark has another environment."""
+    """Return the options of the write. They name the environment's store too: a remote Spark has another one."""
     key = task_rows.ID if options["id_column"] else None
     url = resolve_store(options["store"])
     values = {"batch": options["batch"], "url": url, "app": options["app"], "key": key}
@@ -198,7 +198,7 @@ def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _loaded_batch(valid: DataFrame, options: Mapping[str, Any]) -> BulkLoad | None:
-    """The batch, if it is already loaded."""
+    """Return the batch, if it is already loaded."""
     target = read_target(_write_options(options), valid.schema)
     with open_for_reading(target.url) as store:
         load = store.loads.by_name(target.batch)

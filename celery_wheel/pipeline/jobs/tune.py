@@ -64,7 +64,7 @@ TOLERANCE = 1.1
 
 
 def pairs(rows: DataFrame, window_ms: int = 0) -> tuple[DataFrame, DataFrame]:
-    """((created_ms, due_ms), rejected rows with a reason); created: the instant at which the task enters the wheel."""
+    """Return ((created_ms, due_ms), rejected rows with a reason); a task enters the wheel at ``created_ms``."""
     reasons = {"no eta": f.col("eta").isNull(), "no creation time": f.col("created").isNull()}
     usable, rejected = inputs.split_usable(rows, reasons)
     created, due = f.unix_millis("created"), f.unix_millis("eta")
@@ -78,7 +78,7 @@ def longest_delay_ms(pairs: DataFrame) -> int:
 
 
 def total_costs(pairs: DataFrame, shapes: Sequence[WheelShape], longest_ms: int) -> DataFrame:
-    """One row, in one pass: n, ``placed_t`` and ``rounding_t`` of each tick, ``cascades_t_w`` of each shape."""
+    """Return one row, in one pass: n, ``placed_t`` and ``rounding_t`` of each tick, ``cascades_t_w`` of each shape."""
     ticks = sorted({shape.tick_ms for shape in shapes})
     in_ticks = pairs.select(*(column for tick in ticks for column in _in_ticks(tick)))
     measures: list[Column] = [f.count("*").alias("n")]
@@ -92,7 +92,7 @@ def total_costs(pairs: DataFrame, shapes: Sequence[WheelShape], longest_ms: int)
 
 
 def bursts(pairs: DataFrame, ticks: Sequence[int]) -> DataFrame:
-    """(tick_ms, n, ticks): the number of ticks in which n tasks are dispatched.
+    """Return (tick_ms, n, ticks): the number of ticks in which n tasks are dispatched.
 
     The tasks are counted once by the greatest common divisor of all ticks, and those counts are added up by tick.
     """
@@ -114,7 +114,7 @@ def _round_up(column: str, tick_ms: int) -> Column:
 
 
 def _in_ticks(tick_ms: int) -> tuple[Column, ...]:
-    """The columns c (created) and e (due) in ticks, placed (0 or 1), and rounding in milliseconds."""
+    """Return the columns c (created) and e (due) in ticks, placed (0 or 1), and rounding in milliseconds."""
     created = f.expr(f"(created_ms - pmod(created_ms, {tick_ms}L)) div {tick_ms}L")
     due = f.expr(f"(due_ms + pmod(-due_ms, {tick_ms}L)) div {tick_ms}L")
     rounding = f.expr(f"pmod(-due_ms, {tick_ms}L)")
@@ -127,7 +127,7 @@ def _in_ticks(tick_ms: int) -> tuple[Column, ...]:
 
 
 def _cascades_sql(shape: WheelShape, levels: int) -> str:
-    """The count of cascades as SQL. Nested from the finest level up, it stops at the level of the first placement."""
+    """Return the count of cascades as SQL, nested from the finest level up to the level of the first placement."""
     size, c, e = shape.wheel_size, f"c_{shape.tick_ms}", f"e_{shape.tick_ms}"
     sql = "0"
     for level in reversed(range(levels)):
@@ -138,7 +138,7 @@ def _cascades_sql(shape: WheelShape, levels: int) -> str:
 
 
 def _shift(column: str, size: int, level: int) -> str:
-    """floor(column / size^level) as SQL: a bit shift where the size is a power of two."""
+    """Return floor(column / size^level) as SQL: a bit shift where the size is a power of two."""
     if level == 0:
         return column
     if size & (size - 1) == 0:
@@ -160,7 +160,7 @@ def compare_with_wheel(sample: Sequence[tuple[int, int]], shapes: Sequence[Wheel
 
 
 def recommend(rows: Sequence[Mapping[str, Any]], within_ms: float) -> Mapping[str, Any]:
-    """The recommended one of ``rows``."""
+    """Return the recommended row of ``rows``."""
     ticks = {row["tick_ms"] for row in rows if row["rounding_ms"] <= within_ms}
     tick = max(ticks) if ticks else min(row["tick_ms"] for row in rows)
     sizes = [row for row in rows if row["tick_ms"] == tick]
@@ -170,7 +170,7 @@ def recommend(rows: Sequence[Mapping[str, Any]], within_ms: float) -> Mapping[st
 
 
 def _percentile(counts: Sequence[tuple[int, int]], share: float) -> int:
-    """The smallest value of (value, frequency) that a ``share`` of all does not exceed."""
+    """Return the smallest value of (value, frequency) that a ``share`` of all does not exceed."""
     total, seen = sum(frequency for _, frequency in counts), 0
     for value, frequency in sorted(counts):
         seen += frequency
@@ -205,7 +205,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _read_tasks(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """The dispatched tasks, or the pending ones."""
+    """Return the dispatched tasks, or the pending ones."""
     columns = "created timestamp, eta timestamp"
     if options["table"] == "pending":
         return inputs.read_table(spark, options, "pending", columns)
@@ -213,7 +213,7 @@ def _read_tasks(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 
 def _sample(found: DataFrame, size: int, count: int) -> list[Any]:
-    """About ``size`` rows of ``count``, the same ones for the same rows."""
+    """Return about ``size`` rows of ``count``, the same ones for the same rows."""
     share = min(1.0, size * 1.2 / count) if count else 1.0
     return (found if share == 1.0 else found.sample(fraction=share, seed=1)).limit(size).collect()
 
@@ -224,7 +224,7 @@ def shape_rows(
     bursts: Sequence[tuple[int, int, int]],
     longest_ms: int,
 ) -> list[dict[str, Any]]:
-    """A row a shape, from the one row of ``total_costs`` and those of ``bursts``."""
+    """Return a row for each shape, from the one row of ``total_costs`` and those of ``bursts``."""
     by_tick: dict[int, list[tuple[int, int]]] = {}
     for tick_ms, count, ticks in bursts:
         by_tick.setdefault(tick_ms, []).append((count, ticks))

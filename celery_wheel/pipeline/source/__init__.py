@@ -39,7 +39,7 @@ class WheelDataSource(DataSource):
         return "wheel"
 
     def schema(self) -> StructType:
-        """All columns; with ``.schema("task string, eta timestamp")`` Spark reads only those."""
+        """Return all columns; with ``.schema("task string, eta timestamp")`` Spark reads only those."""
         return schema(self._options().table)
 
     def reader(self, schema: StructType) -> WheelReader:

@@ -65,7 +65,7 @@ def _expires(column: pa.Array) -> list[Any]:
 
 
 def key_envelopes(column: pa.Array, first: int) -> list[str]:
-    """An id for each value of the key column. ``first``: number of the first row, for BadRow."""
+    """Return an id for each value of the key column. ``first``: number of the first row, for BadRow."""
     if column.null_count:
         raise BadRow(f"row {first + column.to_pylist().index(None):,}: the key column must not be null")
     prefix, envelopes = NAMESPACE.bytes, []
@@ -76,7 +76,7 @@ def key_envelopes(column: pa.Array, first: int) -> list[str]:
 
 
 def row_envelopes(created_ms: int, load: int, part: int, first: int, count: int) -> list[str]:
-    """An id for each of ``count`` rows, from the load's number in the store, the part and the row's number in it."""
+    """Return an id for each of ``count`` rows, from the numbers of the load in the store, the part and the row."""
     if part >> PART_BITS or first + count >> ROW_BITS:
         raise BadRow(
             f"a load may have {1 << PART_BITS:,} partitions of {1 << ROW_BITS:,} rows; coalesce or repartition"

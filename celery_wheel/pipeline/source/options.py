@@ -75,12 +75,12 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def format_events(ranges: Mapping[int, tuple[int, int]]) -> str:
-    """The value of the option ``events`` for (after, upto] of each shard."""
+    """Return the value of the option ``events`` for (after, upto] of each shard."""
     return json.dumps({str(shard): range_ for shard, range_ in sorted(ranges.items())})
 
 
 def store_url(named: Mapping[str, str]) -> str:
-    """The store's URL from the options, by lower-case name, or the environment."""
+    """Return the store's URL from the options, by lower-case name, or the environment."""
     url = named.get("url") or os.environ.get(ENVIRONMENT)
     if not url:
         raise SettingError(

@@ -60,7 +60,7 @@ class PushedCondition:
 
 
 def pushed_conditions(table: str, filters: Sequence[ds.Filter]) -> list[PushedCondition]:
-    """The conditions that a statement can express, out of ``filters``, which Spark joins by AND."""
+    """Return the conditions that a statement can express, out of ``filters``, which Spark joins by AND."""
     columns = {column.name: column for column in COLUMNS[table]}
     return [condition for filter_ in filters for condition in _translate(columns, filter_)]
 

@@ -43,7 +43,7 @@ def event_ranges(
 
 
 def _groups(table: str, connection: Connection, shard: int, after: int, upto: int) -> list[tuple[int, int]]:
-    """(last number, count of rows, at least 1) of each group of numbers, in order."""
+    """Return (last number, count of rows, at least 1) of each group of numbers, in order."""
     width = max(1, (upto - after) // GROUPS + 1)
     # Both names come from this module, and the width is an integer: nothing here is text from outside.
     counted = f"SELECT max(id), {_COUNTS[table]} FROM {table} WHERE shard = :shard AND id > :after AND id <= :upto"

@@ -66,7 +66,7 @@ class ReadRequest:
         return statements.make_partition(self.url, columns, source, where, outcomes=outcomes)
 
     def due_range(self) -> tuple[int, int]:
-        """The lowest and the highest due time that the conditions admit."""
+        """Return the lowest and the highest due time that the conditions admit."""
         low = [FIRST_MS if self.options.due_from_ms is None else self.options.due_from_ms]
         high = [LAST_MS if self.options.due_to_ms is None else self.options.due_to_ms - 1]
         for condition in self.pushed:
@@ -102,7 +102,7 @@ class ReadRequest:
     # -- history -----------------------------------------------------------------------------------
 
     def shard_ranges(self, last: dict[int, int]) -> dict[int, tuple[int, int]]:
-        """(after, upto] of each shard, at most up to ``last``: later events are not committed at one moment."""
+        """Return (after, upto] of each shard, at most up to ``last``: later events are not committed at one moment."""
         events = self.options.events
         if events is None:
             return {shard: (0, upto) for shard, upto in last.items()}
@@ -110,7 +110,7 @@ class ReadRequest:
         return {shard: (after, upto) for shard, (after, upto) in ranges.items() if after < upto}
 
     def history(self, connection: Connection, shard_ranges: dict[int, tuple[int, int]]) -> list[StatementPartition]:
-        """``shard_ranges``: of each shard the settlements and outcomes to read, (after, upto]."""
+        """Return the partitions of a history; ``shard_ranges`` are the numbers to read of each shard, (after, upto]."""
         dialect = connection.dialect.name
         low, high = self.due_range()
         partitions = []

@@ -21,7 +21,7 @@ from celery_wheel.store.sql.store import SqlStore
 
 
 def database_url(url: str) -> str:
-    """The URL of the database that a store's URL leads to, valid in another process or on another machine."""
+    """Return the URL of the database that a store's URL leads to, valid in another process or on another machine."""
     database = place_of(url).url
     if database.get_backend_name() == "sqlite" and database.database:
         database = database.set(database=str(Path(database.database).absolute()))
@@ -39,7 +39,7 @@ def open_for_reading(url: str) -> Iterator[SqlStore]:
 
 
 def last_numbers(connection: Connection) -> dict[int, int]:
-    """The highest number that each shard has given: all later settlements and outcomes have greater ones."""
+    """Return the highest number that each shard has given: all later settlements and outcomes have greater ones."""
     rows = connection.execute(select(shard.c.shard, shard.c.seq).order_by(shard.c.shard))
     return {row.shard: row.seq for row in rows}
 

@@ -85,7 +85,7 @@ class Conditions:
 
 
 def select_columns(table: str, schema: StructType) -> list[SourceColumn]:
-    """The columns of ``schema``, in its order. Raises SettingError for an unknown column or a wrong type."""
+    """Return the columns of ``schema``, in its order. Raises SettingError for an unknown column or a wrong type."""
     columns = {column.name: column for column in COLUMNS[table]}
     for field_ in schema.fields:
         if field_.name not in columns:
@@ -98,7 +98,7 @@ def select_columns(table: str, schema: StructType) -> list[SourceColumn]:
 
 
 def option_conditions(options: SourceOptions, *, outcomes: bool = False) -> Conditions:
-    """The conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
+    """Return the conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
     where = Conditions()
     if options.queue is not None:
         where.add(f"{TARGET} = ?", options.queue)

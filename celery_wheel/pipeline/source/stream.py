@@ -151,14 +151,14 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _max_rows(limit: ReadLimit, shards: int) -> int | None:
-    """The most rows of one shard in a micro-batch; None: all."""
+    """Return the greatest number of rows of one shard in a micro-batch; None: all."""
     if isinstance(limit, ReadAllAvailable):
         return None
     return max(1, limit.max_rows // max(1, shards)) if isinstance(limit, ReadMaxRows) else None
 
 
 def _batch_end(connection: Connection, shard: int, after: int, upto: int, rows: int | None) -> int | None:
-    """The number at which a micro-batch has ``rows`` rows of a shard, or its last one; None: no event is new."""
+    """Return the number at which a micro-batch has ``rows`` rows of a shard, or its last one; None: no event is new."""
 
     def within(table: Any) -> Any:
         return (table.c.shard == shard, table.c.id > after, table.c.id <= upto)
@@ -182,7 +182,7 @@ def _batch_end(connection: Connection, shard: int, after: int, upto: int, rows: 
 
 
 def _advance(connection: Connection, offset: StreamOffset, ends: dict[int, int]) -> StreamOffset:
-    """The offset with the shards of ``ends`` at those numbers, and the offsets of their lanes there."""
+    """Return the offset with the shards of ``ends`` at those numbers, and the offsets of their lanes there."""
     shards = dict(offset.shards)
     for shard, end in ends.items():
         before = offset.shard(shard)

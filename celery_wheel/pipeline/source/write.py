@@ -3,7 +3,7 @@
 ::
 
     make_writer  (driver)   begin or resume the load; for a committed load, write nothing
-    write        (tasks)    claim ─► a slice of rows ─► packed, a chunk a shard ─► some slices a transaction ─► finish
+    write        (tasks)    claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish
     commit       (driver)   exactly the parts that Spark counts           abort   remove everything
 
 ``celery_wheel.store.ports.bulk_loads`` has the protocol behind it. A driver that is killed leaves its load open: a
@@ -195,7 +195,7 @@ def find_app(name: str) -> WheelApp:
 
 
 def bare_app() -> Any:
-    """An app for executors without a project: Celery's defaults, and the queue of each row."""
+    """Return an app for executors without a project: Celery's defaults, and the queue of each row."""
     return Celery("wheel", broker="memory://", set_as_current=False)
 
 

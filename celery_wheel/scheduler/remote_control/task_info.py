@@ -27,7 +27,7 @@ def scheduled(task: Task, head: MessageHead, node: str) -> dict[str, Any]:
 
 
 def more(last: Task, count: int, node: str) -> dict[str, Any]:
-    """Return the last item of a list that was cut; it has the same form, so that callers can print it."""
+    """Return the last item of a shortened list; it has the form of the others, so that callers can print it."""
     text = f"and about {count:,} more, due later: app.wheel.pending() has them all"
     nowhere = {"exchange": "", "routing_key": "", "priority": None, "redelivered": False}
     request = _request("more", text, "", "", text, node, nowhere)

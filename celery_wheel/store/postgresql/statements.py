@@ -57,7 +57,7 @@ class PostgresqlStatements(Statements):
 
 @cache
 def statements() -> Statements:
-    """Return the statements, compiled once a process."""
+    """Return the statements, compiled once in a process."""
     clock, began = (literal_column(sql, BigInteger) for sql in (CLOCK_SQL, BEGAN_SQL))
     dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
     return PostgresqlStatements(dialect, postgresql.insert, clock=clock, began=began, adding=CopyInsert)

@@ -2,7 +2,7 @@
 
 ::
 
-    client   put_command ─► item in the inbox ┄┄ answer? answer? ─► results       no answer in time: withdraw
+    client   put_command ─► item in the inbox ┄┄ polls ─► results       no answer in time: withdraw
     holder                  └ read_inbox ─► Change(answers, tombstones, watches, gates) ─► expire, later
     loader   ``loads`` ─► committed
     holder                └ read_loads ─► Change(rows, loaded) ─► expire: done

@@ -27,16 +27,16 @@ class Database(Protocol):
     def statements(self) -> Statements: ...
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """A connection on which each statement sees every earlier commit."""
+        """Yield a connection on which each statement sees every earlier commit."""
 
     def snapshot(self) -> AbstractContextManager[Connection]:
-        """A connection on which all statements of the block see the same moment; they may only read.
+        """Yield a connection on which all statements of the block see the same moment; they may only read.
 
         For blocks of a few hundredths of a second: the database keeps replaced rows until the block ends.
         """
 
     def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
-        """A transaction: committed at the end of the block, rolled back by an exception.
+        """Yield a connection in a transaction: committed at the end of the block, rolled back by an exception.
 
         Args:
             durable: True where a power failure must not lose the transaction; False where it may, though the death of
@@ -46,13 +46,13 @@ class Database(Protocol):
         """
 
     def making(self) -> AbstractContextManager[Connection]:
-        """The transaction in which tables are made or migrated; one process at a time has it."""
+        """Yield the transaction in which tables are made or migrated; one process at a time has it."""
 
     def is_replaced(self) -> bool:
         """Whether the opened file was deleted or replaced; cheap enough to be called before each use."""
 
     def now_ms(self) -> int | None:
-        """The database's own clock; None where it has no clock but this host's."""
+        """Return the database's own clock; None where it has no clock but this host's."""
 
     def hold(self, shard: int, holder: str) -> bool:
         """Lock the shard for this process; returns False while another process has it.

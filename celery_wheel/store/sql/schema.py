@@ -2,7 +2,7 @@
 
 ::
 
-    wheel_timer    one row a message; hot and narrow (about 250 bytes)      id: its first seq
+    wheel_timer    a row for each message; hot and narrow (about 250 bytes)  id: its first seq
       └ wheel_payload   its bytes, written once, never updated              id: of the timer
       └ wheel_outcome   rejected, cancelled, expired, moved …               timer_id
     wheel_lane     shard, lane → offset and watermark                       the offsets of the log
@@ -65,7 +65,7 @@ _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _seq_id(comment: str) -> Column[int]:
-    """A primary key with a seq of the holder, so that rows are appended."""
+    """Return a primary key with a seq of the holder, so that rows are appended."""
     return Column("id", _ID, primary_key=True, autoincrement=False, comment=comment)
 
 

@@ -62,7 +62,7 @@ class SqlStore(SqlControl):
         self._statements = database.statements
         self._uuid = uuid
         self.shards = shards
-        #: One lock a shard: a shard whose row is locked, or whose host does not answer, does not delay other shards.
+        #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
         self._floors = ArchiveFloors()
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it

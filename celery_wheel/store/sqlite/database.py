@@ -131,7 +131,7 @@ class SqliteDatabase:
 
     @staticmethod
     def _set_synchronous(connection: Connection, level: int) -> None:
-        """By a pragma and not a second connection, whose commits would empty the page cache of the first."""
+        """Set the level by a pragma: the commits of a second connection would empty the page cache of the first."""
         if connection.info.get("synchronous") != level:
             connection.exec_driver_sql(f"PRAGMA synchronous={level}")
             connection.info["synchronous"] = level
@@ -228,7 +228,7 @@ class SqliteDatabase:
 
 @cache
 def _statements() -> Statements:
-    """Return the statements, compiled once a process: 10 ms matter to each command of the CLI and to each test."""
+    """Return the statements, compiled once in a process: 10 ms matter to each command of the CLI and to each test."""
     return Statements(dialect.dialect(paramstyle="qmark"), dialect.insert)
 
 

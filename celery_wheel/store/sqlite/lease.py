@@ -1,4 +1,4 @@
-"""The lease of a shard of a SQLite store: an OS lock on a file beside the store, one a shard.
+"""The lease of a shard of a SQLite store: an OS lock on a file beside the store, one for each shard.
 
 ::
 

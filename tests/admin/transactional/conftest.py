@@ -1,10 +1,10 @@
-"""A database of the project's beside the test's own: real transactions, on SQLite and on PostgreSQL.
+"""A database of the project beside the test's own: real transactions, on SQLite and on PostgreSQL.
 
 ::
 
-    shop.alias        an entry of DATABASES with the wheel's tables, and wheel_store = django://shop
-    shop.waiting()    what other connections see in the inbox
-    shop.running.beat()  a real scheduler of the same database, on a real Redis
+    shop.alias             an entry of DATABASES with the wheel's tables, and wheel_store = django://shop
+    shop.waiting()         the messages that other connections see in the inbox
+    shop.running.beat()    a real scheduler of the same database, on a real Redis
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SQLITE_OPTIONS: dict[str, Any] = {"timeout": 20}
 
 
 class Shop:
-    """``url`` is that of its database, as SQLAlchemy has it; ``folder`` is the site's."""
+    """A site and its database; ``url`` names the database as SQLAlchemy does, ``folder`` is the site's."""
 
     alias = ALIAS
 
@@ -54,7 +54,7 @@ class Shop:
         return self.store.read_inbox(0, 10_000)
 
     def waiting(self) -> list[str]:
-        """Task ids of the messages in the inbox, the oldest first."""
+        """Return the task ids of the messages in the inbox, the oldest first."""
         return [self.message(item).task_id for item in self.items() if item.kind == "message"]
 
     @staticmethod
@@ -67,7 +67,7 @@ class Shop:
 
     @cached_property
     def running(self) -> RunningSite:
-        """Other processes of the same site: there the database is ``default``."""
+        """Return the other processes of the same site, whose alias of the database is ``default``."""
         assert self.redis is not None
         return RunningSite(self.folder, self.url, self.redis.url)
 
@@ -79,7 +79,7 @@ class Shop:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with all tables of the site."""
+    """Return a SQLite file with all tables of the site."""
     folder = tmp_path_factory.mktemp("template")
     migrated(folder, "sqlite://")
     return folder / "site.sqlite3"
@@ -93,7 +93,7 @@ def postgres_template(postgres: PostgresServer, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The entry of DATABASES."""
+    """Return the entry of DATABASES."""
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("template"), tmp_path / "site.sqlite3")
         return {
@@ -118,9 +118,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 def shop(
     database: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
 ) -> Iterator[Shop]:
-    """``wheel_transactional`` is set; the broker is kombu's in memory, and empty."""
+    """Yield a shop with ``wheel_transactional`` set; the broker is kombu's transport in memory, and empty."""
     connections.databases[ALIAS] = database
-    connections.configure_settings(connections.databases)  # fills in what is not given
+    connections.configure_settings(connections.databases)  # fills in the missing settings
     where = f"postgresql://wheel@127.0.0.1:{database['PORT']}" if database["PORT"] else "sqlite://"
     url = f"{where}/{database['NAME']}"
     configured(monkeypatch, wheel_store=f"django://{ALIAS}", wheel_transactional=True)

@@ -1,4 +1,4 @@
-"""docs/transactional.md is run."""
+"""The example of docs/transactional.md runs, and the checks that the page names exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCS = page("transactional.md")
 
 
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="transaction_mode is new in Django 5.1")
-def test_the_example_says_what_the_manual_says(tmp_path: Path) -> None:
+def test_the_example_has_the_result_that_the_manual_states(tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n# shop.py\n(.*?)```", DOCS, re.DOTALL)
     [says] = re.findall(r"```text\n(.*?)```", DOCS, re.DOTALL)
     (tmp_path / "shop.py").write_text(program, encoding="utf-8")
@@ -29,7 +29,7 @@ def test_the_example_says_what_the_manual_says(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (says, "")
 
 
-def test_every_check_that_it_names_exists() -> None:
+def test_every_check_that_the_page_names_exists() -> None:
     source = Path(django_wheel.checks.__file__).read_text(encoding="utf-8")
     named = set(re.findall(r"\b[EW]\d{3}\b", DOCS))
     assert named == {"E013", "W005"}

@@ -1,4 +1,4 @@
-"""Views under ATOMIC_REQUESTS, tests of Django's that are rolled back, and processes without Django."""
+"""Views under ATOMIC_REQUESTS, Django's test cases that roll back, and processes without Django."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_test_case_leaves_nothing_behind(shop: Shop) -> None:
     during: list[int] = []
 
     class Ordering(TestCase):
-        databases = {ALIAS}  # noqa: RUF012 - as it is written there
+        databases = {ALIAS}  # noqa: RUF012 - as Django's manual writes it
 
         def test_it(self) -> None:
             with transaction.atomic(using=ALIAS):
@@ -76,7 +76,7 @@ def _items_seen_inside() -> list[Any]:
         return list(cursor.fetchall())
 
 
-def test_the_fixture_wheel_takes_it_at_once_whatever_the_store(shop: Shop, wheel: VirtualWheel) -> None:
+def test_the_fixture_wheel_accepts_tasks_at_once_whatever_the_store(shop: Shop, wheel: VirtualWheel) -> None:
     with transaction.atomic(using=ALIAS):
         send("a")
         send("b", countdown=None, wheel={"transactional": True})
@@ -101,7 +101,7 @@ def test_the_fixture_wheel_takes_it_at_once_whatever_the_store(shop: Shop, wheel
     ],
     ids=["not installed", "not configured", "not listed"],
 )
-def test_without_django_the_call_says_what_is_missing(before: str, says: str, tmp_path: Path) -> None:
+def test_without_django_the_error_of_the_call_names_the_missing_part(before: str, says: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         f"import sys\n{before}\nfrom celery_wheel import Celery\napp = Celery('x', broker='memory://')\n"

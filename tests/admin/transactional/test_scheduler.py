@@ -1,4 +1,4 @@
-"""A real scheduler beside real transactions: how soon it sees a commit, commands, killed processes, a locked file."""
+"""A real scheduler beside real transactions: the delay after a commit, commands, killed processes, a locked file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DONE, TOO_LATE, UNKNOWN = CommandResult.DONE, CommandResult.TOO_LATE, CommandRes
 
 @pytest.fixture
 def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """The producer and the schedulers to be started have one broker."""
+    """Return a shop whose producer and schedulers share one broker."""
     shop.redis = redis
     configured(monkeypatch, broker_url=redis.url)
     yield shop
@@ -37,7 +37,7 @@ def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def live(connected: Shop) -> Shop:
-    """With a scheduler that holds the shard."""
+    """Return a shop with a scheduler that holds the shard."""
     process = connected.running.beat()
     wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
     return connected
@@ -49,7 +49,7 @@ def _holder(shop: Shop) -> int:
 
 
 def left(shop: Shop) -> list[str]:
-    """Task ids in the workers' queue, in the order in which they came there."""
+    """Return the task ids in the workers' queue, in the order of their arrival."""
     assert shop.redis is not None
     return [json.loads(raw)["headers"]["id"] for raw in reversed(shop.redis.client().lrange("celery", 0, -1))]
 
@@ -62,7 +62,7 @@ def accepted(shop: Shop, *task_ids: str) -> bool:
 
 
 def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
-    """In the middle within 150 ms on a machine that is quiet; here others may be at work."""
+    """On a quiet machine the median is below 150 ms; other processes may be at work on this one."""
     took_s = []
     for number in range(20):
         with transaction.atomic(using=ALIAS):
@@ -76,25 +76,25 @@ def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
     assert statistics.median(took_s) < patience(1)
 
 
-def test_it_leaves_when_it_is_due_and_what_was_rolled_back_never(live: Shop) -> None:
+def test_a_committed_task_is_dispatched_when_it_is_due_and_a_rolled_back_one_never(live: Shop) -> None:
     with failing():
         send("rolled back", countdown=0.1)
     with transaction.atomic(using=ALIAS):
         send("past", eta="2020-01-01T00:00:00+00:00", countdown=None)
         send("without a delay", countdown=None, wheel={"transactional": True})
         send("last", countdown=0.5)
-    wait_until(lambda: len(left(live)) == 3, "three leave")
+    wait_until(lambda: len(left(live)) == 3, "three tasks are dispatched")
     assert left(live)[2] == "last"
     assert live.items() == []
 
 
-def test_the_broker_need_not_be_there(live: Shop) -> None:
+def test_a_commit_needs_no_broker(live: Shop) -> None:
     assert live.redis is not None
     live.redis.kill()
     with transaction.atomic(using=ALIAS):
         ids = [send(countdown=0.1) for _ in range(3)]
     live.redis.start()
-    wait_until(lambda: left(live) == ids, "they leave")
+    wait_until(lambda: left(live) == ids, "the tasks are dispatched")
 
 
 PROGRAM = """
@@ -114,18 +114,18 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize(("when", "found"), [("before", []), ("after", ["killed"])])
-def test_a_process_that_is_killed(connected: Shop, when: str, found: list[str]) -> None:
+def test_a_killed_process_has_scheduled_what_it_committed(connected: Shop, when: str, found: list[str]) -> None:
     log, variables = connected.folder / "killed.log", connected.running.environment
     with python(log, "-c", PROGRAM, when, environment=variables, stdin=True) as process:
         process.wait_for("ready")
     assert connected.waiting() == found
 
 
-def test_without_a_scheduler_it_waits_in_the_inbox(connected: Shop) -> None:
+def test_without_a_scheduler_a_task_waits_in_the_inbox(connected: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         send("a", countdown=0.1)
     connected.running.beat()
-    wait_until(lambda: left(connected) == ["a"], "it leaves")
+    wait_until(lambda: left(connected) == ["a"], "the task is dispatched")
 
 
 # -- commands ------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_cancellation_is_part_of_the_transaction(live: Shop) -> None:
     assert (found.reason, found.kind) == ("paid", "cancelled")
 
 
-def test_several_are_moved_and_run_at_once(live: Shop) -> None:
+def test_several_tasks_are_moved_and_run_at_once(live: Shop) -> None:
     wheel = celery_app.wheel
     with transaction.atomic(using=ALIAS):
         ids = [send(countdown=3_600) for _ in range(3)]
@@ -160,10 +160,10 @@ def test_several_are_moved_and_run_at_once(live: Shop) -> None:
         run = wheel.run_now([*ids[1:], "nobody"], transactional=True)
     assert moved.result() is DONE
     assert run.result() == {ids[1]: DONE, ids[2]: DONE, "nobody": UNKNOWN}
-    wait_until(lambda: sorted(left(live)) == sorted(ids[1:]), "two leave")
+    wait_until(lambda: sorted(left(live)) == sorted(ids[1:]), "two tasks are dispatched")
 
 
-def test_the_setting_concerns_what_is_inside_a_block_only(live: Shop) -> None:
+def test_the_setting_concerns_only_calls_inside_a_block(live: Shop) -> None:
     wheel = celery_app.wheel
     send("a", countdown=3_600)
     send("b", countdown=3_600)
@@ -185,11 +185,11 @@ def test_a_task_sent_anew_after_its_cancel_is_not_cancelled(live: Shop) -> None:
         send("never", countdown=1_800)
         celery_app.wheel.cancel("never", transactional=True)
     assert cancelled.result() is DONE
-    wait_until(lambda: live.items() == [], "all is taken in")
+    wait_until(lambda: live.items() == [], "all is accepted")
     assert sorted(one.task_id for one in celery_app.wheel.pending().items) == ["order", "other"]
 
 
-def test_nobody_answers(connected: Shop) -> None:
+def test_a_request_without_an_answer_is_withdrawn(connected: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         pending = celery_app.wheel.cancel("a", transactional=True)
     with pytest.raises(WheelUnavailable, match="withdrawn"):
@@ -217,15 +217,15 @@ def test_a_command_needs_the_store_in_the_transactions_database(
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_transaction_that_stays_open_holds_up_the_wheel_but_loses_nothing(live: Shop) -> None:
-    """Three seconds of a slow request, which has written: tasks that were in memory leave all the same."""
+    """A slow request has written and stays open for three seconds: tasks in memory are dispatched all the same."""
     holder = live.store.state(0).epoch
     due = [send(f"due {n}", countdown=1 + n / 10) for n in range(10)]
     wait_until(lambda: accepted(live, *due), "they wait")
     with transaction.atomic(using=ALIAS):
         began_s = time.monotonic()
         send("in it", countdown=0.1)
-        wait_until(lambda: left(live) == due, "they leave while the file is locked")
+        wait_until(lambda: left(live) == due, "tasks are dispatched while the file is locked")
         wait_until(lambda: time.monotonic() - began_s > 3, "three seconds")
-    wait_until(lambda: left(live) == [*due, "in it"], "it leaves")
+    wait_until(lambda: left(live) == [*due, "in it"], "the task is dispatched")
     assert live.store.state(0).epoch == holder
     assert len(left(live)) == 11

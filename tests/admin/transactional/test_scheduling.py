@@ -1,4 +1,4 @@
-"""Scheduled if and only if the caller's transaction commits."""
+"""A task is scheduled if and only if the caller's transaction commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.producer.memory_broker import Broker
 
 
 def send(task_id: str = "", **options: Any) -> str:
-    """A task with a delay, where no other time is said."""
+    """Send a task, with a delay unless another time is given."""
     options = {"countdown": 60, **options}
     found: str = celery_app.send_task("site.nothing", (1,), task_id=task_id or None, **options).id
     return found
@@ -39,7 +39,7 @@ def send(task_id: str = "", **options: Any) -> str:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """A block that ends by an exception."""
+    """Run a block that ends by an exception."""
     with suppress(ZeroDivisionError), transaction.atomic(using=ALIAS):
         yield
         raise ZeroDivisionError
@@ -55,7 +55,7 @@ def sent(queue: str = "celery") -> int:
     return waiting.qsize() if waiting is not None else 0
 
 
-def test_a_commit_schedules_and_nobody_sees_it_before(shop: Shop) -> None:
+def test_a_commit_schedules_and_no_other_connection_sees_the_task_before(shop: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         Group.objects.using(ALIAS).create(name="order")
         send("a")
@@ -64,7 +64,7 @@ def test_a_commit_schedules_and_nobody_sees_it_before(shop: Shop) -> None:
     assert sent("wheel.0") == 0
 
 
-def test_a_rollback_does_not(shop: Shop) -> None:
+def test_a_rollback_schedules_nothing(shop: Shop) -> None:
     with failing():
         Group.objects.using(ALIAS).create(name="order")
         send("a")
@@ -74,7 +74,7 @@ def test_a_rollback_does_not(shop: Shop) -> None:
     assert (shop.waiting(), groups()) == ([], [])
 
 
-def test_a_savepoint_that_is_rolled_back_takes_along_what_was_scheduled_in_it_alone(shop: Shop) -> None:
+def test_a_savepoint_that_is_rolled_back_removes_only_the_tasks_scheduled_in_it(shop: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         send("outer before")
         with failing():
@@ -88,18 +88,18 @@ def test_a_savepoint_that_is_rolled_back_takes_along_what_was_scheduled_in_it_al
     assert shop.waiting() == ["outer before", "inner, kept", "outer after"]
 
 
-def test_an_inner_block_that_ends_well_in_one_that_does_not_schedules_nothing(shop: Shop) -> None:
+def test_a_committed_inner_block_in_a_rolled_back_one_schedules_nothing(shop: Shop) -> None:
     with failing(), transaction.atomic(using=ALIAS):
         send()
     assert shop.waiting() == []
 
 
-def test_without_a_transaction_it_is_there_at_once(shop: Shop) -> None:
+def test_without_a_transaction_a_task_is_in_the_inbox_at_once(shop: Shop) -> None:
     send("a")
     assert shop.waiting() == ["a"]
 
 
-def test_with_autocommit_off_it_waits_for_the_commit(shop: Shop) -> None:
+def test_with_autocommit_off_a_task_waits_for_the_commit(shop: Shop) -> None:
     transaction.set_autocommit(False, using=ALIAS)
     try:
         send("a")
@@ -122,7 +122,7 @@ def test_an_on_commit_hook_runs_after_the_commit(shop: Shop) -> None:
     assert shop.waiting() == ["in it", "on commit"]
 
 
-def test_a_thousand_in_one_transaction(shop: Shop) -> None:
+def test_a_thousand_tasks_are_scheduled_in_one_transaction(shop: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         ids = [send() for _ in range(1_000)]
         assert shop.waiting() == []
@@ -130,7 +130,7 @@ def test_a_thousand_in_one_transaction(shop: Shop) -> None:
 
 
 def test_each_thread_has_its_own_transaction(shop: Shop) -> None:
-    """On SQLite one after the other, since a file has one writer."""
+    """On SQLite the threads take turns, since a file has one writer."""
     both, errors = threading.Barrier(2), []
 
     def run(name: str, fails: bool) -> None:
@@ -152,7 +152,7 @@ def test_each_thread_has_its_own_transaction(shop: Shop) -> None:
     assert (errors, shop.waiting()) == ([], ["a"])
 
 
-def test_an_error_of_the_database_is_its_own_and_breaks_the_transaction_as_any_other(shop: Shop) -> None:
+def test_an_error_of_the_database_is_raised_unchanged_and_breaks_the_transaction(shop: Shop) -> None:
     Group.objects.using(ALIAS).create(name="one")
     with suppress(IntegrityError), transaction.atomic(using=ALIAS):
         send("before")
@@ -176,7 +176,7 @@ def _fails(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_deferred_transaction_of_sqlite_that_has_read_may_be_refused(shop: Shop) -> None:
-    """The case of the check W005: the error is the database's, and everything is rolled back."""
+    """The system check W005 warns about this case: the database raises its error, and everything is rolled back."""
     with suppress(OperationalError), transaction.atomic(using=ALIAS):
         assert groups() == []
         shop.store.put_inbox(0, [("message", b"the wheel writes")])
@@ -187,7 +187,7 @@ def test_a_deferred_transaction_of_sqlite_that_has_read_may_be_refused(shop: Sho
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_connection_that_the_server_ended_is_replaced_after_one_error(shop: Shop) -> None:
-    """A process without requests has nobody else to do it."""
+    """In a process without requests Django itself closes no broken connection."""
     send("before")
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
@@ -200,7 +200,7 @@ def test_a_connection_that_the_server_ended_is_replaced_after_one_error(shop: Sh
     assert shop.waiting() == ["before", "after"]
 
 
-def test_a_message_and_a_command_go_to_their_shards(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_and_a_command_are_put_into_their_shards(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_shards", 3)
     keys = {shard: next(key for key in "abcdefgh" if shard_of(key, "", 3) == shard) for shard in range(3)}
     with transaction.atomic(using=ALIAS):
@@ -227,14 +227,14 @@ def test_the_options_of_a_call_are_kept(shop: Shop) -> None:
     assert b'"tenant": "t"' in first.headers
 
 
-def test_a_call_that_says_false_goes_to_the_broker_at_once(shop: Shop) -> None:
+def test_a_call_with_transactional_false_goes_to_the_broker_at_once(shop: Shop) -> None:
     with transaction.atomic(using=ALIAS):
         send("a", wheel={"transactional": False})
         assert sent("wheel.0") == 1
         transaction.set_rollback(True, using=ALIAS)
 
 
-def test_a_call_that_says_true_need_not_the_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_transactional_true_does_not_need_the_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "wheel_transactional", False)
     with transaction.atomic(using=ALIAS):
         send("plain")
@@ -265,7 +265,7 @@ def test_a_task_that_is_due_by_now_is_not_dispatched_before_the_commit(
     assert shop.waiting() == ["past", "soon"]
 
 
-def test_signals_are_sent_once_and_tell_the_true_destination(shop: Shop) -> None:
+def test_signals_are_sent_once_and_name_the_true_destination(shop: Shop) -> None:
     told: list[tuple[str, str]] = []
 
     def before(routing_key: str, **_: Any) -> None:
@@ -299,8 +299,8 @@ def test_the_event_task_sent_is_sent_once(shop: Shop, monkeypatch: pytest.Monkey
     assert shop.waiting() == ["a"]
 
 
-def test_it_is_the_message_that_would_be_in_the_wheel_queue(shop: Shop) -> None:
-    """Every kind of call that the tests of bulk loads know."""
+def test_the_message_in_the_inbox_equals_the_message_in_the_wheel_queue(shop: Shop) -> None:
+    """The calls are those of the tests of bulk loads."""
     for kind, options in CALLS.items():
         options = {"eta": AT, "task_id": "same", "args": (1, "é"), "kwargs": {"x": None}, **options}
         args, kwargs = options.pop("args"), options.pop("kwargs")
@@ -317,7 +317,7 @@ def same(message: Message) -> dict[str, Any]:
     return {**asdict(message), "envelope_id": None}
 
 
-def test_a_chain_with_delays(shop: Shop) -> None:
+def test_a_chain_with_delays_is_one_message_in_the_inbox(shop: Shop) -> None:
     step = celery_app.signature("site.nothing")
     with transaction.atomic(using=ALIAS):
         chain(step.clone().set(countdown=5), step.clone().set(countdown=9)).apply_async(
@@ -328,7 +328,7 @@ def test_a_chain_with_delays(shop: Shop) -> None:
     assert b'"countdown": 9' in shop.message(item).body
 
 
-def test_a_route_cannot_say_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_route_cannot_have_the_option_transactional(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(celery_app.conf, "task_routes", {"site.nothing": {"wheel": {"transactional": True}}})
     celery_app.__dict__.pop("amqp", None)
     with pytest.raises(TypeError, match="must be a call's"):
@@ -369,7 +369,7 @@ def test_a_retry_is_not_lost_with_the_transaction_that_it_ends(shop: Shop, runni
     assert (groups(), shop.waiting(), sent("wheel.0")) == ([], [], 1)
 
 
-def test_a_retry_that_asks_for_it_is_part_of_the_transaction(shop: Shop, running: Any) -> None:
+def test_a_retry_with_the_option_is_part_of_the_transaction(shop: Shop, running: Any) -> None:
     def body(task: Any) -> None:
         with transaction.atomic(using=ALIAS):
             task.retry(countdown=60, throw=False, wheel={"transactional": True})
@@ -422,11 +422,11 @@ def test_a_transaction_of_another_database_alone_is_refused(shop: Shop) -> None:
     with transaction.atomic(), transaction.atomic(using=ALIAS):
         send("b")
         transaction.set_rollback(True)
-    assert shop.waiting() == ["b"]  # the store's own governs
+    assert shop.waiting() == ["b"]  # the database of the store decides
 
 
 @pytest.mark.parametrize("change", [{"wheel_enabled": False}, {"broker_url": "filesystem://"}])
-def test_where_the_wheel_takes_nothing_a_call_that_says_true_is_refused(
+def test_where_the_wheel_accepts_nothing_a_call_with_transactional_true_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     for name, value in change.items():

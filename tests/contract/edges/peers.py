@@ -1,4 +1,4 @@
-"""The other side of an edge, for each kind of broker: what producers put in, what workers get, and what disturbs."""
+"""The other side of an edge, for each kind of broker: its producers, its workers, and disturbances."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ STORE, OTHER_STORE = "019a0000-0000-7000-8000-000000000001", "019a0000-0000-7000
 
 
 class Peer(ABC):
-    """One server; ``edge`` is another connection to it each time."""
+    """One server; each ``edge`` is another connection to it."""
 
-    reads_raw = True  #: it has ``decode``, and gets its messages as bytes
+    reads_raw = True  #: the edge has ``decode``, and gets its messages as bytes
     shows_oldest = True
-    keeps_order = True  #: when messages go back
+    keeps_order = True  #: messages that are returned to the queue keep their order
 
     def __init__(self) -> None:
         self.edges: list[Any] = []
@@ -45,22 +45,22 @@ class Peer(ABC):
 
     @abstractmethod
     def produce(self, number: int) -> None:
-        """A message of about 100 bytes comes into the wheel queue."""
+        """Put a message of about 100 bytes into the wheel queue."""
 
     @abstractmethod
     def produce_bytes(self, data: bytes) -> None:
-        """Something comes that is no message."""
+        """Put bytes that are no message into the wheel queue."""
 
     @abstractmethod
     def dispatched(self, queue: str = "mail") -> list[int]:
-        """Take the numbers of the rows that are in a queue, in the order in which a worker gets them."""
+        """Remove the rows of a queue; returns their numbers in the order in which a worker gets them."""
 
     def disturb(self, edge: Any, epoch: int) -> None:
-        """Another message, or another connection, stands where the edge has peeked."""
+        """Replace the peeked messages by another message, or the connection by another."""
         edge.adopt(SHARD, epoch)
 
     def broken_row(self, number: int) -> Row:
-        """A row that cannot get to a queue: as a rule there is none of that name."""
+        """Return a row that no queue accepts, mostly because no queue has its name."""
         return make_row(number, BROKEN)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class ModelRedisPeer(Peer):
 
 
 class MemoryTransportPeer(Peer):
-    """kombu's transport in this process."""
+    """Peer of kombu's transport in memory."""
 
     shows_oldest = False
     keeps_order = False
@@ -172,7 +172,7 @@ class MemoryTransportPeer(Peer):
 
 
 class MemoryBrokerPeer(MemoryTransportPeer):
-    """The broker of ``celery_wheel.testing``: one object is server and connection."""
+    """Peer of the broker of ``celery_wheel.testing``, whose one object is server and connection."""
 
     shows_oldest = True
     keeps_order = True
@@ -216,7 +216,7 @@ class RabbitPeer(Peer):
         self._arrived()
 
     def _arrived(self) -> None:
-        self.channel.queue_declare(QUEUE, passive=True)  # answered after what was published before it
+        self.channel.queue_declare(QUEUE, passive=True)  # the answer comes after the messages published before it
 
     def dispatched(self, queue: str = "mail") -> list[int]:
         found = deque[int]()

@@ -1,4 +1,4 @@
-"""Brokers that confirm message by message: what is sent, refused, failed, and when sending ends."""
+"""Brokers that confirm message by message: sent, refused and failed rows, and the end of sending."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_a_chunk_is_there_in_order_when_the_call_returns(confirming: Any) -> Non
     assert confirming.dispatched() == list(range(1, 701))
 
 
-def test_an_empty_chunk_asks_nobody(confirming: Any) -> None:
+def test_an_empty_chunk_sends_nothing(confirming: Any) -> None:
     assert confirming.edge().publish(make_chunk(0, 9, []), lambda: False) == Confirmed()
 
 
-def test_a_repeated_chunk_is_there_twice(confirming: Any) -> None:
+def test_a_repeated_chunk_is_in_the_queue_twice(confirming: Any) -> None:
     edge = confirming.edge()
     for _ in range(2):
         edge.publish(make_chunk(0, 2), always)
@@ -47,7 +47,7 @@ def test_a_row_without_a_queue_fails_alone(confirming: Any) -> None:
     assert confirming.dispatched() == [1, 3]
 
 
-def test_a_full_queue_refuses_and_the_others_take(confirming: Any) -> None:
+def test_a_full_queue_refuses_and_the_others_accept(confirming: Any) -> None:
     if not hasattr(confirming, "fill"):
         return  # kombu's own transports have no limits
     full = confirming.fill()

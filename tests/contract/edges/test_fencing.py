@@ -1,4 +1,4 @@
-"""Brokers that keep offsets: every verdict, adoption, fencing, and the proof that nothing was lost."""
+"""Brokers that keep offsets: every result of a publish, adoption, fencing, and the proof that nothing was lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_empty_chunk_only_moves_the_offset(fencing: Any) -> None:
     assert edge.adopt(SHARD, EPOCH)[0].offset == at(9)
 
 
-def test_a_repeated_chunk_is_there_already_and_published_once(fencing: Any) -> None:
+def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
     edge = adopted(fencing)
     edge.publish(make_chunk(0, 2))
     assert edge.publish(make_chunk(0, 2)) == Published(PublishResult.ALREADY)
@@ -63,7 +63,7 @@ def test_an_offset_inside_the_chunk_is_treated_as_a_rollback(fencing: Any) -> No
     assert fencing.dispatched() == []
 
 
-def test_a_lane_or_an_epoch_that_is_not_known_is_missing(fencing: Any) -> None:
+def test_an_unknown_lane_or_epoch_is_missing(fencing: Any) -> None:
     edge = adopted(fencing)
     assert edge.publish(make_chunk(0, 1, lane=1)) == Published(PublishResult.MISSING)
     assert edge.publish(make_chunk(0, 1, epoch=EPOCH + 1)) == Published(PublishResult.MISSING)
@@ -123,7 +123,7 @@ def test_lanes_have_offsets_of_their_own_and_closed_ones_are_forgotten(fencing: 
 # -- failures ----------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_cannot_get_to_a_queue_is_told_and_told_again(fencing: Any) -> None:
+def test_a_row_that_no_queue_accepts_is_reported_in_every_answer(fencing: Any) -> None:
     edge = adopted(fencing)
     rows = [make_row(1), fencing.broken_row(2), make_row(3)]
     published = edge.publish(make_chunk(0, 3, rows))
@@ -172,7 +172,7 @@ def test_a_repeated_chunk_of_another_lane_does_not_set_the_last_one_back(fencing
     edge.verify(SHARD, EPOCH, 2)
 
 
-def test_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_one(fencing: Any) -> None:
+def test_chunk_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_an_epoch(fencing: Any) -> None:
     edge = adopted(fencing)
     edge.publish(make_chunk(0, 1, number=12))
     edge.adopt(SHARD, EPOCH)

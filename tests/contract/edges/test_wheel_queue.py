@@ -1,4 +1,4 @@
-"""The part of the protocols that all brokers share: the wheel queue, its readers, and the end of their hold."""
+"""The part of the protocols that all brokers share: the wheel queue, its readers, and the end of an epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adopted(peer: Any, epoch: int = EPOCH) -> Any:
 
 
 def peek(edge: Any, at_least: int, max_count: int = 1_000, max_bytes: int = BIG) -> Peeked:
-    """Deliveries take a moment."""
+    """Peek until the deliveries have arrived, which takes a moment."""
     found: list[Peeked] = []
 
     def there() -> bool:
@@ -77,7 +77,7 @@ def test_bytes_are_bounded_but_one_message_always_comes(peer: Any, max_bytes: in
     assert names(peek(adopted(peer), expected, max_bytes=max_bytes)) == tasks(*range(1, expected + 1))
 
 
-def test_a_message_that_comes_after_the_peek_stays(peer: Any) -> None:
+def test_a_message_that_arrives_after_the_peek_stays(peer: Any) -> None:
     produce(peer, 1)
     edge = adopted(peer)
     found = peek(edge, 1)
@@ -141,7 +141,7 @@ def test_a_shard_that_was_left_is_neither_read_nor_trimmed_until_it_is_adopted_a
     assert sorted(names(peek(edge, 2))) == tasks(1, 2)
 
 
-def test_messages_that_were_not_trimmed_are_the_next_holders(peer: Any) -> None:
+def test_the_next_holder_gets_the_messages_that_were_not_trimmed(peer: Any) -> None:
     produce(peer, 1, 2, 3, 4)
     edge = adopted(peer)
     assert edge.trim(SHARD, EPOCH, peek(edge, 2, max_count=2).token)
@@ -196,7 +196,7 @@ def test_a_shard_may_be_left_by_another_thread_while_it_is_read(peer: Any) -> No
 # -- looking -----------------------------------------------------------------------------------------------
 
 
-def test_depth_and_oldest_need_no_epoch_and_take_nothing(peer: Any) -> None:
+def test_depth_and_oldest_need_no_epoch_and_remove_nothing(peer: Any) -> None:
     looking = peer.edge()
     assert looking.oldest(SHARD) is None
     produce(peer, 1, 2, 3)
@@ -207,7 +207,7 @@ def test_depth_and_oldest_need_no_epoch_and_take_nothing(peer: Any) -> None:
     assert names(peek(adopted(peer), 3)) == tasks(1, 2, 3)
 
 
-def test_a_queue_that_is_not_there_is_empty(peer: Any) -> None:
+def test_a_missing_queue_is_empty(peer: Any) -> None:
     edge = peer.edge()
     if peer.reads_raw and len({edge, peer.edge()}) == 2:  # the models and MemoryBroker have one shard
         assert (edge.depth(SHARD + 1), edge.oldest(SHARD + 1)) == (0, None)

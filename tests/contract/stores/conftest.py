@@ -1,4 +1,4 @@
-"""One suite, every store. ``make_store`` opens one more connection to the same database, as another scheduler would."""
+"""Every store passes one suite. ``make_store`` opens another connection to the same database, as a scheduler would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_store(request: pytest.FixtureRequest) -> Iterator[MakeStore]:
 
 @pytest.fixture(params=SQL)
 def sql_backend(request: pytest.FixtureRequest) -> SqlBackend:
-    """For tests of the tables, and of other processes."""
+    """Return the SQL backend, for tests of the tables and of other processes."""
     backend: SqlBackend = request.param(request)
     return backend
 
@@ -60,7 +60,7 @@ def sql_store(make_sql_store: MakeSqlStore) -> SqlStore:
 
 @pytest.fixture
 def holder(store: Store) -> Holder:
-    """A scheduler that holds shard 0."""
+    """Return a scheduler that holds shard 0."""
     return Holder(store)
 
 

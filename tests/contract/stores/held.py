@@ -28,7 +28,7 @@ def renew_in_the_background(holder: Holder) -> None:
 
 
 def stop_while_copying() -> None:
-    """Stop while the server waits for the next row of a COPY: it calls that active."""
+    """Stop while the server waits for the next row of a COPY: it calls such a session active."""
     with_uuids = CopyInsert._with_uuids
     seen = 0
 
@@ -49,7 +49,7 @@ def main(url: str, where: str) -> None:
     store.renew(0, holder.epoch, NOW, LEASE, {})
     renew_in_the_background(holder)
     if where == "writing":
-        stop_before_the_commit()  # PostgreSQL calls that idle in a transaction
+        stop_before_the_commit()  # PostgreSQL calls such a session idle in a transaction
     elif where == "copying":
         stop_while_copying()
     holder.accept(NOW)

@@ -21,7 +21,7 @@ def as_sent(row: Row) -> dict[str, Any]:
     return {part.name: getattr(row, part.name) for part in fields(Row)}
 
 
-def test_a_row_comes_back_as_it_was_sent(holder: Holder) -> None:
+def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
     new = holder.row(
         NOW + 5,
         lane=3,
@@ -62,7 +62,7 @@ def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
     assert (row.headers, row.properties, row.body) == (b"", b"", b"")
 
 
-def test_names_in_any_script_come_back(holder: Holder) -> None:
+def test_names_in_any_script_are_kept(holder: Holder) -> None:
     names = ("task_id", "task", "exchange", "exchange_type", "routing_key", "queue", "key")
     [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
     [(_, row)] = holder.store.find(0, [UNICODE])
@@ -77,14 +77,14 @@ def test_long_names_are_not_cut(holder: Holder) -> None:
     assert (row.id, row.task, row.routing_key) == (new.id, "t" * 600, "r" * 600)
 
 
-def test_a_body_of_ten_megabytes_comes_back(holder: Holder) -> None:
+def test_a_body_of_ten_megabytes_is_kept(holder: Holder) -> None:
     body = bytes(range(256)) * (10 * 2**20 // 256)
     holder.accept(NOW, body=body)
     assert holder.slice()[0].body == body
     assert holder.store.summary(0, 0, *EVERYTHING).bytes == len(body) + 4
 
 
-def test_numbers_up_to_63_bits_come_back(holder: Holder) -> None:
+def test_numbers_up_to_63_bits_are_kept(holder: Holder) -> None:
     new = holder.row(2**62, eta_ms=2**63 - 1, expires_ms=2**63 - 1)
     new.id = new.seq = 2**61
     holder.store.apply(0, holder.epoch, Change(seq=2**61, rows=[new]))
@@ -108,7 +108,7 @@ def test_accepted_ids_are_known_and_no_others(holder: Holder) -> None:
     assert holder.store.known(0, [*strangers, *accepted[:2], accepted[0]]) == set(accepted[:2])
 
 
-def test_known_of_no_ids_is_empty(holder: Holder) -> None:
+def test_known_without_ids_is_empty(holder: Holder) -> None:
     assert holder.store.known(0, []) == set()
 
 
@@ -212,7 +212,7 @@ def test_one_envelope_is_accepted_once(holder: Holder) -> None:
 
 
 def test_the_highest_seq_is_kept_and_never_goes_back(holder: Holder) -> None:
-    """Two threads may commit in another order than they took their seqs."""
+    """Two threads may commit in another order than that of their seqs."""
     for seq, expected in ((512, 512), (0, 512), (256, 512), (1024, 1024)):
         holder.store.apply(0, holder.epoch, Change(seq=seq))
         assert holder.store.state(0).seq == expected
@@ -245,9 +245,9 @@ def test_each_shard_counts_for_itself(make_store: Callable[[], Store]) -> None:
 
 def test_a_task_is_found_by_its_id_in_every_lane(holder: Holder) -> None:
     late, early = holder.row(NOW + 9, task_id="t-1"), holder.row(NOW + 3, task_id="t-1", lane=5)
-    resting = holder.row(NOW, task_id="t-1")
-    holder.apply(rows=[late, early, resting, holder.row(NOW, task_id="t-2")])
-    holder.apply(moves=[holder.stop(resting)])
+    stopped = holder.row(NOW, task_id="t-1")
+    holder.apply(rows=[late, early, stopped, holder.row(NOW, task_id="t-2")])
+    holder.apply(moves=[holder.stop(stopped)])
     assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [early.id, late.id]
     assert holder.store.find(0, ["t-3"]) == []
 

@@ -1,4 +1,4 @@
-"""With ``archived_only`` only history that an archive has is forgotten; and the store knows how far it forgot."""
+"""With ``archived_only`` only archived history is forgotten; the store keeps the highest forgotten number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATER = NOW + 1_000
 
 
 def note(store: Store, marks: Mapping[int, int]) -> None:
-    """Raise the marks, as an archive does."""
+    """Raise the marks as an archive does."""
     if isinstance(store, ModelStore):
         store.disk.archived.update({shard: max(n, store.disk.archived.get(shard, 0)) for shard, n in marks.items()})
     else:
@@ -54,7 +54,7 @@ def test_batches_go_up_to_the_mark_however_old_or_large_they_are(holder: Holder)
     assert forget(holder, before_ms=NOW + 1) == 0, "young ones stay, archived or not"
     assert forget(holder) == 1
     assert holder.ids() == left[2:]
-    assert holder.store.forget(0, holder.epoch, LATER, NO_LIMIT, 100) == 1, "where it is no matter it goes"
+    assert holder.store.forget(0, holder.epoch, LATER, NO_LIMIT, 100) == 1, "without ``archived_only`` it is removed"
 
 
 def test_stopped_rows_stay_until_their_last_outcome_is_archived(holder: Holder) -> None:
@@ -129,7 +129,7 @@ def test_the_highest_forgotten_number_is_stored(sql_store: SqlStore, sql_holder:
     sql_store.forget(0, sql_holder.epoch, NOW, NO_LIMIT, 100)
     assert marks(sql_store) == (0, 0)
     sql_store.forget(0, sql_holder.epoch, NOW + 1, NO_LIMIT, 1)
-    assert marks(sql_store) == (0, batch), "of a batch that went in part, too"
+    assert marks(sql_store) == (0, batch), "also of a batch that was removed in part"
     sql_store.forget(0, sql_holder.epoch, NOW + 9, NO_LIMIT, 100)
     assert marks(sql_store) == (0, outcome)
     assert first

@@ -1,4 +1,4 @@
-"""The schedulers with a sign of life, and the holders of shards."""
+"""The store lists the schedulers with a sign of life, and the holders of shards."""
 
 from __future__ import annotations
 

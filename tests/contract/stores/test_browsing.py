@@ -197,7 +197,7 @@ def test_tasks_of_a_rare_name_have_their_times_across_many_settlements(sql_holde
 def test_after_a_replay_a_task_has_the_time_of_its_first_dispatch(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW, NOW, NOW)
     sql_holder.settle(ORIGIN, place(rows[2]), at_ms=NOW + 10)
-    sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # again, and less far
+    sql_holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 99)  # once more, up to an earlier position
     sql_holder.put_offset(place(rows[2]))
     assert [one.late_ms for one in sql_store.browse.dispatched(EVERYTHING).items] == [10, 10, 10]
 

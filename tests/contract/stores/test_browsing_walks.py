@@ -61,7 +61,7 @@ class World:
 
     def happen(self) -> None:
         self.now += 1_000
-        self.rng.choice([self.accept, self.accept, self.settle, self.move, self.set_aside, self.forget])()
+        self.rng.choice([self.accept, self.accept, self.settle, self.move, self.retire, self.forget])()
 
     def accept(self) -> None:
         holder = self.rng.choice(self.holders)
@@ -116,7 +116,7 @@ class World:
         holder.apply(moves=[move], tally=tally)
         self.place[row_id] = (lane, place(move))
 
-    def set_aside(self) -> None:
+    def retire(self) -> None:
         if (row_id := self.some()) is None:
             return
         holder, was = self.holders[self.shard[row_id]], self.place[row_id][1]

@@ -62,7 +62,7 @@ def test_withdraw_says_whether_it_came_in_time(holder: Holder) -> None:
     assert not store.withdraw(taken)
 
 
-def test_old_answers_and_tombstones_go(holder: Holder) -> None:
+def test_old_answers_and_tombstones_are_removed(holder: Holder) -> None:
     store, old, young = holder.store, command_id(), command_id()
     holder.apply(
         answers=[Answer(old, {"a": "done"}, NOW), Answer(young, {"b": "done"}, NOW + MINUTE)],
@@ -145,7 +145,7 @@ def test_a_completed_row_keeps_its_unique_key(holder: Holder) -> None:
     assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
 
 
-def test_an_answer_may_say_more_than_a_word_of_each(holder: Holder) -> None:
+def test_an_answer_may_have_more_than_a_word_for_each_name(holder: Holder) -> None:
     id_ = command_id()
     holder.apply(answers=[Answer(id_, {"order:42": {"done": 2, "too_late": 0}}, NOW)])
     assert holder.store.answer(id_) == {"order:42": {"done": 2, "too_late": 0}}
@@ -164,7 +164,7 @@ def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
     assert second.store.gates(1) == [slow]
 
 
-def test_a_late_limit_comes_back(holder: Holder) -> None:
+def test_the_misfire_option_of_a_row_is_read_back(holder: Holder) -> None:
     [row] = holder.accept(NOW, misfire_ms=5_000)
     assert holder.slice()[0].misfire_ms == 5_000
     [(_, found)] = holder.store.find(0, [row.message.task_id])

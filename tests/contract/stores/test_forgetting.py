@@ -33,7 +33,7 @@ def test_a_new_store_has_nothing_to_forget(holder: Holder) -> None:
     assert forget(holder) == 0
 
 
-def test_batches_older_than_the_limit_go_and_younger_stay(holder: Holder) -> None:
+def test_batches_older_than_the_limit_are_removed_and_younger_stay(holder: Holder) -> None:
     first, second, third = settled(holder, 2, 3, 4)
     assert forget(holder, before_ms=NOW + 2) == 5
     assert holder.ids() == [row.id for row in third]
@@ -61,7 +61,7 @@ def test_forget_removes_at_most_its_limit(holder: Holder) -> None:
     assert went == [3, 3, 2]
 
 
-def test_the_oldest_batch_goes_first(holder: Holder) -> None:
+def test_the_oldest_batch_is_removed_first(holder: Holder) -> None:
     first, second = settled(holder, 3, 3)
     assert forget(holder, limit=2) == 2
     left = set(holder.ids())
@@ -69,7 +69,7 @@ def test_the_oldest_batch_goes_first(holder: Holder) -> None:
     assert left >= {row.id for row in second}
 
 
-def test_thousands_of_rows_can_go_in_one_call(holder: Holder) -> None:
+def test_thousands_of_rows_can_be_removed_in_one_call(holder: Holder) -> None:
     settled(holder, 90, 90, 90, 90)
     rows = [holder.row(NOW + 500) for _ in range(2_400)]
     holder.apply(rows=rows)
@@ -79,7 +79,7 @@ def test_thousands_of_rows_can_go_in_one_call(holder: Holder) -> None:
     assert holder.ids() == []
 
 
-def test_beyond_the_bytes_the_oldest_go_even_if_younger(holder: Holder) -> None:
+def test_beyond_the_bytes_the_oldest_batches_are_removed_at_any_age(holder: Holder) -> None:
     first, second, third = settled(holder, 2, 2, 2, weight=100)
     assert forget(holder, before_ms=0, max_bytes=300) == 0
     assert forget(holder, before_ms=0, max_bytes=299) == 2
@@ -112,8 +112,8 @@ def test_stopped_rows_are_removed_after_the_retention(holder: Holder) -> None:
 
 def test_the_limit_holds_for_stopped_rows(holder: Holder) -> None:
     [batch] = settled(holder, 2)
-    resting = holder.accept(*[NOW + 500] * 3)
-    holder.apply(moves=[holder.stop(row) for row in resting])
+    stopped = holder.accept(*[NOW + 500] * 3)
+    holder.apply(moves=[holder.stop(row) for row in stopped])
     assert [forget(holder, limit=3), forget(holder, limit=3)] == [3, 2]
     assert holder.ids() == holder.ids(STOPPED) == []
     assert batch
@@ -127,7 +127,7 @@ def test_a_stopped_row_is_not_forgotten_with_its_former_range(holder: Holder) ->
     assert first
 
 
-def test_nothing_behind_the_hand_goes_after_a_rollback(holder: Holder) -> None:
+def test_rows_after_the_offset_stay_after_a_rollback(holder: Holder) -> None:
     """Move the offset back: rows of old batches are pending again, and are dispatched again."""
     first, second, third = settled(holder, 2, 2, 2)
     holder.put_offset(Position(NOW + 99, 0))
@@ -136,7 +136,7 @@ def test_nothing_behind_the_hand_goes_after_a_rollback(holder: Holder) -> None:
     assert first
 
 
-def test_a_batch_across_the_hand_is_cut_at_the_hand(holder: Holder) -> None:
+def test_only_the_part_of_a_batch_up_to_the_offset_is_removed(holder: Holder) -> None:
     [rows] = settled(holder, 4)
     holder.put_offset(place(rows[1]))
     assert forget(holder, before_ms=NOW + 10**9, max_bytes=0) == 2
@@ -153,14 +153,14 @@ def test_a_replayed_row_is_forgotten_with_its_new_batch(holder: Holder) -> None:
     assert forget(holder, before_ms=NOW + 51) == 4
 
 
-def test_a_hand_in_another_lane_protects_nothing_here(holder: Holder) -> None:
+def test_the_offset_of_another_lane_protects_no_rows(holder: Holder) -> None:
     [row] = holder.accept(NOW, lane=2)
     holder.settle(ORIGIN, place(row), lane=2)
     assert forget(holder) == 1
     assert holder.ids(lane=2) == []
 
 
-def test_a_batch_that_sent_nothing_is_no_hindrance(holder: Holder) -> None:
+def test_a_batch_without_rows_does_not_stop_the_removal(holder: Holder) -> None:
     for n in range(3):
         holder.settle(Position(n, 0), Position(n + 1, 0), at_ms=NOW)
     [row] = holder.accept(NOW)
@@ -181,8 +181,8 @@ def test_each_shard_forgets_for_itself(make_store: Callable[[], Store]) -> None:
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_after_all_only_pending_rows_are_left(holder: Holder, limit: int) -> None:
     settled(holder, 5, 0, 9, 1)
-    resting = holder.accept(*[NOW] * 3)
-    holder.apply(moves=[holder.stop(row) for row in resting])
+    stopped = holder.accept(*[NOW] * 3)
+    holder.apply(moves=[holder.stop(row) for row in stopped])
     waiting = holder.accept(NOW + 10_000)
     while forget(holder, limit=limit):
         pass

@@ -72,7 +72,7 @@ def test_after_a_close_another_holder_takes_over(make_store: Callable[[], Store]
         assert acquire(standby, name="host-b") == holder.epoch + 1
 
 
-def test_a_release_of_an_old_term_gives_nothing_up(make_store: Callable[[], Store]) -> None:
+def test_a_release_of_an_old_epoch_releases_nothing(make_store: Callable[[], Store]) -> None:
     holder, standby = Holder(make_store()), make_store()
     old = holder.epoch
     holder.acquire()
@@ -81,7 +81,7 @@ def test_a_release_of_an_old_term_gives_nothing_up(make_store: Callable[[], Stor
     assert standby.state(0).holder == "host-a"
 
 
-def test_a_release_is_not_repeated_by_another_term(make_store: Callable[[], Store]) -> None:
+def test_a_release_is_not_repeated_by_another_epoch(make_store: Callable[[], Store]) -> None:
     holder = Holder(make_store())
     holder.store.release(0, holder.epoch)
     successor = Holder(make_store(), name="host-b")
@@ -100,7 +100,7 @@ def test_renewing_publishes_the_snapshot_and_the_lease(holder: Holder) -> None:
     assert state.epoch == holder.epoch
 
 
-def test_anybody_reads_the_last_snapshot(make_store: Callable[[], Store]) -> None:
+def test_every_process_reads_the_last_snapshot(make_store: Callable[[], Store]) -> None:
     holder, reader = Holder(make_store()), make_store()
     for beat in range(3):
         holder.store.renew(0, holder.epoch, NOW + beat, LEASE, {"beat": beat})
@@ -120,7 +120,7 @@ def full_change(holder: Holder) -> Change:
     )
 
 
-def test_a_former_term_can_write_nothing(holder: Holder) -> None:
+def test_a_former_epoch_can_write_nothing(holder: Holder) -> None:
     """A fenced change with every part leaves none of them in the store."""
     [row] = holder.accept(NOW + 50)
     holder.store.put_inbox(0, [("message", b"x")])

@@ -1,5 +1,5 @@
-"""kill -9: what ``apply`` returned for is there, the rest is there in whole changes or not at all, and the shard is
-free at once, or where the lease runs by the database's clock, after it."""
+"""After kill -9, every change that ``apply`` returned for is stored, every other change is stored as a whole or not at
+all, and the shard is free at once, or, where the lease runs by the database's clock, after the lease."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_lane_is_forgotten_with_its_history(holder: Holder) -> None:
     assert holder.store.forget(0, holder.epoch, NOW, NO_LIMIT, 100) == 0
     assert holder.store.forget(0, holder.epoch, NOW + 1, NO_LIMIT, 100) == 1
     assert numbers(holder) == [0]
-    # Nothing says any more that it was there: it begins anew, like any.
+    # The store has no trace of the lane any more: the number begins anew like any other.
     state = LaneState(NUMBER, ORIGIN, ORIGIN)
     holder.apply(lanes=[state])
     assert holder.store.lanes(0)[1] == state

@@ -65,7 +65,7 @@ def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> N
     assert (done.state, done.rows, done.ended_ms) == (COMMITTED, 18, NOW + 1)
     assert sorted(payloads(sql_store)) == [b"0/0 d", b"0/0 d", b"1/0 d", b"1/0 d"]
     assert payloads(sql_store, shard=1) == [b"0/1 d", b"0/1 d"]
-    assert commit(sql_store, load, parts) == done, "a lost answer is asked for again"
+    assert commit(sql_store, load, parts) == done, "the call is repeated after a lost answer"
 
 
 def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> None:
@@ -165,7 +165,7 @@ def write_until_over(
 
 
 def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
-    """At whatever moment: a writer without the fence left 1,500,000 rows behind."""
+    """The abort comes at a random moment: a writer without the fence left 1,500,000 rows behind."""
     stores = [make_sql_store() for _ in range(3)]
     for turn in range(8):
         load = begun(stores[0], f"turn {turn}")
@@ -242,7 +242,7 @@ def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        digest, attempt = won[-1]  # of two, one was through before the other began
+        digest, attempt = won[-1]  # one of the two attempts was over before the other began
         before = payloads(stores[0], max_rows=10**6)
         commit(stores[0], load, {0: PartResult(attempt, 33 if digest == "b" else 30)})
         added = payloads(stores[0], max_rows=10**6)[len(before) :]

@@ -1,4 +1,4 @@
-"""Sends of many tasks into real stores: the content of the inboxes, also after a failure in the middle."""
+"""``schedule_many`` into real stores: the content of the inboxes, also after a failure in the middle."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_ended_session_loses_nothing_that_was_reported_durable(app: Any, post
     try:
         try:
             count = schedule_many(app, store, given, group=20, progress=progress).rows
-        except StoreError as error:  # a session that was found dead may as well be replaced in time
+        except StoreError as error:  # the store may also have replaced the dead session in time
             count = error.scheduled.rows  # type: ignore[attr-defined]
             assert count == 40
         if count < len(given):

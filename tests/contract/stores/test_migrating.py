@@ -50,14 +50,14 @@ def set_version(store: SqlStore, version: int) -> None:
 
 
 def age(store: SqlStore) -> None:
-    """Make the tables what they were in version 0."""
+    """Give the tables their form of version 0."""
     with store.database.writing() as connection:
         gate.drop(connection)
     set_version(store, 0)
 
 
 def aged(backend: SqlBackend) -> list[str]:
-    """A store of version 0 with two tasks; returns their ids."""
+    """Make a store of version 0 with two tasks; returns their ids."""
     store = backend()
     holder = Holder(store)
     rows = holder.accept(NOW, NOW + 1)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store alone: its opening, sessions, plans, and errors for people."""
+"""Tests of the PostgreSQL store alone: its opening, sessions, plans, and errors for people."""
 
 from __future__ import annotations
 
@@ -235,11 +235,11 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_statement_goes_by_its_index(pg_store: SqlStore, name: str) -> None:
-    """Even without statistics, and after plans for empty tables.
+def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
+    """The plans hold without statistics too, and after plans for empty tables.
 
-    Fifty tasks are found by their ids once it knows how many rows there are; before, 3,000 rows are as soon looked at.
-    An empty lane is found by its position also once it knows that all rows are in another lane.
+    PostgreSQL finds fifty tasks by their ids once its statistics have the number of rows; before, a scan of 3,000 rows
+    is as cheap. It finds an empty lane by its position also when its statistics say that all rows are in another lane.
     """
     Holder(pg_store).accept(*range(NOW, NOW + 3_000))
     if name in ("find", "forget_lanes"):

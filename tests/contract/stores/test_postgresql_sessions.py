@@ -1,4 +1,4 @@
-"""A PostgreSQL store under settings of the server, the database or the role; and behind poolers."""
+"""The PostgreSQL store works under settings of the server, the database or the role, and refuses poolers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_session_that_may_only_read_is_not_kept(postgres: PostgresServer) -> N
         Holder(store).accept(NOW)
 
 
-def test_a_schema_of_its_own(postgres: PostgresServer) -> None:
+def test_a_store_may_have_a_schema_of_its_own(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     postgres.sql("CREATE SCHEMA apart", database=name_of(url))
     with opened(f"{url}?options=-csearch_path%3Dapart&options=-cwork_mem%3D8MB") as store:
@@ -131,7 +131,7 @@ def test_nothing_is_accepted_while_a_synchronous_standby_is_missed() -> None:
         server.sql("ALTER SYSTEM SET synchronous_standby_names = 'missed'", "SELECT pg_reload_conf()")
         accepted, enough = list[int](), threading.Event()
 
-        def accept() -> None:  # again and again, since the setting takes a moment to arrive
+        def accept() -> None:  # repeated, since the setting takes a moment to arrive
             while not enough.is_set():
                 accepted.extend(row.id for row in holder.accept(NOW))
 
@@ -168,7 +168,9 @@ def test_a_pooler_that_shares_sessions_is_named(postgres: PostgresServer) -> Non
         for _ in range(8):
             store.state(0)
         with store.database.reading() as connection:
-            connection.exec_driver_sql("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # the driver would see it else
+            connection.exec_driver_sql(
+                "DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"
+            )  # otherwise the driver would notice it
         with pytest.raises(StoreError, match=r"gives this process's sessions to other processes.*pool_mode=session"):
             store.state(0)
         store.state(0)

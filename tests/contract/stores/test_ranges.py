@@ -1,4 +1,4 @@
-"""Ranges: always (after, upto], always in order of (due, seq), always one lane of one shard."""
+"""A range is (after, upto] of one lane of one shard, in order of (due, seq)."""
 
 from __future__ import annotations
 

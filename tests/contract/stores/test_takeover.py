@@ -1,4 +1,4 @@
-"""On PostgreSQL a standby takes the shard over within 3 seconds, whatever its holder died of or stopped in."""
+"""On PostgreSQL a standby takes the shard over within 3 seconds, wherever its holder died or stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _database(url: str) -> str:
 
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
-    """A holder in a process of its own, which has stopped at ``where``."""
+    """Start a holder in a process of its own, which has stopped at ``where``."""
     with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where) as process:
         process.wait_for("stopped")
         yield process
@@ -67,10 +67,10 @@ def test_a_standby_takes_over(url: str, standby: SqlStore, tmp_path: Path, where
     assert took_s <= patience(TAKEOVER_S)
 
 
-def test_a_lease_that_ends_while_it_is_asked_for_has_nobody_wait(
+def test_a_standby_does_not_wait_for_a_lease_that_ends_meanwhile(
     url: str, standby: SqlStore, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the taker waits behind the stopped holder, for as long as lock_timeout, and fails."""
+    """Otherwise the standby waits behind the stopped holder, for as long as lock_timeout, and fails."""
 
     def end_and_let_it_run_out(self: StoppedHolders, connection: Connection, *shard: int) -> bool:
         free = end(self, connection, *shard)
@@ -87,10 +87,10 @@ def test_a_lease_that_ends_while_it_is_asked_for_has_nobody_wait(
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
 
 
-def test_a_shard_on_which_another_is_at_work_is_asked_for_again_and_not_waited_for(
+def test_a_standby_does_not_wait_for_a_shard_with_a_transaction_of_its_holder(
     url: str, standby: SqlStore, postgres: PostgresServer
 ) -> None:
-    """Its lease is over, and it may be about to renew it."""
+    """The holder's lease is over, and the transaction may be about to renew it."""
     Holder(standby)
     standby.renew(0, 1, NOW, 1, {})
     wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
@@ -120,7 +120,7 @@ def test_a_holder_that_wakes_up_after_a_takeover_is_fenced(url: str, standby: Sq
 
 
 def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> None:
-    """A lease that is over while its holder is at work is taken by nobody but in its turn, and without a quarrel."""
+    """While a holder commits, no standby acquires its shard, even where the lease ends meanwhile, and no call fails."""
     store = open_store(url, shards=2, lease_ms=LEASE)
     holder = Holder(store)
     until = time.monotonic() + 1.5
@@ -132,17 +132,17 @@ def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> N
 
 
 def test_the_same_name_on_another_machine_is_another_holder(url: str, standby: SqlStore) -> None:
-    """Two containers may both be host/1."""
+    """Two containers may have the same name, host/1."""
     store = open_store(url, shards=2)
     Holder(store, name="beat/1")
     assert standby.acquire(0, "beat/1", NOW, LEASE) is None
     store.close()
 
 
-def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
+def test_a_server_clock_that_was_put_back_delays_no_takeover(
     url: str, standby: SqlStore, postgres: PostgresServer
 ) -> None:
-    """The lease of who died just before then ends an hour from now."""
+    """The lease of a holder that died just before ends an hour from now."""
     dead = open_store(url, shards=2, lease_ms=LEASE)
     Holder(dead)
     dead.close()
@@ -155,7 +155,7 @@ def test_a_clock_of_the_server_that_was_put_back_holds_up_nobody(
 
 @pytest.fixture
 def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
-    """The URLs of the tables' owner and of another who may use them; schedulers that connect as two users."""
+    """Return the URLs of the tables' owner and of another user with rights to them, for schedulers of two users."""
     roles = ["owner_of_it", "other_one"]
     database = _database(url)
     postgres.sql(*(f"CREATE ROLE {role} LOGIN" for role in roles), f"ALTER DATABASE {database} OWNER TO {roles[0]}")
@@ -184,7 +184,7 @@ def test_a_role_without_the_right_to_end_a_session_says_so(
                 said.append(str(error))
             return bool(said) and "may not end" in said[-1]
 
-        wait_until(refused, "the standby says what it may not")
+        wait_until(refused, "the standby names the missing right")
         assert "of the user owner_of_it" in said[-1]
         assert "the shard is not taken" in said[-1]
         postgres.sql("GRANT pg_signal_backend TO other_one")
@@ -218,7 +218,7 @@ def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_server_that_was_restarted_is_found_again(how: str) -> None:
+def test_a_store_works_again_after_a_restart_of_the_server(how: str) -> None:
     with PostgresServer() as server:
         store = open_store(server.url())
         holder = Holder(store)

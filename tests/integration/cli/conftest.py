@@ -1,4 +1,4 @@
-"""The commands, called in this process, with a real scheduler, Redis and SQLite; one of each for a module."""
+"""The commands run in this process, with a real scheduler, Redis and SQLite, which the tests of a module share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Commands:
         return found
 
     def stop(self) -> None:
-        """The scheduler, as an operator would."""
+        """Stop the scheduler as an operator does."""
         self.beat.terminate()
 
     def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Any:
@@ -54,7 +54,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def command(stack: Stack) -> Commands:
-    """With a scheduler that holds the shard."""
+    """Return the commands of the stack, whose scheduler holds the shard."""
     found = Commands(stack.app, stack.beat())
     wait_until(lambda: found("status").exit_code == 0, "a scheduler holds the shard")
     return found

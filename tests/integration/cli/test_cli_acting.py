@@ -14,7 +14,7 @@ from tests.kit.stack import Stack
 
 @pytest.fixture
 def queue(stack: Stack, request: pytest.FixtureRequest) -> str:
-    """A queue of this test alone, with six pending tasks: a0 … a5 of one task, an hour ahead."""
+    """Return a queue of this test alone, with six pending messages of one task, a0 … a5, due in an hour."""
     name = request.node.name.replace("[", "-")
     for n in range(6):
         stack.app.send_task("work", countdown=3_600 + n, task_id=f"{name}.{n}", queue=name)
@@ -28,7 +28,7 @@ def waiting(stack: Stack, queue: str) -> list[str]:
 
 def test_the_matches_of_a_filter_are_counted_and_confirmed(stack: Stack, command: Commands, queue: str) -> None:
     refused = command("cancel", "--queue", queue, "--due-before", "+50m", stdin="n\n")
-    assert refused.exit_code == 0  # none of them is due before
+    assert refused.exit_code == 0  # no task is due before then
     refused = command("cancel", "--queue", queue, stdin="n\n")
     assert refused.exit_code == 1
     assert "Cancel 6 tasks?" in refused.output
@@ -44,7 +44,7 @@ def test_the_matches_of_a_filter_are_counted_and_confirmed(stack: Stack, command
     assert all(" on " in one.actor for one in found)
 
 
-def test_ids_come_from_stdin_each_once(stack: Stack, command: Commands, queue: str) -> None:
+def test_ids_from_stdin_count_once_each(stack: Stack, command: Commands, queue: str) -> None:
     found = command.json("cancel", f"{queue}.0", "-", stdin=f"{queue}.1\n{queue}.0 other\n", code=3)
     assert found["results"] == {f"{queue}.0": "done", f"{queue}.1": "done", "other": "unknown"}
     assert (found["done"], found["too_late"], found["unknown"], found["unavailable"]) == (2, 0, 1, None)
@@ -55,14 +55,16 @@ def test_ids_come_from_stdin_each_once(stack: Stack, command: Commands, queue: s
     assert "an earlier request cancelled it" in command("cancel", f"{queue}.0").stdout
 
 
-def test_a_text_that_no_store_can_hold_is_an_error_in_words(command: Commands, queue: str) -> None:
+def test_a_text_that_no_store_can_hold_is_an_error_of_one_sentence(command: Commands, queue: str) -> None:
     for wrong in (("cancel", "x" * 600), ("cancel", f"{queue}.0", "--reason", "x" * 600), ("complete", "x" * 600)):
         found = command(*wrong)
         assert found.exit_code == 1
         assert "must be a text of " in found.stderr
 
 
-def test_rescheduled_to_an_instant_or_by_a_length(stack: Stack, command: Commands, queue: str) -> None:
+def test_a_task_is_rescheduled_to_an_instant_or_by_a_length_of_time(
+    stack: Stack, command: Commands, queue: str
+) -> None:
     command.json("reschedule", f"{queue}.0", "--eta", "2040-01-15T08:00+01:00")
     assert stack.app.wheel.get(f"{queue}.0").task.eta_ms == 2_210_223_600_000
     before_ms = time.time_ns() // 1_000_000
@@ -72,9 +74,11 @@ def test_rescheduled_to_an_instant_or_by_a_length(stack: Stack, command: Command
         assert command("reschedule", f"{queue}.0", *wrong).exit_code == 2
 
 
-def test_run_now_leaves_and_is_too_late_then(stack: Stack, command: Commands, queue: str) -> None:
+def test_run_now_dispatches_a_task_which_is_then_too_late_to_change(
+    stack: Stack, command: Commands, queue: str
+) -> None:
     assert command.json("run-now", f"{queue}.3")["done"] == 1
-    wait_until(lambda: stack.redis.llen(queue) == 1, "it leaves")
+    wait_until(lambda: stack.redis.llen(queue) == 1, "the task is dispatched")
     wait_until(lambda: stack.app.wheel.get(f"{queue}.3").state == "dispatched", "it is history")
     assert command.json("cancel", f"{queue}.3", code=3)["results"] == {f"{queue}.3": "too_late"}
 
@@ -103,9 +107,7 @@ def test_without_an_answer_the_exit_code_is_4_and_the_request_is_withdrawn(
     wait_until(lambda: command("status").exit_code == 0, "the scheduler is back")
 
 
-def test_a_rejected_task_is_dispatched_when_it_is_requeued_and_only_if_its_outcome_holds(
-    stack: Stack, command: Commands, queue: str
-) -> None:
+def test_a_task_is_requeued_only_while_it_is_rejected(stack: Stack, command: Commands, queue: str) -> None:
     stack.redis.hset(queue, "a", "b")
     command("run-now", f"{queue}.0", f"{queue}.1")
     wait_until(lambda: len(stack.app.wheel.outcomes(queue=queue).items) == 2, "they are rejected")
@@ -116,7 +118,7 @@ def test_a_rejected_task_is_dispatched_when_it_is_requeued_and_only_if_its_outco
         "other": "unknown",
     }
     assert command.json("requeue", "--queue", queue, "--yes")["results"] == {f"{queue}.1": "done"}
-    wait_until(lambda: stack.redis.llen(queue) == 2, "both leave")
+    wait_until(lambda: stack.redis.llen(queue) == 2, "both tasks are dispatched")
     holds = {one["task_id"]: one["holds"] for one in command.json("rejected", "--queue", queue)["items"]}
     assert holds == {f"{queue}.0": False, f"{queue}.1": False}
 
@@ -132,7 +134,7 @@ def test_a_lost_queue_is_replayed_in_the_order_in_which_it_was_due(stack: Stack,
     assert asked.exit_code == 1
     assert "Dispatch 3 tasks once more, whether the broker lost them or not?" in asked.output
     assert command.json("replay", "--from", began, "--queue", queue, "--yes")["done"] == 3
-    wait_until(lambda: stack.redis.llen(queue) == 3, "they leave once more")
+    wait_until(lambda: stack.redis.llen(queue) == 3, "the tasks are dispatched once more")
     assert [one.count(b"eta") for one in stack.redis.lrange(queue, 0, -1)] == [one.count(b"eta") for one in first]
     wait_until(lambda: len(stack.app.wheel.history(queue=queue).items) == 3, "it is history")
     ids = [one.task_id for one in stack.app.wheel.history(queue=queue).items]
@@ -153,7 +155,7 @@ def test_a_paused_queue_waits_until_it_is_resumed(stack: Stack, command: Command
     assert (shard["gates"], shard["behind_ms"]) == ([gate], 0)  # a paused task is not behind
     assert f"queue {queue}, since" in command("status").stdout
     assert command("resume", "--queue", queue).stdout == "nothing is paused\n"
-    wait_until(lambda: stack.redis.llen(queue) == 1, "it leaves")
+    wait_until(lambda: stack.redis.llen(queue) == 1, "the task is dispatched")
     assert command("resume", "--queue", queue).exit_code == 3
     assert command("pause", "--queue", "a", "--task", "b").exit_code == 2
     assert "no pending task is for misspelt" in command("pause", "--queue", "misspelt").stderr
@@ -171,7 +173,7 @@ def test_tasks_that_watch_a_key_are_completed(stack: Stack, command: Commands, q
         f"{queue}:other": {"done": 0, "too_late": 0},
     }
     assert command.json("complete", f"{queue}:7", "--run")["keys"][f"{queue}:7"]["done"] == 1
-    wait_until(lambda: stack.redis.llen(queue) == 1, "the other leaves")
+    wait_until(lambda: stack.redis.llen(queue) == 1, "the other task is dispatched")
 
 
 def test_the_bench_leaves_nothing_behind(stack: Stack, command: Commands) -> None:
@@ -190,7 +192,7 @@ def test_the_bench_leaves_nothing_behind(stack: Stack, command: Commands) -> Non
     assert stack.app.conf.wheel_store == stack.store
 
 
-def test_the_bench_measures_the_wheel_whatever_the_app_leaves_to_celery(stack: Stack, command: Commands) -> None:
+def test_the_bench_measures_the_wheel_whatever_delays_the_app_leaves_to_celery(stack: Stack, command: Commands) -> None:
     stack.app.conf.update(wheel_enabled=False, wheel_min_delay=60)
     try:
         assert command("bench", "--tasks", "100", "--bytes", "10").exit_code == 0
@@ -199,7 +201,7 @@ def test_the_bench_measures_the_wheel_whatever_the_app_leaves_to_celery(stack: S
         stack.app.conf.update(wheel_enabled=True, wheel_min_delay=0)
 
 
-def test_while_a_scheduler_runs_nothing_is_drained_and_a_file_must_be_one(
+def test_a_drain_is_refused_while_a_scheduler_runs_and_an_import_needs_a_drained_file(
     stack: Stack, command: Commands, in_folder: Path
 ) -> None:
     found = command("drain", "--to-broker", "--yes")

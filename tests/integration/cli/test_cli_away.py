@@ -1,4 +1,4 @@
-"""A broker that does not answer, a folder that does not exist: one sentence and exit code 1."""
+"""A broker that does not answer and a folder that does not exist are errors of one sentence, with exit code 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``celery wheel bench`` writes only to its own store and queues, with every broker, store and spelling of settings."""
+"""``celery wheel bench`` writes only to its own store and queues, with any broker, store and spelling of settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measured(app: Celery) -> dict[str, Pace]:
 
 
 class Production:
-    """A production store and what production has in Redis; ``look`` has every byte of both."""
+    """A production store and its messages in Redis; ``look`` returns every byte of both."""
 
     def __init__(self, folder: Path, server: RedisServer) -> None:
         self.folder, self.server = folder, server

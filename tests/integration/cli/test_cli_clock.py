@@ -23,7 +23,7 @@ from tests.kit.patience import wait_until
 
 
 class SteppedClock(SystemClock):
-    """The clocks of this machine, with the wall clock ahead."""
+    """The clocks of this machine, except that the wall clock is ahead."""
 
     __slots__ = ("ahead_ms",)
 

@@ -1,4 +1,4 @@
-"""docs/cli.md: its examples run and print the lines and exit codes that they name; every command and option is there.
+"""The examples of docs/cli.md print the lines and exit codes that they name; the page has every command and option.
 
 ::
 
@@ -29,7 +29,7 @@ PROGRAM = "celery -A proj wheel "
 
 
 def examples(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each call with the lines that it prints."""
+    """Yield each call with the lines that it prints."""
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for call in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, *said = call.splitlines()
@@ -56,9 +56,11 @@ def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> N
     [setup] = re.findall(r"```python\n(.*?)```", running, re.DOTALL)
     exec(setup, {"app": stack.app})  # noqa: S102 - the manual's own
     stack.app.send_task("app.remind", countdown=1, task_id="bad-1", queue="broken")
-    stack.redis.hset("broken", "a", "b")  # no list, which a queue would be
+    stack.redis.hset("broken", "a", "b")  # a key of another type than the list of a queue
     wait_until(lambda: [one.task_id for one in stack.app.wheel.outcomes().items] == ["bad-1"], "one is rejected")
-    wait_until(lambda: [one.task_id for one in stack.app.wheel.history().items] == ["remind-9"], "one has left")
+    wait_until(
+        lambda: [one.task_id for one in stack.app.wheel.history().items] == ["remind-9"], "one task is dispatched"
+    )
     for line, said in examples(running):
         if "requeue bad-1" in line:
             stack.redis.delete("broken")
@@ -82,7 +84,7 @@ def test_every_documented_command_exists() -> None:
     assert set(re.findall(r"^## (.*)$", DOC, re.MULTILINE)) == set(wheel.commands)
 
 
-def test_it_is_a_command_of_celery(stack: Stack) -> None:
+def test_wheel_is_a_command_of_celery(stack: Stack) -> None:
     found = subprocess.run([sys.executable, "-m", "celery", "wheel", "--help"], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert "Exit codes: 0 done" in found.stdout

@@ -1,4 +1,4 @@
-"""Commands that read: their output for people and for programs."""
+"""Commands that read have an output for people and one for programs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def filled(stack: Stack, command: Commands) -> Commands:
         stack.app.send_task("odd" if n % 2 else "even", (n,), countdown=3_600 + n, task_id=f"t{n:02}", queue="work")
     stack.app.send_task(NASTY, countdown=7_200, task_id=f"nasty{NASTY}", wheel={"key": "k"})
     stack.app.send_task("even", countdown=0.05, task_id="gone")
-    wait_until(lambda: len(stack.app.wheel.pending().items) == 26, "all is in the store")
-    wait_until(lambda: len(stack.app.wheel.history().items) == 1, "one has left")
+    wait_until(lambda: len(stack.app.wheel.pending().items) == 26, "all tasks are in the store")
+    wait_until(lambda: len(stack.app.wheel.history().items) == 1, "one task is dispatched")
     return command
 
 
-def test_each_page_names_the_next_until_the_last(filled: Commands) -> None:
+def test_each_page_but_the_last_names_the_next(filled: Commands) -> None:
     found, after = list[str](), list[str]()
     for _ in range(6):
         page = filled.json("list", "--queue", "work", "--limit", "5", *after)
@@ -51,7 +51,7 @@ def test_a_span_includes_its_beginning_and_not_its_end(filled: Commands) -> None
     assert filled("list", "--from", "+1h", "--to", "-1h").exit_code == 2
 
 
-def test_text_of_messages_is_escaped_on_a_terminal(filled: Commands) -> None:
+def test_a_messages_text_is_escaped_on_a_terminal(filled: Commands) -> None:
     for arguments in (("list",), ("show", f"nasty{NASTY}"), ("forecast", "--by", "task")):
         shown = filled(*arguments).stdout
         assert "\x1b" not in shown
@@ -116,7 +116,7 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: 
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
 
 
-def test_a_load_that_was_left_open_is_told_and_can_be_ended(filled: Commands, stack: Stack) -> None:
+def test_a_load_that_was_left_open_is_reported_and_can_be_aborted(filled: Commands, stack: Stack) -> None:
     two_days_ago_ms = int(time.time() * 1_000) - 48 * HOUR_MS
     stack.app.wheel.store.loads.begin("trials 1", two_days_ago_ms)
     try:

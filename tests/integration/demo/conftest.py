@@ -23,13 +23,13 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "run"
     folder.mkdir()
     yield folder
-    for process in processes_of(folder):  # a failed test may leave some
+    for process in processes_of(folder):  # a failed test may leave processes behind
         process.kill()
 
 
 @pytest.fixture
 def stack(run_dir: Path) -> Iterator[Stack]:
-    """The stack, not started."""
+    """Return the stack, not started yet."""
     parts = Stack(run_dir, None, wait)
     yield parts
     parts.stop()

@@ -1,4 +1,4 @@
-"""A run of the demo as its tests see it: its processes, and its progress."""
+"""A run of the demo, for its tests: its processes, and its progress."""
 
 import sqlite3
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from tests.kit.patience import wait_until
 
 PROJECT = Path(__file__).parents[3] / "example_project"
 
-#: Seconds that any state may take to come about: a state is waited for and never a time, so a quick machine waits no
-#: longer than it takes, and a slow or busy machine may take this long.
+#: Seconds that a state may take. Tests wait for a state and never for a time, so a quick machine waits no longer than
+#: the state takes, and a slow or busy machine may take this long.
 PATIENCE_S = 240.0
 #: Seconds for a whole test, which waits for several states.
 TEST_S = 3 * PATIENCE_S
 
 
 def wait(reached: Callable[[], object], what: str) -> None:
-    """Poll until true."""
+    """Poll until the condition is true."""
     wait_until(reached, what, PATIENCE_S)
 
 

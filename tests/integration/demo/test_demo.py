@@ -1,4 +1,4 @@
-"""``python -m demo``, which ``make demo`` runs: its ends, and that nothing is left behind."""
+"""``python -m demo``, which ``make demo`` runs, leaves nothing behind, however it ends."""
 
 import re
 import signal
@@ -41,7 +41,7 @@ class Runner:
         return self.process.end(PATIENCE_S)[0]
 
     def figures(self) -> dict[str, int]:
-        """The summary as printed; each figure is printed once."""
+        """Return the figures of the printed summary; each is printed once."""
         found = re.findall(r"^([a-z]+(?: p?[0-9a-z]+)?) +([0-9,]+)(?: ms)?$", self.output, re.MULTILINE)
         assert len(found) == len(dict(found)), self.output
         return {name: int(value.replace(",", "")) for name, value in found}
@@ -59,7 +59,7 @@ def nothing_is_left(run_dir: Path) -> bool:
     return not processes_of(run_dir)
 
 
-def test_with_seconds_the_whole_day_passes_in_them_and_the_demo_ends(demo: Runner) -> None:
+def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runner) -> None:
     port = free_port()
     demo.start("--seconds=20", f"--port={port}").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
@@ -73,7 +73,7 @@ def test_with_seconds_the_whole_day_passes_in_them_and_the_demo_ends(demo: Runne
     assert nothing_is_left(demo.run_dir)
 
 
-def test_ctrl_c_ends_it_with_the_summary_of_the_moment(demo: Runner) -> None:
+def test_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
     demo.start("--speed=4320").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
     demo.process.signal(signal.SIGINT)
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_it_with_the_summary_of_the_moment(demo: Runner) -> None:
     assert nothing_is_left(demo.run_dir)
 
 
-def test_a_signal_while_it_starts_ends_it_too(demo: Runner) -> None:
+def test_a_signal_ends_a_demo_that_is_starting(demo: Runner) -> None:
     demo.start()
     wait((demo.run_dir / "worker.log").exists, "the start of the worker")
     demo.process.signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_a_signal_while_it_starts_ends_it_too(demo: Runner) -> None:
     assert nothing_is_left(demo.run_dir)
 
 
-def test_a_crash_of_a_part_ends_it_and_names_the_part(demo: Runner) -> None:
+def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     beat = next(process for process in processes_of(demo.run_dir) if "beat" in process.cmdline())
     beat.kill()
@@ -104,14 +104,14 @@ def test_a_crash_of_a_part_ends_it_and_names_the_part(demo: Runner) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a child that its starter died")
-def test_even_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
+def test_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     assert not nothing_is_left(demo.run_dir)
-    demo.process.signal(signal.SIGKILL)  # of itself alone
+    demo.process.signal(signal.SIGKILL)  # of the demo alone
     wait(lambda: nothing_is_left(demo.run_dir), "the end of all its processes")
 
 
-def test_a_port_in_use_is_said_and_nothing_is_started(demo: Runner) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_started(demo: Runner) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert demo.start(f"--port={port}").end() == 1

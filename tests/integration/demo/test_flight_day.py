@@ -1,4 +1,4 @@
-"""A day of real flights, with the scheduler killed again and again in the middle of it."""
+"""A day of real flights, in which the scheduler is killed several times."""
 
 import json
 

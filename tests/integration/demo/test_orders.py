@@ -16,7 +16,7 @@ PAY_WITHIN_S = 20.0  #: flights.orders.PAY_WITHIN_S, which only a Django process
 
 
 class Browser:
-    """As much of one as a form needs."""
+    """A browser with only the cookies that a form needs."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""The example project as Django sees it."""
+"""The example project passes Django's checks."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.integration.demo.runs import PATIENCE_S, PROJECT
 
 
 @pytest.mark.parametrize("arguments", [("check", "--fail-level=WARNING"), ("makemigrations", "--check", "--dry-run")])
-def test_django_finds_nothing_to_say(arguments: tuple[str, ...], run_dir: Path) -> None:
+def test_djangos_checks_find_nothing(arguments: tuple[str, ...], run_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "manage.py", *arguments],
         cwd=PROJECT,
@@ -23,7 +23,7 @@ def test_django_finds_nothing_to_say(arguments: tuple[str, ...], run_dir: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_day_that_is_not_in_the_data_is_refused_in_words(run_dir: Path) -> None:
+def test_a_day_that_is_not_in_the_data_is_refused_with_a_sentence(run_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "replay_flights", "--date=2014-01-01"],
         cwd=PROJECT,

@@ -1,4 +1,4 @@
-"""Stacks that rescue and are left, and producers that know no wheel."""
+"""Stacks for rescue and drain, and producers without the wheel."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ QUEUES = [
 class LeavingStack(Stack):
     def __init__(self, folder: Path, broker: str, store: str = "") -> None:
         super().__init__(folder, broker, store, queues=QUEUES, accept_content=["json", "pickle"])
-        self.plain_app = self.producer(celery.Celery)  # knows no wheel
+        self.plain_app = self.producer(celery.Celery)  # Celery's own class
 
     def producer(self, kind: Any, **settings: Any) -> Any:
         return self.make_app(kind, **{"accept_content": ["json", "pickle"], **settings})
 
     def drain(self, *arguments: str) -> Process:
-        """One that stops where its arguments say: see ``killed_drain``."""
+        """Start a drain that stops at the step of its arguments: see ``killed_drain``."""
         process = self.python("drain", "-m", "tests.integration.drain.killed_drain", *arguments)
         process.wait_for("stopped")
         return process
@@ -49,7 +49,7 @@ class LeavingStack(Stack):
     def send_eta(
         self, tag: str, in_s: float, app: Any = None, retries: int = 0, now: datetime | None = None, **options: Any
     ) -> str:
-        """A task with an eta; returns its id."""
+        """Send a task with an eta; returns its id."""
         eta = (now or datetime.now(UTC)) + timedelta(seconds=in_s)
         eta_ms = -(-int(eta.timestamp() * 1_000_000) // 1_000)
         task, args = ("retried", (tag, retries, eta_ms)) if retries else ("note", (tag, eta_ms))
@@ -61,7 +61,7 @@ class LeavingStack(Stack):
         return {row[0]: row[1:] for row in self.select("task_id, queue, exchange, priority, expires_ms, lane")}
 
     def select(self, columns: str) -> list[tuple[Any, ...]]:
-        """Return columns of all rows; none while the store has no tables."""
+        """Return columns of all rows; an empty list while the store has no tables."""
         with closing(sqlite3.connect(self.file)) as database:
             if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'wheel_timer'").fetchone():
                 return []
@@ -83,7 +83,7 @@ def now_ms() -> int:
 
 @pytest.fixture(params=["redis", pytest.param("rabbit", marks=ON_RABBITMQ)])
 def broker(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty broker."""
+    """Return the URL of an empty broker."""
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         return server.url

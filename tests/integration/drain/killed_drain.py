@@ -1,6 +1,6 @@
 """A drain in a process of its own, which the tests kill: ``python -m … (broker | <file>) [<doing> <after>]``.
 
-It stops, and waits to be killed, when so many tasks are dispatched, written, or moved.
+The drain stops, and waits to be killed, when ``after`` tasks are dispatched, written, or moved.
 """
 
 from __future__ import annotations

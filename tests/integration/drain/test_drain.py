@@ -21,18 +21,18 @@ from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 
-#: Tasks that leave at once.
+#: Tasks that are dispatched at once.
 CHUNK = 100
 
 
 def filled(stack: LeavingStack, count: int, in_s: float = 3_600, shards: int = 1, every_s: float = 0.01) -> list[str]:
-    """Tasks that a scheduler has accepted, later ones first; it was stopped then."""
+    """Send tasks, those due later first, and let a scheduler accept them before it stops; returns their ids."""
     settings = {"wheel_shards": shards, "wheel_chunk": CHUNK}
     stack.change(**settings)
     now = datetime.now(UTC)
     sent = [send(stack, f"task {n}", in_s + (count - n) * every_s, now=now) for n in range(count)]
     stack.beat()
-    wait_until(lambda: pending(stack) == count, "all is in the store")
+    wait_until(lambda: pending(stack) == count, "all tasks are in the store")
     stack["beat"].terminate()
     return list(reversed(sent))
 
@@ -55,7 +55,7 @@ def drained(stack: LeavingStack, **way: Any) -> DrainResult:
 
 
 def queued(stack: LeavingStack, queue: str = "celery") -> list[dict[str, Any]]:
-    """Take all messages out of a queue: their headers, oldest first."""
+    """Remove all messages from a queue; returns their headers, oldest first."""
     found = []
     with stack.plain_app.connection_for_read() as connection, connection.channel() as channel:
         bound = next(one for one in stack.plain_app.amqp.queues.values() if one.name == queue)(channel)
@@ -104,23 +104,23 @@ def shard_of(task_id: str) -> int:
     return shard_of(None, task_id, 2)
 
 
-def test_workers_that_know_no_wheel_run_what_was_handed_over_when_it_is_due(stack: LeavingStack) -> None:
+def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: LeavingStack) -> None:
     filled(stack, 20, in_s=patience(6))
     send(stack, "overdue", 0.05)
     done = drained(stack, to_broker=True)
     assert (done.moved, done.due) == (20, 1)
-    stack.worker(wheel_rescue=True)  # and rescue leaves it alone
+    stack.worker(wheel_rescue=True)  # a rescue does not move it
     tags = [f"task {n}" for n in range(20)] + ["overdue"]
     stack.wait_for(*tags)
     notes = stack.notes()
     assert {tag: len(found) for tag, found in notes.items()} == dict.fromkeys(tags, 1)
-    # The worker's own timer knows microseconds, and what it ran is noted in whole milliseconds.
+    # The worker's own timer has microseconds, and a note of a run has whole milliseconds.
     assert all(note["ran_ms"] >= note["args"][0] - 1 for found in notes.values() for note in found)
     assert waiting(stack.app) == 0
 
 
-def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: LeavingStack) -> None:
-    """The offset, which went ahead to the last due time, is back: nothing new waits for that time."""
+def test_after_a_drain_the_same_store_can_be_used_again(stack: LeavingStack) -> None:
+    """The drain moved the offset ahead to the last due time and back: no new task waits for that time."""
     filled(stack, 5, in_s=100_000)
     drained(stack, to_broker=True)
     queued(stack)
@@ -134,7 +134,7 @@ def test_after_it_the_same_store_is_entered_again_as_if_nothing_had_been(stack: 
 
 
 @pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (to_broker, "Change")])
-def test_one_that_ends_while_it_puts_the_offset_back_leaves_nothing_twice(
+def test_a_drain_that_ends_while_it_puts_the_offset_back_dispatches_nothing_twice(
     stack: LeavingStack, monkeypatch: pytest.MonkeyPatch, place: Any, point: str
 ) -> None:
     """The rows are retired by then; with ``Change`` the broker's offset is back and the store's is not."""
@@ -150,7 +150,7 @@ def test_one_that_ends_while_it_puts_the_offset_back_leaves_nothing_twice(
             drained(stack, to_broker=True)
     stack.beat()
     ids.append(send(stack, "new", 0.2))
-    wait_until(lambda: waiting(stack.app, "celery") == 7, "the new one leaves")
+    wait_until(lambda: waiting(stack.app, "celery") == 7, "the new task is dispatched")
     stack["beat"].terminate()
     assert drained(stack, to_broker=True).left == 0
     assert sorted(one["id"] for one in queued(stack)) == sorted(ids)
@@ -166,7 +166,7 @@ def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: LeavingStack,
     found = queued(stack)
     first = [one["id"] for one in found if not one.get("wheel_redelivered")]
     assert sorted({one["id"] for one in found}) == sorted(ids)
-    assert len(first) == len(set(first)), "what comes twice is marked"
+    assert len(first) == len(set(first)), "a second copy is marked"
     assert all(one["eta"] for one in found)
     if stack.broker.startswith("redis"):
         assert len(found) == len(ids), "exactly once"
@@ -175,7 +175,7 @@ def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: LeavingStack,
 
 
 def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: LeavingStack) -> None:
-    """On RabbitMQ a chunk is in doubt then, and what is in doubt would leave at once if it were due."""
+    """On RabbitMQ a chunk is in doubt then; due rows in doubt would be dispatched at once."""
     ids = filled(stack, 600, in_s=600)
     stack.drain("broker", "dispatched", "1")
     stack["drain"].kill()
@@ -192,7 +192,9 @@ def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: Le
     assert {one["id"] for one in [*found, *queued(stack)]} >= {*ids, *near}
 
 
-def test_it_is_refused_while_a_scheduler_runs_and_by_what_makes_no_sense(stack: LeavingStack, tmp_path: Path) -> None:
+def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(
+    stack: LeavingStack, tmp_path: Path
+) -> None:
     ids = filled(stack, 3)
     stack.beat()
     stack["beat"].wait_for("is held by")
@@ -271,7 +273,7 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     assert notes["packed"][0]["delivery_info"]["priority"] == 6
 
 
-def test_it_goes_back_into_the_same_store_once(redis_stack: LeavingStack, tmp_path: Path) -> None:
+def test_a_file_is_imported_into_the_same_store_once(redis_stack: LeavingStack, tmp_path: Path) -> None:
     stack, file = redis_stack, tmp_path / "tasks.jsonl"
     ids = filled(stack, 10)
     drained(stack, file=file)
@@ -332,7 +334,7 @@ def test_rejected_tasks_are_drained_and_imported_with_include(redis_stack: Leavi
     redis.close()
 
 
-def test_a_bad_file_is_refused_and_bad_lines_are_told(redis_stack: LeavingStack, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_and_bad_lines_are_reported(redis_stack: LeavingStack, tmp_path: Path) -> None:
     stack, file, bad = redis_stack, tmp_path / "tasks.jsonl", tmp_path / "bad.jsonl"
     filled(stack, 5)
     bad.write_bytes(b"something else\n")

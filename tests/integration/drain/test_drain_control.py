@@ -15,7 +15,7 @@ OPTIONS = {"wheel": {"watch": ["order:42"], "unique": "one", "misfire": 60}}
 
 
 def accepted(stack: LeavingStack) -> str:
-    """A task that is paused, and one of which a minute late is too late; their scheduler was stopped."""
+    """Send a paused task, and a task that expires when it is a minute late; their scheduler was stopped."""
     task_id = send(stack, "claims", 3_600, **OPTIONS)
     stack.beat(wheel_rate_limits={"note": "1/m"})
     wheel = stack.app.wheel
@@ -28,14 +28,14 @@ def accepted(stack: LeavingStack) -> str:
     return task_id
 
 
-def test_gates_keep_nothing_from_its_queue_and_what_is_early_was_not_found_late(redis_stack: LeavingStack) -> None:
+def test_gates_do_not_stop_a_drain_and_an_early_task_is_not_expired(redis_stack: LeavingStack) -> None:
     accepted(redis_stack)
     done = drained(redis_stack, to_broker=True)
     assert (done.moved + done.due, done.rejected, done.left) == (2, 0, 0)
     assert len(queued(redis_stack)) == 2
 
 
-def test_claims_and_options_come_along_in_a_file(redis_stack: LeavingStack, tmp_path: Path) -> None:
+def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, tmp_path: Path) -> None:
     stack = redis_stack
     task_id = accepted(stack)
     file = tmp_path / "tasks.jsonl"

@@ -1,4 +1,4 @@
-"""A real worker receives eta messages of producers without a wheel, and moves them to the wheel."""
+"""A real worker receives eta messages of producers without the wheel, and moves them to the wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kit.patience import wait_until
 
 RESCUE = {"wheel_rescue": True}
 
-#: Redis gives back what a killed worker held after a second.
+#: kombu returns the messages of a killed worker to Redis after a second.
 RESTORED = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ def tags(stack: LeavingStack, sent: dict[str, str]) -> set[str]:
 
 
 def kept(stack: LeavingStack, ids: set[str]) -> set[str]:
-    """Return the ids that the broker has. A message that kombu popped and did not note yet is lost with its worker."""
+    """Return the ids that the broker has. A message that kombu popped and has not recorded is lost with its worker."""
     if not stack.broker.startswith("redis"):
         return ids
     with stack.app.connection_for_write() as connection:
@@ -87,11 +87,11 @@ def kept(stack: LeavingStack, ids: set[str]) -> set[str]:
     return {id_ for id_ in ids if id_.encode() in found}
 
 
-def test_a_worker_that_is_killed_loses_none_of_what_it_rescued_and_doubles_none(stack: LeavingStack) -> None:
-    """Some were published and not acknowledged yet: another worker gets those again, and the wheel knows them."""
+def test_a_killed_worker_loses_and_doubles_no_rescued_message(stack: LeavingStack) -> None:
+    """Some messages were published and not acknowledged: another worker gets them again, and the wheel knows them."""
     stack.worker(**RESCUE)
     ids = {stack.send_eta("far", 3_600) for _ in range(200)}
-    wait_until(lambda: waiting(stack.app) >= 100, "half of it is in the wheel queue")
+    wait_until(lambda: waiting(stack.app) >= 100, "half of the tasks are in the wheel queue")
     stack["worker"].kill()
     sent, ids = ids, kept(stack, ids)
     assert len(sent - ids) <= 1
@@ -103,20 +103,20 @@ def test_a_worker_that_is_killed_loses_none_of_what_it_rescued_and_doubles_none(
     assert len(stack.select("id")) == len(ids)
 
 
-def test_a_message_that_comes_again_is_the_same_to_the_wheel(stack: LeavingStack) -> None:
-    """As after a crash between publishing and acknowledging: the same message is delivered and published again."""
+def test_a_message_that_is_delivered_again_is_accepted_once(stack: LeavingStack) -> None:
+    """After a crash between publishing and acknowledging the same message is delivered and published again."""
     for _ in range(2):
         stack.plain_app.send_task("note", ("again", 0), eta=FAR, task_id="one-and-only")
     stack.worker(**RESCUE)
     wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
     stack.beat()
     wait_until(lambda: waiting(stack.app) == 0, "they are accepted")
-    # Redis names each message, so these were two; RabbitMQ does not, and nothing tells them apart.
+    # On Redis each message has an id, so these were two; on RabbitMQ nothing distinguishes them.
     expected = 2 if stack.broker.startswith("redis") else 1
     wait_until(lambda: len(stack.select("envelope_id")) == expected, f"{expected} rows")
 
 
-def test_without_the_setting_and_where_the_queue_is_not_known_the_worker_holds_it(stack: LeavingStack) -> None:
+def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack: LeavingStack) -> None:
     stack.worker()
     stack.send_eta("held", 1.5)
     stack.wait_for("held")
@@ -129,15 +129,15 @@ def test_without_the_setting_and_where_the_queue_is_not_known_the_worker_holds_i
         assert waiting(stack.app) == 0
         assert "2 of its queues" in stack["worker"].said()
         return
-    # RabbitMQ says by which queue each copy came: each goes back to its own.
+    # On RabbitMQ each copy names its queue, and goes back to it.
     wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
     stack.beat()
     wait_until(lambda: sorted(stack.select("queue")) == [("every",), ("golf",)], "both are in the store")
     wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once")
 
 
-def test_a_wheel_queue_that_cannot_be_written_to_leaves_it_to_the_worker(stack: LeavingStack) -> None:
-    """Another kind of thing has its name: on RabbitMQ a queue that is declared otherwise, on Redis a key of a type."""
+def test_the_worker_holds_a_message_that_it_cannot_write_to_the_wheel_queue(stack: LeavingStack) -> None:
+    """Something else has the queue's name: on RabbitMQ a queue of other arguments, on Redis a key of another type."""
     with stack.plain_app.connection_for_write() as connection:
         if stack.broker.startswith("redis"):
             connection.default_channel.client.set("wheel.0", "no list")

@@ -1,6 +1,6 @@
-"""A plugin for the pytest that runs Celery's own tests: the wheel's app is in Celery's place, as CELERY_IN_PLACE says.
+"""A plugin for the pytest that runs Celery's own tests: it replaces Celery's app by the wheel's; see CELERY_IN_PLACE.
 
-It is loaded before any test, so what the tests import by name is replaced already.
+The plugin is loaded before any test, so names that the tests import are replaced already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Plain: Any = celery.Celery
 
 
 class Overriding(Plain):  # type: ignore[misc]
-    """A project's own class, with the override that is met most."""
+    """A project's own class, with the most frequent override."""
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         return super().send_task(name, args, kwargs, **options)

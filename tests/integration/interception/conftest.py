@@ -1,4 +1,4 @@
-"""The matrix is sent once, to one stack; each test looks at its own part of what came of it."""
+"""The matrix is sent once, to one stack; each test checks its own part of the results."""
 
 import gc
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def matrix(stack: Stack) -> Matrix:
-    """Everything sent, everything run, and then one more, so that a second run would have been seen."""
+    """Send everything, wait until everything has run, then run one more task, so that a second run would be seen."""
     found = Matrix(stack)
     apps = {name: make(stack) for name, make in cases.APPS.items()}
     stack.celery("call", cases.NOTE, "--args", '["celery call"]', "--countdown", "1")
@@ -49,7 +49,9 @@ def matrix(stack: Stack) -> Matrix:
     found.unacked = stack.redis.hlen("unacked")
     for sent in found.sent.values():
         sent.settle()
-    for app in apps.values():  # a result talks to the server when it is forgotten: now, while there is one
+    for (
+        app
+    ) in apps.values():  # a result calls the server when it is forgotten, so it is forgotten while the server lives
         app.backend._pending_results.concrete.clear()
         app.close()
     gc.collect()

@@ -7,7 +7,7 @@ They are not part of the installed package, nor of this project. CELERY_SOURCE n
     CELERY_SOURCE=$PWD/celery-5.7.0 python -m pytest tests/integration/interception/test_celery_suite.py
 
 Each kind of failure that the suite revealed has a test of its own, which always runs:
-``tests/unit/producer/test_send_given.py``, ``test_send_install.py`` and ``test_send_native.py``.
+``tests/unit/producer/test_send_arguments.py``, ``test_send_install.py`` and ``test_send_native.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOURCE = os.environ.get("CELERY_SOURCE", "")
 ROOT = Path(__file__).parents[3]
 PARTS = ("t/unit/tasks", "t/unit/app")
 
-#: Fewer than this, and something kept the tests from being found.
+#: With fewer passed tests than this, pytest has not found all of them.
 MIN_TESTS = 1_000
 
 pytestmark = [
@@ -39,7 +39,7 @@ INSTANT = "it looks at what comes to the class below: of a delay that the wheel 
 WAITING = {"t.unit.tasks.test_tasks.test_tasks::test_regular_task": WAITS}
 BELOW = {"t.unit.app.test_beat.test_Scheduler::test_send_task": INSTANT}
 
-#: Tests of Celery's that fail because the wheel does what it is for.
+#: Tests of Celery's that fail because the wheel changes the behaviour that they check.
 EXPLAINED: dict[str, dict[str, str]] = {
     "subclass": WAITING,
     "installed": WAITING | BELOW,
@@ -49,7 +49,7 @@ EXPLAINED: dict[str, dict[str, str]] = {
 
 @cache
 def failed(how: str, folder: Path) -> frozenset[str]:
-    """The tests of Celery's that do not pass with such an app."""
+    """Return Celery's own tests that do not pass with such an app."""
     report = folder / f"{how}.xml"
     plugins = ("no:randomly", "no:celery_wheel", "no:django", "no:xdist", "no:cacheprovider")
     command = [sys.executable, "-P", "-m", "pytest", "-p", "tests.integration.interception.celery_in_place"]
@@ -69,6 +69,8 @@ def failed(how: str, folder: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("how", EXPLAINED)
-def test_celerys_own_tests_pass_but_for_those_explained(how: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_celerys_own_tests_pass_except_for_the_explained_ones(
+    how: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.getbasetemp()
     assert failed(how, folder) - failed("plain", folder) == EXPLAINED[how].keys()

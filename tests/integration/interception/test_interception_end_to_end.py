@@ -23,7 +23,7 @@ def test_a_delayed_task_runs_once_and_never_early(matrix: Matrix, tag: str) -> N
 
 
 @pytest.mark.parametrize("call", cases.CALLS)
-def test_it_arrives_as_it_would_have_without_a_delay(matrix: Matrix, call: str) -> None:
+def test_a_delayed_task_arrives_as_without_a_delay(matrix: Matrix, call: str) -> None:
     delayed, native = matrix.notes[call], matrix.notes[f"native {call}"]
     assert len(delayed) == matrix.expected[call]
     assert sorted(map(cases.comparable, delayed)) == sorted(map(cases.comparable, native))
@@ -32,7 +32,7 @@ def test_it_arrives_as_it_would_have_without_a_delay(matrix: Matrix, call: str) 
 
 
 @pytest.mark.parametrize("wire", cases.WIRES)
-def test_its_bytes_in_the_queue_are_those_of_a_native_message(matrix: Matrix, wire: str) -> None:
+def test_the_bytes_in_the_queue_are_those_of_a_native_message(matrix: Matrix, wire: str) -> None:
     delivery_tag = re.compile(rb'"delivery_tag": "[0-9a-f-]{36}"')
     mine = [raw for raw in matrix.wires if json.loads(raw)["headers"]["id"] == wire]
     one, other = (delivery_tag.sub(b"", raw) for raw in mine)
@@ -41,14 +41,14 @@ def test_its_bytes_in_the_queue_are_those_of_a_native_message(matrix: Matrix, wi
 
 
 @pytest.mark.parametrize("scene", cases.SCENES)
-def test_a_scene_runs_as_often_as_it_should(matrix: Matrix, scene: str) -> None:
+def test_each_scene_runs_the_expected_number_of_times(matrix: Matrix, scene: str) -> None:
     _, counts = cases.SCENES[scene]
     notes = [note for tag in counts for note in matrix.notes[tag]]
     assert {tag: len(matrix.notes[tag]) for tag in counts} == counts
     assert all(note["ran_ms"] >= matrix.sent[scene].due_ms for note in notes)
 
 
-def test_retries_keep_their_distance_and_their_queue(matrix: Matrix) -> None:
+def test_retries_keep_their_delay_and_their_queue(matrix: Matrix) -> None:
     notes = matrix.notes["retry"]
     assert [note["retries"] for note in notes] == [0, 1, 2]
     assert len({note["id"] for note in notes}) == 1
@@ -57,7 +57,7 @@ def test_retries_keep_their_distance_and_their_queue(matrix: Matrix) -> None:
     assert matrix.sent["retry"].value == "done"
 
 
-def test_backing_off_waits(matrix: Matrix) -> None:
+def test_a_retry_with_back_off_waits(matrix: Matrix) -> None:
     first, second = matrix.notes["autoretry"]
     assert second["ran_ms"] - first["ran_ms"] >= 1000
 
@@ -75,7 +75,7 @@ def test_results_are_those_of_the_tasks(matrix: Matrix) -> None:
     assert matrix.sent["no result"].state == "PENDING"
 
 
-def test_links_wait_on_their_own(matrix: Matrix) -> None:
+def test_links_have_delays_of_their_own(matrix: Matrix) -> None:
     assert matrix.notes["linked"][0]["ran_ms"] - matrix.notes["link"][0]["ran_ms"] >= 300
 
 

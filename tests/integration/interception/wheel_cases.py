@@ -1,4 +1,4 @@
-"""The matrix: every way of sending a delayed task, as a function that sends it.
+"""The matrix: a function for every way of sending a delayed task.
 
 A case is sent twice: delayed, and at once by the same call without its delay. The two must arrive alike.
 """
@@ -31,7 +31,7 @@ QUEUES = [("celery", "celery", "direct", "celery"), ("emails", "emails", "direct
 
 @dataclass
 class Sent:
-    """``due_ms``: before this, none of its notes may be written."""
+    """A case that was sent; no note of it may be written before ``due_ms``."""
 
     due_ms: int = 0
     result: Any = None
@@ -40,7 +40,7 @@ class Sent:
     value: Any = None
 
     def settle(self) -> None:
-        """Fetch the result, and let go of Celery's object."""
+        """Fetch the result, and delete Celery's object."""
         if self.result is None:
             return
         self.id = self.result.id
@@ -94,7 +94,7 @@ def stamped(app: Any, tag: str, delay: dict[str, Any]) -> Any:
 #: Two queues are bound to the topic exchange, and both match.
 TWICE = ("topic exchange", "topic queue")
 
-#: How a single message may be sent; each runs once delayed and once at once.
+#: Ways to send a single message; each runs once delayed and once at once.
 CALLS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
     "plain": options(),
     "task": lambda app, tag, delay: app.tasks[NOTE].apply_async((tag, 1), **delay),
@@ -117,7 +117,7 @@ CALLS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
     "keyed": lambda app, tag, delay: app.send_task(NOTE, (tag,), **delay, wheel={"key": "order:42"}),
 }
 
-#: Sent to a queue that nobody consumes: what lies there in the end is compared byte for byte.
+#: Messages for a queue that no worker consumes: their bytes are compared there in the end.
 UNREAD = "unread"
 WIRES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -145,7 +145,7 @@ def a_producer(stack: Stack, **settings: Any) -> Any:
 
 
 def delays() -> dict[str, tuple[dict[str, Any], int]]:
-    """Ways to say when, each with the instant it means."""
+    """Return ways to name a time, each with the instant that it means."""
     at, tokyo = in_seconds(1), in_seconds(1).astimezone(zoneinfo.ZoneInfo("Asia/Tokyo"))
     found = {
         "aware eta": ({"eta": at}, ms(at)),
@@ -234,7 +234,7 @@ def send_immediate(app: Any) -> Sent:
     return Sent()
 
 
-#: name → (how it is sent, {tag: how often it is to run})
+#: name → (function that sends it, {tag: expected number of runs})
 SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
     "retry": (send_retried, {"retry": 3}),
     "autoretry": (send_backing_off, {"autoretry": 2}),
@@ -253,6 +253,6 @@ SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
 
 
 def comparable(note: dict[str, Any]) -> str:
-    """A note without what differs between any two runs."""
+    """Return a note without the fields that differ between any two runs."""
     other = {name: value for name, value in note.items() if name not in ("tag", "ran_ms", "id", "expires", "delivery")}
     return json.dumps({**other, "expires": note["expires"] is not None}, sort_keys=True)

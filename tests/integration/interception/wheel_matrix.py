@@ -15,13 +15,13 @@ class Matrix:
     sent: dict[str, cases.Sent] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     notes: dict[Any, list[Note]] = field(default_factory=dict)
-    wires: list[bytes] = field(default_factory=list)  #: what lay in the queue that nobody consumes
+    wires: list[bytes] = field(default_factory=list)  #: messages in the queue that no worker consumes
     waiting: int = -1  #: messages left in the wheel queue when all had run
     unacked: int = -1  #: messages that workers held, unacknowledged
 
 
 def send_ways(found: Matrix, apps: dict[str, Any]) -> None:
-    """Every app in every way of saying when."""
+    """Send by every app in every way to name a time."""
     for name, app in apps.items():
         for way, (delay, due_ms) in cases.delays().items():
             tag = f"{name}, {way}"
@@ -30,14 +30,14 @@ def send_ways(found: Matrix, apps: dict[str, Any]) -> None:
 
 
 def send_wires(app: Any) -> None:
-    """Each twice, under the same task id."""
+    """Send each message twice, under the same task id."""
     for wire, options in cases.WIRES.items():
         for delay in ({"countdown": 1}, {}):
             app.send_task(cases.NOTE, ("ü", 1), {"k": None}, queue=cases.UNREAD, task_id=wire, **options, **delay)
 
 
 def send_calls(found: Matrix, app: Any) -> None:
-    """Every call, with a delay and without."""
+    """Make every call with a delay and without."""
     for call, send in cases.CALLS.items():
         due_ms = cases.now_ms() + 1000
         found.sent[call] = cases.Sent(due_ms, send(app, call, {"countdown": 1}))

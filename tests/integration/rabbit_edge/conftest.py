@@ -1,4 +1,4 @@
-"""One RabbitMQ for the folder, a virtual host for each test."""
+"""The tests share one RabbitMQ, and each test has a virtual host of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(rabbit_server: RabbitServer) -> RabbitServer:
 
 
 class Yard:
-    """A virtual host, an app that publishes to it, an edge, and a look at what is in its queues."""
+    """A virtual host with an app that publishes to it, an edge, and methods that read its queues."""
 
     def __init__(self, server: RabbitServer) -> None:
         self.server = server
@@ -41,7 +41,7 @@ class Yard:
         return edge
 
     def cut_all(self) -> None:
-        """End every connection of the virtual host, this one's as well."""
+        """End every connection of the virtual host, the yard's own as well."""
         self.server.ctl("close_all_connections", "--vhost", self.url.rpartition("/")[2], "the test")
         self.connection.collect()
         self.connection = self.app.connection_for_write()

@@ -1,4 +1,4 @@
-"""Publishing to a real RabbitMQ: what arrives, what is returned, what is refused, and what dies on the way."""
+"""Publishing to a real RabbitMQ: messages that arrive, are returned or are refused, and connections that end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_missing_exchange_in_the_middle_of_a_chunk_concerns_its_rows_alone(yar
     assert yard.publish(edge, [row(4)]).failed == {}
 
 
-def test_an_exchange_that_goes_while_it_is_believed_in_concerns_its_rows_alone(yard: Yard) -> None:
+def test_a_deleted_exchange_concerns_its_rows_alone(yard: Yard) -> None:
     yard.queue("mail")
     yard.channel.exchange_declare("news", "fanout", durable=True, auto_delete=False)
     yard.channel.queue_bind("mail", "news")
@@ -59,7 +59,7 @@ def test_every_kind_of_exchange_routes(yard: Yard, kind: str) -> None:
     assert ids(yard.take("mail")) == ["task-1"]
 
 
-def test_a_full_queue_refuses_and_takes_again_when_there_is_room(yard: Yard) -> None:
+def test_a_full_queue_refuses_and_accepts_again_when_there_is_room(yard: Yard) -> None:
     yard.queue("small", **{"x-max-length": 2, "x-overflow": "reject-publish"})
     yard.queue("mail")
     edge = yard.edge()
@@ -87,7 +87,7 @@ def test_a_message_that_kills_the_channel_is_found_and_the_others_arrive(yard: Y
     assert set(ids(arrived)) == {f"task-{n}" for n in range(10) if n != 5}
     firsts = {ids([one])[0] for one in arrived if "wheel_redelivered" not in one.properties["application_headers"]}
     seconds = [ids([one])[0] for one in arrived if "wheel_redelivered" in one.properties["application_headers"]]
-    assert len(arrived) - len(set(ids(arrived))) <= len(seconds), "what is there twice says so"
+    assert len(arrived) - len(set(ids(arrived))) <= len(seconds), "a second copy is marked"
     assert firsts | set(seconds) == set(ids(arrived))
 
 
@@ -99,7 +99,7 @@ def test_an_unencodable_or_unroutable_message_fails_alone(yard: Yard) -> None:
     assert ids(yard.take("mail")) == ["task-1", "task-3"]
 
 
-def test_expiry_is_what_is_left_and_priority_is_the_rows_own(yard: Yard) -> None:
+def test_the_expiry_is_the_remaining_time_and_the_priority_is_the_rows_own(yard: Yard) -> None:
     yard.queue("mail", **{"x-max-priority": 9})
     yard.publish(yard.edge(), [row(1, expires_ms=61_000, priority=7)])
     (message,) = yard.take("mail")
@@ -110,7 +110,7 @@ def test_expiry_is_what_is_left_and_priority_is_the_rows_own(yard: Yard) -> None
 # -- trouble ----------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_ends_in_the_middle_tells_what_was_confirmed(
+def test_a_connection_that_ends_within_a_chunk_reports_the_confirmed_rows(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "WINDOW", 20)

@@ -1,4 +1,4 @@
-"""The wheel queue of a real RabbitMQ: what producers put there, read, acknowledged, given back."""
+"""The wheel queue of a real RabbitMQ: its messages are read, acknowledged and returned."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     assert edge.peek(0, 10, BIG).arrivals == []
 
 
-def test_a_queue_that_was_made_otherwise_is_used_as_it_is(yard: Yard) -> None:
+def test_a_queue_with_other_arguments_is_used_as_it_is(yard: Yard) -> None:
     yard.queue("wheel.0", **{"x-queue-type": "quorum"})
     edge = yard.edge()
     edge.adopt(0, 1)
@@ -100,7 +100,7 @@ def test_an_unreadable_message_is_kept_with_its_bytes_and_the_others_go_on(yard:
     ids=str,
 )
 def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, options: dict[str, object]) -> None:
-    """Property by property, but for what differs between two calls: the expiry by milliseconds."""
+    """All properties are compared, except those that differ between two calls: the expiry differs by milliseconds."""
     yard.queue("mail")
     options = {"task_id": "same", **options}
     yard.app.send_task("tasks.add", (1, 2), {"k": "v"}, queue="mail", **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Messages and destinations that RabbitMQ or AMQP will not have: each concerns itself alone."""
+"""A message or destination that RabbitMQ or AMQP does not accept fails alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def properties(**more: Any) -> bytes:
 
 
 def among_others(yard: Yard, bad: Row, others: int = 20) -> Published:
-    """Publish a row in the middle of good ones; these arrive once each, and in order."""
+    """Publish a row in the middle of good rows, which arrive once each, and in order."""
     yard.queue("mail")
     good = [row(n) for n in range(100, 100 + others)]
     published = yard.publish(yard.edge(), [*good[: others // 2], bad, *good[others // 2 :]])
@@ -57,13 +57,13 @@ def among_others(yard: Yard, bad: Row, others: int = 20) -> Published:
         "exchange of 300 bytes",
         "headers larger than a frame",
         "a number of 71 bits",
-        "a number that is none",
+        "a number that is NaN",
         "a header's name of 300 bytes",
         "a property of 300 bytes",
         "delivery mode that is text",
         "another user's id",
         "CC that is no list",
-        "larger than the server takes",
+        "larger than the server accepts",
         "no such exchange",
     ],
 )
@@ -93,7 +93,7 @@ def test_unusual_messages_arrive(yard: Yard, good: Row) -> None:
 
 
 @pytest.mark.parametrize("kind", ["forbidden", "internal", "missing"])
-def test_an_exchange_that_takes_nothing_costs_the_others_no_copy_and_no_time(yard: Yard, kind: str) -> None:
+def test_an_exchange_that_accepts_nothing_costs_the_others_no_copy_and_no_time(yard: Yard, kind: str) -> None:
     yard.queue("mail")
     if kind != "missing":
         _declare(yard, kind, internal=kind == "internal")
@@ -133,7 +133,7 @@ def test_a_message_without_a_queue_is_noticed_whatever_its_encoding(yard: Yard, 
 
 
 def test_a_message_refused_by_one_queue_of_an_exchange_is_in_the_other(yard: Yard) -> None:
-    """Why the engine marks it when it is tried again."""
+    """For this reason the engine marks the message as redelivered when it tries again."""
     yard.queue("small", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     yard.queue("mail")
     yard.channel.exchange_declare("news", "fanout", durable=True, auto_delete=False)

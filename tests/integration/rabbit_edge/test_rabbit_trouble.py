@@ -1,4 +1,4 @@
-"""Servers that hang, block, refuse or take away what was there; and two schedulers at once."""
+"""Servers that hang, block or refuse, queues that disappear, and two schedulers at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def send(yard: Yard, count: int, **options: Any) -> list[str]:
 
 
 def peek(edge: AmqpBroker, at_least: int, shard: int = 0) -> Peeked:
-    """As the engine does: a look that fails is made again."""
+    """Peek as the engine does: a peek that fails is tried again."""
     found: list[Peeked] = []
 
     def look() -> bool:
@@ -61,7 +61,9 @@ def test_a_wheel_queue_that_is_deleted_and_made_again_is_read_again(yard: Yard) 
     assert task_ids(peek(edge, 2)) == sent
 
 
-def test_a_queue_that_others_made_otherwise_is_named_in_the_log(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_queue_that_others_declared_with_other_arguments_is_named_in_the_log(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
     yard.queue("wheel.0", **{"x-max-length": 5})
     yard.edge().adopt(0, 1)
     (said,) = [one.getMessage() for one in caplog.records if "wheel.0" in one.getMessage()]
@@ -92,9 +94,9 @@ def test_bodies_pass_as_bytes_whatever_their_encoding_says(yard: Yard, encoding:
 @pytest.mark.parametrize(
     "table",
     [b"\x04when" + b"T" + struct.pack(">Q", 2**50), b"\x02\xff\xfe" + b"t\x01"],
-    ids=["a date beyond all years", "a name that is no text"],
+    ids=["a date beyond all years", "a name that is not text"],
 )
-def test_properties_that_cannot_be_read_stop_nobody(yard: Yard, table: bytes) -> None:
+def test_unreadable_properties_stop_no_other_message(yard: Yard, table: bytes) -> None:
     class Bad(amqp.Message):
         def _serialize_properties(self) -> bytes:
             return b"\x20\x00" + struct.pack(">I", len(table)) + table
@@ -111,7 +113,7 @@ def test_properties_that_cannot_be_read_stop_nobody(yard: Yard, table: bytes) ->
     assert edge.trim(0, 1, found.token)
 
 
-def test_staying_alive_reads_nothing_into_memory(yard: Yard) -> None:
+def test_a_heartbeat_reads_no_message_into_memory(yard: Yard) -> None:
     """The bounds of ``peek`` are the only ones that memory has."""
     edge = yard.edge()
     edge.adopt(0, 1)
@@ -129,7 +131,7 @@ def test_staying_alive_reads_nothing_into_memory(yard: Yard) -> None:
     assert len(held) == before
 
 
-def test_one_shard_comes_and_goes_and_another_does_not_notice(yard: Yard) -> None:
+def test_the_end_of_one_shards_connection_does_not_affect_another(yard: Yard) -> None:
     sent, edge = send(yard, 2), yard.edge()
     edge.adopt(0, 1)
     found = peek(edge, 2)
@@ -141,7 +143,7 @@ def test_one_shard_comes_and_goes_and_another_does_not_notice(yard: Yard) -> Non
 
 
 def test_two_schedulers_at_one_queue_lose_nothing_between_them(yard: Yard) -> None:
-    """Neither knows of the other: what one has in hand comes to the other when it is gone."""
+    """Neither knows the other: the unacknowledged messages of one come to the other when the first leaves."""
     sent = send(yard, 20)
     one, other = yard.edge(), yard.edge()
     one.adopt(0, 1)
@@ -162,14 +164,14 @@ def edge_share(one: AmqpBroker, other: AmqpBroker, count: int) -> list[str]:
         found[:] = [task for edge in (one, other) for task in task_ids(edge.peek(0, 1_000, BIG))]
         return len(found) >= count
 
-    wait_until(both, f"{count} messages at both")
+    wait_until(both, f"both schedulers have {count} messages")
     return found
 
 
 # -- the connection ---------------------------------------------------------------------------------------
 
 
-def test_a_server_that_stops_in_the_middle_of_a_frame_is_not_waited_for() -> None:
+def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
     ours, theirs = socket.socketpair()
     connection = amqp.Connection()
     connection._transport = amqp.transport.TCPTransport("nowhere")
@@ -208,7 +210,7 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
     assert ids(yard.take("mail")) == ["task-1"]
 
 
-def test_options_in_the_url_are_taken(yard: Yard) -> None:
+def test_options_in_the_url_are_used(yard: Yard) -> None:
     yard.queue("mail")
     app = Celery("options", broker=f"{yard.url}?heartbeat=0&connect_timeout=3", set_as_current=False)
     edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=BIG))
@@ -220,7 +222,7 @@ def test_options_in_the_url_are_taken(yard: Yard) -> None:
 # -- dispatch ---------------------------------------------------------------------------------------------
 
 
-def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "TIMEOUT_S", 1)
     monkeypatch.setattr(link, "TIMEOUT_S", 1)
     yard.queue("mail")
@@ -249,7 +251,7 @@ def test_an_alarm_that_lasts_leaves_no_heap_of_copies(yard: Yard, monkeypatch: p
     assert max(arrived.count(one) for one in arrived) <= 2
 
 
-def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: Yard) -> None:
+def test_a_connection_that_ends_while_it_is_idle_puts_nothing_in_doubt(yard: Yard) -> None:
     yard.queue("mail")
     edge = yard.edge()
     yard.publish(edge, [row(1)])
@@ -261,7 +263,7 @@ def test_a_connection_that_ended_while_nothing_left_puts_nothing_in_doubt(yard: 
     assert ids(yard.take("mail")) == ["task-1", "task-2"]
 
 
-def test_a_producer_is_told_that_the_wheel_queue_was_made_otherwise(yard: Yard) -> None:
+def test_a_producer_gets_an_error_for_a_wheel_queue_with_other_arguments(yard: Yard) -> None:
     yard.queue("wheel.0", **{"x-queue-type": "quorum"})
     with pytest.raises(amqp.exceptions.PreconditionFailed, match=r"x-queue-type.*wheel\.0"):
         send(yard, 1)

@@ -22,7 +22,7 @@ from tests.kit.patience import patience, wait_until
     ids=["classic", "quorum, with Celery's own delayed delivery"],
 )
 def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Yard, settings: dict[str, Any]) -> None:
-    """Where Celery finds a quorum queue it delays by exchanges of its own: the wheel has to come before that."""
+    """With a quorum queue Celery delays by exchanges of its own: the wheel has to act before that."""
     store = tmp_path / "wheel.sqlite3"
     with StackUnderLoad(tmp_path, yard, f"sqlite:///{store}", random.Random(1), **settings) as stack:
         stack.wait_for_runs(100)
@@ -36,7 +36,7 @@ def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Y
 
 
 @pytest.mark.timeout(180)
-def test_a_full_queue_waits_and_holds_up_no_other(tmp_path: Path, yard: Yard) -> None:
+def test_tasks_for_a_full_queue_wait_and_delay_no_other_queue(tmp_path: Path, yard: Yard) -> None:
     yard.queue("full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     yard.channel.basic_publish(_message(), routing_key="full")
     store = tmp_path / "wheel.sqlite3"

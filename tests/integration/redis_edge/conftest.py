@@ -1,4 +1,4 @@
-"""A private server of each kind for the session, empty at the start of each test; own ones for the faults."""
+"""A private server of each kind for the session, empty at the start of each test; tests of faults have their own."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def _shared_server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def server(_shared_server: RedisServer) -> RedisServer:
-    """Shared by the session: not to be paused, killed or configured."""
+    """Return the server that the session shares: no test may pause, kill or configure it."""
     _shared_server.client().flushall()
     return _shared_server
 
@@ -44,14 +44,14 @@ def client(server: RedisServer) -> redis.Redis:
 
 @pytest.fixture
 def own_server(binary: Path, tmp_path: Path) -> Iterator[RedisServer]:
-    """For one test alone, which may do with it what it likes."""
+    """Return a server for one test alone, which may pause, kill and configure it."""
     with RedisServer(tmp_path / "redis", binary) as server:
         yield server
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., RedisBroker]]:
-    """Makes brokers that are closed after the test."""
+    """Return a function that makes brokers, which are closed after the test."""
     brokers: list[RedisBroker] = []
 
     def make(server: RedisServer | str, **options: Any) -> RedisBroker:
@@ -72,5 +72,5 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
 
 @pytest.fixture
 def broker(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
-    """Holds SHARD at EPOCH; the offset of lane 0 is at the origin."""
+    """Return a broker that holds SHARD at EPOCH; the offset of lane 0 is at the origin."""
     return adopted(connect(server))

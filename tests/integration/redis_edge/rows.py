@@ -33,17 +33,17 @@ __all__ = [
 def publish_rows(
     broker: RedisBroker, after: Position, upto: Position, rows: Sequence[Row], **changes: Any
 ) -> Published:
-    """A chunk of lane 0 at EPOCH, or as ``changes`` have it."""
+    """Publish a chunk of lane 0 at EPOCH, with the fields in ``changes``."""
     return broker.publish(chunk_of(after, upto, rows, **changes))
 
 
 def row_of(message: Message, number: int = 1) -> Row:
-    """A message as the engine would store it."""
+    """Return a message as the engine would store it."""
     return Row.of(message, number, 0, number, number)
 
 
 def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
-    """The broker, holding SHARD at EPOCH with the offsets of these lanes at the origin."""
+    """Return the broker, which then holds SHARD at EPOCH with the offsets of these lanes at the origin."""
     broker.adopt(SHARD, EPOCH)
     for lane in lanes or (0,):
         broker.set_offset(SHARD, EPOCH, lane, ORIGIN)
@@ -55,7 +55,7 @@ def body_of(raw: bytes) -> bytes:
 
 
 def without_tag(raw: bytes) -> bytes:
-    """The message with its delivery tag blanked out; asserts that it had one of the form of a UUID4."""
+    """Return the message with its delivery tag blanked out; asserts that the tag has the form of a UUID4."""
     tag = json.loads(raw)["properties"]["delivery_tag"]
     assert str(uuid.UUID(tag)) == tag
     assert uuid.UUID(tag).version == 4

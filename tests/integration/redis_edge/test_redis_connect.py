@@ -1,4 +1,4 @@
-"""The ways to a server: TLS, a unix socket, Sentinel, and that the client never repeats a call by itself."""
+"""The ways to a server are TLS, a unix socket and Sentinel; the client never repeats a call by itself."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def publishes(broker: RedisBroker) -> bool:
     return publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
-def test_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+def test_the_edge_connects_by_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
     path = tmp_path / "redis.sock"
     with RedisServer(tmp_path / "data", binary, unixsocket=str(path)) as server:
         assert publishes(connect(f"redis+socket://{path}?virtual_host=4"))
         assert server.client(4).llen("mail") == 1
 
 
-def test_tls(tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+def test_the_edge_connects_by_tls(tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
         absent("openssl")
@@ -99,7 +99,7 @@ def _knows_replica(port: int) -> bool:
 
 
 class Silent:
-    """A server that takes requests and closes the connection without an answer; counts them."""
+    """A server that counts requests and closes the connection without an answer."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -1,4 +1,4 @@
-"""Where messages go: priorities, prefixes, exchanges, expiring queues; and what becomes of those nobody takes."""
+"""The destinations of messages: priorities, prefixes, exchanges, expiring queues; and rows that no queue accepts."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole_and_in_order(
     assert pushed(client) == list(range(1, 20_002))
 
 
-def test_each_queue_gets_its_own_in_order(broker: RedisBroker, client: redis.Redis) -> None:
+def test_each_queue_gets_its_own_rows_in_order(broker: RedisBroker, client: redis.Redis) -> None:
     rows = [make_row(n, routing_key=f"q{n % 3}", queue=f"q{n % 3}") for n in range(1, 1_001)]
     publish(broker, *rows)
     for q in range(3):
@@ -91,7 +91,9 @@ def test_a_database_other_than_0(server: RedisServer, connect: Callable[..., Red
     assert pushed(server.client(5)) == [1]
 
 
-def test_every_list_of_an_expiring_queue_gets_its_time_anew(broker: RedisBroker, client: redis.Redis) -> None:
+def test_each_publish_renews_the_expiry_of_every_list_of_an_expiring_queue(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
     client.lpush(f"mail{SEP}6", "waiting")
     client.lpush(f"mail{SEP}9", "waiting")
     publish(broker, make_row(1, priority=3, queue_expires_ms=60_000), make_row(2, routing_key="other", queue="other"))
@@ -110,7 +112,7 @@ def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, 
 # -- exchanges ---------------------------------------------------------------------------------------
 
 
-def test_a_topic_exchange_goes_by_kombus_patterns(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_topic_exchange_uses_kombus_patterns(broker: RedisBroker, client: redis.Redis) -> None:
     bind(
         client,
         "news",
@@ -137,7 +139,7 @@ def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
     assert len(tags) == 2
 
 
-def test_a_direct_exchange_goes_by_the_equal_key(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_direct_exchange_uses_equal_keys(broker: RedisBroker, client: redis.Redis) -> None:
     bind(client, "shop", ("order", "", "orders"), ("order", "", "audit"), ("cancel", "", "cancels"))
     publish(broker, make_row(1, exchange="shop", routing_key="order", priority=6))
     assert pushed(client, f"orders{SEP}6") == [1]
@@ -152,7 +154,9 @@ def test_only_the_rows_own_queue_expires(broker: RedisBroker, client: redis.Redi
     assert client.pttl("other") == -1
 
 
-def test_without_a_binding_a_row_is_refused_and_the_others_leave(broker: RedisBroker, client: redis.Redis) -> None:
+def test_without_a_binding_a_row_is_refused_and_the_others_are_published(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
     bind(client, "news", ("sport", "^sport$", "sport"))
     rows = [
         make_row(1),
@@ -182,7 +186,7 @@ def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: r
     assert pushed(client, "new") == [2]
 
 
-def test_bindings_are_asked_for_once_a_second(
+def test_bindings_are_read_once_a_second(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
     seconds = [100.0]
@@ -199,7 +203,7 @@ def test_bindings_are_asked_for_once_a_second(
     assert pushed(client, "new") == [3]
 
 
-def test_a_dead_letter_queue_takes_what_no_direct_binding_does(
+def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
     broker = adopted(connect(server, transport_options={"deadletter_queue": "dead"}))
@@ -266,7 +270,7 @@ def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(
     assert broker.adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(at(5), expected)}
 
 
-def test_an_older_chunk_does_not_hear_what_a_later_one_was_refused(broker: RedisBroker, client: redis.Redis) -> None:
+def test_an_older_chunk_does_not_get_the_refusals_of_a_later_chunk(broker: RedisBroker, client: redis.Redis) -> None:
     client.set("bad", "a string")
     first, second = make_row(1), make_row(2, routing_key="bad", queue="bad")
     publish(broker, first)
@@ -299,7 +303,7 @@ def test_a_binding_key_that_is_no_set_refuses_its_exchange(broker: RedisBroker, 
     assert pushed(client) == [2]
 
 
-def test_a_row_of_which_no_message_can_be_made_is_refused(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_row_that_cannot_be_encoded_is_refused(broker: RedisBroker, client: redis.Redis) -> None:
     rows = [make_row(1, properties=b"{"), make_row(2, properties=b"[]"), make_row(3, properties=b"{} {}"), make_row(4)]
     published = publish(broker, *rows)
     assert set(published.failed) == {1, 2, 3}
@@ -307,7 +311,7 @@ def test_a_row_of_which_no_message_can_be_made_is_refused(broker: RedisBroker, c
     assert pushed(client) == [4]
 
 
-def test_reasons_with_any_characters_survive_the_way(broker: RedisBroker, client: redis.Redis) -> None:
+def test_reasons_may_have_any_characters(broker: RedisBroker, client: redis.Redis) -> None:
     queue = "påske'\"\\{}"
     client.set(queue, "a string")
     failed = publish(broker, make_row(1, routing_key=queue, queue=queue)).failed

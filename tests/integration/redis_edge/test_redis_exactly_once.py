@@ -22,7 +22,7 @@ SIZE = 20
 
 
 def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int], None] = lambda chunk: None) -> int:
-    """Publish CHUNKS chunks of SIZE rows, each until it is known to be there; returns how often that was in doubt."""
+    """Publish CHUNKS chunks of SIZE rows, each until it is confirmed; returns how often a chunk was in doubt."""
     doubts = 0
     for chunk in range(CHUNKS):
         first = chunk * SIZE + 1
@@ -44,7 +44,7 @@ def pushed(client: redis.Redis, queue: str) -> list[int]:
     return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
-def test_while_the_server_is_killed_again_and_again(
+def test_each_message_is_published_once_while_the_server_is_killed_again_and_again(
     binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
 ) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
@@ -68,12 +68,14 @@ def test_while_the_server_is_killed_again_and_again(
         assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
 
 
-def test_while_several_threads_use_one_broker(broker: RedisBroker, client: redis.Redis) -> None:
+def test_each_message_is_published_once_while_several_threads_use_one_broker(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
     arrived = [str(n).encode() for n in range(500)]
     client.lpush(f"wheel.{SHARD}", *arrived)
     adopted(broker, 0, 1, 2)
 
-    def take_in() -> int:
+    def accept_all() -> int:
         taken = 0
         while (peeked := broker.peek(SHARD, 7, 1_000)).arrivals:
             assert broker.trim(SHARD, EPOCH, peeked.token)
@@ -82,7 +84,7 @@ def test_while_several_threads_use_one_broker(broker: RedisBroker, client: redis
 
     with ThreadPoolExecutor() as pool:
         publishing = [pool.submit(publish_all, broker, lane, f"q{lane}") for lane in range(3)]
-        assert pool.submit(take_in).result(patience()) == len(arrived)
+        assert pool.submit(accept_all).result(patience()) == len(arrived)
         assert [future.result(patience()) for future in publishing] == [0, 0, 0]
     for lane in range(3):
         assert pushed(client, f"q{lane}") == list(range(1, CHUNKS * SIZE + 1))

@@ -19,7 +19,7 @@ from tests.kit.servers.redis import RedisServer
 
 
 def publish(broker: RedisBroker, first: int, last: int) -> Published:
-    """Rows first … last, after the offset stood just before them."""
+    """Return rows ``first`` to ``last``; the offset is moved to just before them."""
     rows = [make_row(n) for n in range(first, last + 1)]
     return publish_rows(broker, at(first - 1) if first > 1 else ORIGIN, at(last), rows)
 
@@ -28,7 +28,7 @@ def pushed(client: redis.Redis) -> list[int]:
     return [number_of(raw) for raw in reversed(client.lrange("mail", 0, -1))]
 
 
-def test_nobody_listens(connect: Callable[..., RedisBroker]) -> None:
+def test_a_port_without_a_server_is_an_error(connect: Callable[..., RedisBroker]) -> None:
     broker = connect(f"redis://:secret@127.0.0.1:{free_port()}/0")
     calls: list[Callable[[], object]] = [
         lambda: broker.adopt(SHARD, EPOCH),
@@ -63,15 +63,17 @@ def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_
     assert pushed(client) == [1, 2, 3, 4]
 
 
-def test_it_hangs_while_it_is_connected_to(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_server_that_hangs_during_the_connect_is_an_error_within_the_timeout(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
     own_server.pause()
     broker = connect(own_server, transport_options={"socket_timeout": 0.3})
     with pytest.raises(BrokerError, match="did not answer in time"):
         broker.adopt(SHARD, EPOCH)
 
 
-def test_an_unroutable_answer_is_an_error_within_the_timeout(connect: Callable[..., RedisBroker]) -> None:
-    with socket.socket() as silent:  # takes connections, and never says a word
+def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Callable[..., RedisBroker]) -> None:
+    with socket.socket() as silent:  # accepts connections, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         broker = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", transport_options={"socket_timeout": 0.2})
@@ -104,7 +106,9 @@ def test_verify_notices_a_restart_that_lost_a_chunk(
     broker.verify(SHARD, EPOCH, 1)
 
 
-def test_a_restart_that_lost_all_is_no_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_restart_that_lost_everything_is_no_rollback(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     own_server.restart()
@@ -145,7 +149,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced(broker: Redi
     assert publish(broker, 2, 2).result is PublishResult.PUBLISHED
 
 
-def test_a_full_server_takes_nothing_and_the_hand_stays(
+def test_a_full_server_accepts_nothing_and_the_offset_stays(
     own_server: RedisServer, connect: Callable[..., RedisBroker]
 ) -> None:
     broker = adopted(connect(own_server))
@@ -180,7 +184,7 @@ def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
 ) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
-    # Room enough to take the request in, and too little for what it pushes.
+    # There is enough memory to read the request, and too little for the pushed messages.
     limit = client.info("memory")["used_memory"] + 12 * 2**20
     client.config_set("maxmemory", limit)
     rows = [make_row(n, body=b"x" * 20_000, routing_key=f"q{n % 2}", queue=f"q{n % 2}") for n in range(1, 401)]
@@ -189,7 +193,7 @@ def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
     assert client.info("memory")["used_memory_peak"] > limit
 
 
-def test_a_replica_takes_nothing_and_no_row_is_refused(
+def test_a_replica_accepts_nothing_and_no_row_is_refused(
     own_server: RedisServer, connect: Callable[..., RedisBroker]
 ) -> None:
     broker = adopted(connect(own_server))
@@ -201,7 +205,9 @@ def test_a_replica_takes_nothing_and_no_row_is_refused(
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_too_few_replicas(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_server_with_too_few_replicas_accepts_nothing(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     client.config_set("min-replicas-to-write", 1)
@@ -211,19 +217,25 @@ def test_too_few_replicas(own_server: RedisServer, connect: Callable[..., RedisB
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_user_without_rights_is_told_so(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_user_without_rights_gets_an_error_that_says_so(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
     adopted(connect(own_server))
     own_server.client().acl_setuser("shop", enabled=True, passwords=["+secret"], keys=["wheel*"], categories=["+@all"])
     broker = connect(own_server.url.replace("//", "//shop:secret@"))
     with pytest.raises(BrokerError, match="does not permit this") as caught:
         publish(broker, 1, 2)
     assert "secret" not in str(caught.value)
-    with pytest.raises(BrokerError, match="does not permit this"):  # to read a binding set: no reason to refuse rows
+    with pytest.raises(
+        BrokerError, match="does not permit this"
+    ):  # a binding set may not be read: no reason to refuse rows
         publish_rows(broker, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")])
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
-def test_a_wrong_password_is_told_so(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_wrong_password_is_an_error_that_says_so(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
     own_server.client().config_set("requirepass", "right")
     with pytest.raises(BrokerError, match="password") as caught:
         connect(own_server.url.replace("//", "//:wr0ng@")).now_ms()

@@ -1,4 +1,4 @@
-"""Keys that are somebody else's, and offsets that are another store's: nothing of them is touched."""
+"""The edge changes neither keys of other programs nor offsets of another store."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def test_a_key_that_is_no_list_does_not_expire_with_the_queue_of_its_name(
     assert 0 < client.pttl("mail") <= 60_000
 
 
-def test_a_queue_that_took_nothing_does_not_expire(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_queue_that_accepted_nothing_does_not_expire(broker: RedisBroker, client: redis.Redis) -> None:
     client.lpush("good", "a message")
     client.set("bad", "somebody's")
     for queue in ("good", "bad"):
@@ -65,7 +65,7 @@ def test_a_queue_that_took_nothing_does_not_expire(broker: RedisBroker, client: 
 def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
     broker: RedisBroker, client: redis.Redis, queue: str, priority: int
 ) -> None:
-    """Empty, such a key is not there: a list in its place would stop kombu's workers, or another shard."""
+    """An empty key does not exist in Redis: a list in its place would stop kombu's workers, or another shard."""
     before = client.hgetall(OFFSETS)
     row = make_row(1, queue, priority=priority, queue_expires_ms=1)
     failed = publish_rows(broker, ORIGIN, at(1), [row, make_row(2)]).failed
@@ -75,7 +75,7 @@ def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
     assert client.pttl(OFFSETS) == -1
 
 
-def test_other_names_of_those_keys_are_looked_up(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_configured_names_of_those_keys_are_respected(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
     broker = connect(server, transport_options={"unacked_key": "held"})
     broker.adopt(SHARD, EPOCH)
     broker.set_offset(SHARD, EPOCH, 0, ORIGIN)
@@ -104,7 +104,7 @@ def other(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBrok
     return connect(server, store_uuid=OTHER_STORE, store_place="/srv/b on there")
 
 
-def test_a_conflict_names_both_stores_and_the_way_out(broker: RedisBroker, other: RedisBroker) -> None:
+def test_a_conflict_names_both_stores_and_the_remedy(broker: RedisBroker, other: RedisBroker) -> None:
     with pytest.raises(StoreConflict) as refused:
         other.adopt(SHARD, 9)
     for part in (STORE, "/srv/a on here", OTHER_STORE, "/srv/b on there", "wheel_store", "claim-broker"):
@@ -112,7 +112,7 @@ def test_a_conflict_names_both_stores_and_the_way_out(broker: RedisBroker, other
 
 
 def test_a_silent_store_keeps_its_offsets(broker: RedisBroker, other: RedisBroker, client: redis.Redis) -> None:
-    """However long: its pending tasks would stay behind unseen."""
+    """The time of silence does not matter: its pending tasks would stay behind unseen."""
     client.hset(OFFSETS, "seen", 0)
     before = client.hgetall(OFFSETS)
     with pytest.raises(StoreConflict):
@@ -144,7 +144,7 @@ def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
     assert other.adopt(SHARD, 1) == {}
 
 
-def test_a_claim_of_a_shard_that_nobody_had_is_an_adoption_to_come(other: RedisBroker) -> None:
+def test_a_claim_of_a_shard_without_an_owner_allows_the_first_adoption(other: RedisBroker) -> None:
     assert other.owner(SHARD) is None
     other.claim(SHARD)
     assert other.adopt(SHARD, 1) == {}

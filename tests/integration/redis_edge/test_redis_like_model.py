@@ -46,7 +46,7 @@ steps = st.lists(
 
 
 class Both:
-    """Does each step on the model and on Redis, and compares."""
+    """Makes each call on the model and on Redis, and compares the answers."""
 
     def __init__(self, client: redis.Redis, broker: RedisBroker) -> None:
         client.flushall()
@@ -84,7 +84,7 @@ class Both:
         self._same(call)
 
     def go_on(self, epoch: int, lane: int, count: int) -> None:
-        """Publish from where the lane stands, so that most sequences get somewhere."""
+        """Publish from the lane's offset, so that most sequences publish something."""
         found = self.server.keys.fence.offsets.get(lane)
         self.publish(epoch, lane, found.offset.seq + 1 if found else 1, count)
 

@@ -1,4 +1,4 @@
-"""Two stores on one Redis, as an operator meets them: the doctor's word, and ``claim-broker``."""
+"""Two stores on one Redis, as an operator meets them: the finding of the doctor, and ``claim-broker``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_a_claim_is_refused_while_the_first_store_is_in_use_and_then_moves_all_s
         adopt(first)
 
 
-def test_the_command_says_what_stays_behind_and_asks(make_app: MakeApp, client: redis.Redis) -> None:
+def test_the_command_names_the_tasks_that_stay_behind_and_asks_for_confirmation(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
     first, second = make_app("first"), make_app("second")
     adopt(first)
     client.hset("wheel.offset.0", "seen", 0)
@@ -109,7 +111,7 @@ def test_the_command_says_what_stays_behind_and_asks(make_app: MakeApp, client: 
         (b"no message", Grade.ERROR, "cannot be read"),
     ],
 )
-def test_the_doctor_reads_the_oldest_message_and_takes_none(
+def test_the_doctor_reads_the_oldest_message_and_removes_none(
     make_app: MakeApp, client: redis.Redis, data: bytes, grade: Grade | None, text: str
 ) -> None:
     app = make_app("first")

@@ -1,6 +1,6 @@
-"""The compare-and-set on a real server: numbers of any size, requests that come late, and what a server forgets.
+"""The compare-and-set on a real server: numbers of any size, late requests, and data that a server loses.
 
-Every verdict, adoption and fencing are in ``tests/contract/edges``.
+The tests of every result, of adoption and of fencing are in ``tests/contract/edges``.
 """
 
 import logging
@@ -27,7 +27,7 @@ def publish(broker: RedisBroker, after: Position, upto: Position, *numbers: int,
 
 
 def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
-    """Row numbers in the order in which a consumer gets them."""
+    """Return the row numbers in the order in which a consumer gets them."""
     return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
@@ -62,7 +62,7 @@ def test_without_its_offset_a_lane_must_be_adopted_first(broker: RedisBroker, cl
 
 
 @pytest.mark.parametrize("lost", ["hash", "uuid", "epoch", "last"])
-def test_verify_notices_whatever_is_lost(broker: RedisBroker, client: redis.Redis, lost: str) -> None:
+def test_verify_notices_every_loss(broker: RedisBroker, client: redis.Redis, lost: str) -> None:
     publish(broker, ORIGIN, at(1), 1)
     broker.verify(SHARD, EPOCH, 1)
     client.delete(OFFSETS) if lost == "hash" else client.hdel(OFFSETS, lost)
@@ -155,7 +155,7 @@ def test_the_next_holder_may_come_from_a_host_with_a_younger_clock(
     assert younger.adopt(SHARD, EPOCH + 1) == ({0: BrokerOffset(at(1), {})} if change == "set_offset" else {})
 
 
-def test_a_chunk_that_goes_nowhere_is_a_defect_of_the_caller(broker: RedisBroker) -> None:
+def test_a_chunk_with_an_empty_range_is_a_defect_of_the_caller(broker: RedisBroker) -> None:
     with pytest.raises(ValueError, match="upto must be after"):
         publish(broker, at(1), at(1), 1)
 
@@ -167,7 +167,7 @@ def test_many_chunks_after_each_other_leave_one_hash_of_constant_size(broker: Re
     assert pushed(client) == list(range(1, 51))
 
 
-def test_the_time_is_the_servers(broker: RedisBroker, client: redis.Redis) -> None:
+def test_the_clock_is_the_servers(broker: RedisBroker, client: redis.Redis) -> None:
     before = client.time()
     now_ms = broker.now_ms()
     after = client.time()

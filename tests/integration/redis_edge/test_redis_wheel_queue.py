@@ -1,4 +1,4 @@
-"""Peek and trim: what was peeked goes, exactly that, whatever happens in between."""
+"""A trim removes exactly the peeked messages, whatever happens in between."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ MEGABYTE = 2**20
 
 
 def raws(peeked: Peeked) -> list[bytes]:
-    """These tests push bytes that are no messages: they come back as they are."""
+    """A reader that returns bytes unchanged, since these tests push bytes that are no messages."""
     assert all(isinstance(arrival, Unreadable) for arrival in peeked.arrivals)
     return [arrival.raw for arrival in peeked.arrivals if isinstance(arrival, Unreadable)]
 
@@ -48,7 +48,7 @@ def test_the_bytes_are_bounded_but_for_one_message(
     assert peeked.more
 
 
-def test_a_large_message_ends_a_peek_and_has_the_next_for_itself(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_large_message_ends_a_peek_and_is_alone_in_the_next(broker: RedisBroker, client: redis.Redis) -> None:
     large = b"x" * (10 * MEGABYTE)
     push(client, b"1", b"2", large, b"3")
     first = broker.peek(SHARD, 100, MEGABYTE)
@@ -118,7 +118,7 @@ def test_shards_and_namespaces_have_queues_of_their_own(
     assert broker.peek(2, 10, 1000).arrivals == []
 
 
-def test_a_wheel_queue_that_is_no_list_is_an_error(broker: RedisBroker, client: redis.Redis) -> None:
+def test_a_wheel_queue_that_is_not_a_list_is_an_error(broker: RedisBroker, client: redis.Redis) -> None:
     client.set(QUEUE, "somebody's")
     with pytest.raises(BrokerError, match="choose another wheel_namespace"):
         broker.peek(SHARD, 1, 1000)

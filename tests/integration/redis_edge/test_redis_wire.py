@@ -64,20 +64,20 @@ def app(server: RedisServer) -> Any:
     app = Celery("shop", broker=server.url, set_as_current=False)
     app.conf.update(task_queues=QUEUES, task_default_queue="mail", broker_connection_retry=False)
     with app.connection_for_write() as connection:
-        for queue in QUEUES:  # as a worker does; without their bindings kombu drops what goes to exchanges
+        for queue in QUEUES:  # as a worker does; without bindings kombu drops messages to exchanges
             queue(connection.default_channel).declare()
     yield app
     app.close()
 
 
 def lists(client: redis.Redis) -> dict[bytes, list[bytes]]:
-    """All lists with what is in them, delivery tags blanked out."""
+    """Return all lists with their messages, the delivery tags blanked out."""
     keys = [key for key in client.scan_iter("*") if client.type(key) == b"list"]
     return {key: [without_tag(raw) for raw in client.lrange(key, 0, -1)] for key in keys}
 
 
 def through_the_wheel(broker: RedisBroker, client: redis.Redis, raw: bytes, **envelope: Any) -> Message:
-    """Put a native message into the wheel queue in an envelope, and take it in."""
+    """Put a native message into the wheel queue in an envelope, and accept it."""
     message = json.loads(raw)
     headers = message["headers"]
     headers["eta"] = "2026-01-01T00:00:00+00:00"
@@ -93,7 +93,7 @@ def through_the_wheel(broker: RedisBroker, client: redis.Redis, raw: bytes, **en
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_message_is_what_celery_would_have_pushed(
+def test_a_message_has_the_bytes_that_celery_would_have_pushed(
     app: Celery, broker: RedisBroker, client: redis.Redis, case: str
 ) -> None:
     options = CASES[case]
@@ -122,7 +122,7 @@ def test_a_message_is_what_celery_would_have_pushed(
 
 
 @pytest.mark.parametrize(("left_ms", "written"), [(30_000, b'"30000"'), (1, b'"1"'), (0, b'"0"'), (-5_000, b'"0"')])
-def test_the_expiration_is_what_is_left_of_it(
+def test_the_expiration_is_the_remaining_time(
     app: Celery, broker: RedisBroker, client: redis.Redis, left_ms: int, written: bytes
 ) -> None:
     app.send_task("shop.remind", queue="mail", expires=30)
@@ -137,7 +137,7 @@ def test_the_expiration_is_what_is_left_of_it(
     assert without_tag(released) == without_tag(native).replace(b'"30000"', written)
 
 
-def test_a_broadcast_is_what_kombu_would_have_published(
+def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
     app: Celery, server: RedisServer, broker: RedisBroker, client: redis.Redis
 ) -> None:
     with client.pubsub() as listener:
@@ -162,7 +162,7 @@ def test_every_copy_has_another_delivery_tag(broker: RedisBroker, client: redis.
     assert len(tags) == 1_200
 
 
-def test_the_body_is_never_looked_into(
+def test_the_body_is_never_parsed(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
     broker = adopted(connect(server))

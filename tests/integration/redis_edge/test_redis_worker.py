@@ -31,7 +31,7 @@ QUEUES = [
 
 @pytest.fixture
 def worker(server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Stack]]:
-    """Starts a worker that knows no wheel, and takes the tasks of a queue in the order in which the broker has them."""
+    """Start a worker without the wheel, which takes the tasks of a queue in the broker's order."""
     with ExitStack() as stacks:
 
         def start(queues: str, prefix: str = "") -> Stack:
@@ -66,7 +66,7 @@ def ran(stack: Stack, count: int) -> list[Note]:
 
 
 @pytest.mark.parametrize("prefix", ["", "app:"])
-def test_a_worker_executes_in_order_what_was_published(
+def test_a_worker_executes_published_tasks_in_order(
     server: RedisServer, worker: Callable[..., Stack], connect: Callable[..., RedisBroker], prefix: str
 ) -> None:
     broker = adopted(connect(server, transport_options={"global_keyprefix": prefix}))
@@ -80,7 +80,7 @@ def test_a_worker_executes_in_order_what_was_published(
     assert executed[0]["id"] == "00000000-0000-4000-8000-000000000002"
 
 
-def test_a_worker_gets_what_goes_to_exchanges_it_has_bound(
+def test_a_worker_gets_messages_of_the_exchanges_that_it_has_bound(
     broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
 ) -> None:
     stack = worker("mail,sport,orders")
@@ -118,7 +118,7 @@ def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
     assert [(item["tag"], item["args"][0]) for item in executed] == [(1, "pickled"), (2, "z" * 1_000)]
 
 
-def test_a_worker_revokes_what_has_expired(
+def test_a_worker_revokes_an_expired_task(
     broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
 ) -> None:
     headers = json.loads(task(1).headers) | {"expires": "2020-01-01T00:00:00+00:00"}

@@ -15,25 +15,25 @@ from tests.kit.stack import Stack
 
 
 def answers(nodes: int = 1) -> dict[str, Any]:
-    """Options of a broadcast that end its wait, always a second otherwise, when so many nodes have answered."""
+    """Return options that end a broadcast's wait, otherwise always a second, when so many nodes have answered."""
     return {"reply": True, "limit": nodes, "timeout": patience()}
 
 
 class NodeStack(Stack):
-    """``app`` is what a user has in a shell."""
+    """A stack with schedulers; ``app`` is the app in a user's shell."""
 
     def send_far(self, name: str = "note", **options: Any) -> Any:
-        """A task that is due in an hour, and that the wheel has."""
+        """Send a task that is due in an hour, and wait until the store has it."""
         result = self.app.send_task(name, **{"countdown": 3_600, **options})
         wait_until(lambda: self.app.wheel.find(result.id), "the task is in the store")
         return result
 
     def inspect(self, nodes: int = 1) -> Any:
-        """As ``answers``."""
+        """Return Celery's inspection, which waits for so many nodes."""
         return self.app.control.inspect(limit=nodes, timeout=patience())
 
     def output(self, *arguments: str) -> str:
-        """A command waits for a second as well, which may be too short: then it is typed again."""
+        """Return the output of a command, which is repeated until it has an answer: it waits for a second only."""
         printed: list[str] = []
 
         def answered() -> bool:
@@ -50,7 +50,7 @@ class NodeStack(Stack):
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[NodeStack]:
-    """On a Redis of its own, which may be stopped."""
+    """Return a stack on a Redis of its own, which may be stopped."""
     with RedisServer(tmp_path / "redis") as server, NodeStack(tmp_path, server, result_backend=server.url) as found:
         yield found
 

@@ -18,7 +18,7 @@ class Browser:
         self._root = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> str:
-        """Raises HTTPError, an URLError, unless it is a page."""
+        """Return the text of a page. Raises HTTPError, a URLError, for an address without a page."""
         with urllib.request.urlopen(self._root + path, timeout=patience(30)) as answer:  # noqa: S310 - our own server
             return str(answer.read().decode())
 
@@ -38,7 +38,7 @@ class Browser:
         return {one["hostname"]: one["status"] for one in json.loads(self.get("/workers?json=1"))["data"]}
 
 
-def test_flowers_pages_show_the_scheduler_and_what_waits(stack: NodeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flowers_pages_show_the_scheduler_and_pending_tasks(stack: NodeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     beat = stack.node(worker_send_task_events=True)
     stack.worker(worker_send_task_events=True)

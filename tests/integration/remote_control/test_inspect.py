@@ -1,4 +1,4 @@
-"""Inspection of a scheduler as of a worker: the API, the command line, several schedulers, a lost broker."""
+"""A scheduler is inspected like a worker: by the API, by the command line, several schedulers, without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def answer_of_the_wheel(answers: dict[str, Any] | None) -> Any:
 
 
 def test_pending_tasks_are_shown_as_a_worker_shows_its_own(stack: NodeStack) -> None:
-    """Key by key the same as a real worker's, which holds a task that did not go through the wheel."""
+    """Every key is the same as in the answer of a real worker, which holds a task that did not pass the wheel."""
     stack.node()
     stack.worker()
     eta = datetime(2090, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ def test_pending_tasks_are_shown_as_a_worker_shows_its_own(stack: NodeStack) -> 
     assert found["celery"][held.id][0] == "scheduled"
 
 
-def test_a_list_that_is_cut_says_so_and_can_be_printed(stack: NodeStack) -> None:
+def test_a_shortened_list_says_so_and_can_be_printed(stack: NodeStack) -> None:
     beat = stack.node()
     with stack.app.producer_or_acquire() as producer:
         for n in range(1_003):
@@ -63,7 +63,7 @@ def test_a_list_that_is_cut_says_so_and_can_be_printed(stack: NodeStack) -> None
     assert "1 node online" in printed
 
 
-def test_every_question_is_answered_on_the_command_line(stack: NodeStack) -> None:
+def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
     stack.node()
     result = stack.send_far()
     expected = {
@@ -119,7 +119,7 @@ def test_commands_for_workers_are_answered_only_when_sent_by_name(stack: NodeSta
 
 
 def test_each_of_two_schedulers_answers_about_its_own_shards(stack: NodeStack) -> None:
-    """On one host their names differ, and nothing comes twice."""
+    """On one host their names differ, and no task is listed twice."""
     first = stack.node(wheel_shards=2)
     second = stack.beat(wheel_shards=2)
     second.wait_for("at epoch")
@@ -133,7 +133,7 @@ def test_each_of_two_schedulers_answers_about_its_own_shards(stack: NodeStack) -
     assert all(found)
     assert sorted(itertools.chain(*found)) == sorted(sent)
     assert len(stack.app.control.revoke(sorted(sent), **answers(2))) == 2
-    wait_until(lambda: len(stack.revoked()) == 40, "each is in the books")
+    wait_until(lambda: len(stack.revoked()) == 40, "the store has each of them")
     assert len({one[1] for one in stack.revoked()}) == 40
     code, said = first.terminate(), first.said()
     assert code == 0, said
@@ -150,13 +150,13 @@ def test_the_node_comes_back_after_the_broker_did(stack: NodeStack) -> None:
     assert beat.is_alive()
 
 
-def test_it_can_be_switched_off(stack: NodeStack) -> None:
+def test_the_node_can_be_switched_off(stack: NodeStack) -> None:
     beat = stack.beat(wheel_control=False)
     beat.wait_for("at epoch")
     assert stack.app.control.ping() == []
     result = stack.send_far()
     stack.app.wheel.cancel(result)
-    wait_until(lambda: stack.app.backend.get_state(result.id) == "REVOKED", "the books are kept all the same")
+    wait_until(lambda: stack.app.backend.get_state(result.id) == "REVOKED", "the bookkeeping is done all the same")
     assert "listens" not in beat.said()
 
 

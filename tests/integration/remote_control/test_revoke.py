@@ -14,8 +14,8 @@ from tests.integration.remote_control.conftest import NodeStack, answers
 from tests.kit.patience import patience, wait_until
 
 
-def test_a_revoked_task_does_not_leave_and_its_result_says_so(stack: NodeStack) -> None:
-    """No worker is there: all of it is the scheduler's doing."""
+def test_a_revoked_task_is_not_dispatched_and_its_result_is_revoked(stack: NodeStack) -> None:
+    """No worker runs: the scheduler does all of it."""
     stack.node()
     result = stack.send_far(kwargs={}, args=(1, "two"))
     result.revoke()
@@ -27,7 +27,7 @@ def test_a_revoked_task_does_not_leave_and_its_result_says_so(stack: NodeStack) 
     assert stack.revoked() == [["note", result.id, False, None, False]]
 
 
-def test_several_are_revoked_at_once_and_from_the_command_line(stack: NodeStack) -> None:
+def test_several_tasks_are_revoked_at_once_and_from_the_command_line(stack: NodeStack) -> None:
     stack.node()
     results = [stack.send_far() for _ in range(3)]
     other = stack.send_far()
@@ -45,7 +45,7 @@ def test_an_ignored_result_is_not_stored(stack: NodeStack) -> None:
     stack.node()
     by_task, by_call, kept = stack.send_far("silent"), stack.send_far(ignore_result=True), stack.send_far()
     stack.app.control.revoke([by_task.id, by_call.id, kept.id])
-    wait_until(lambda: len(stack.revoked()) == 3, "all three are in the books")
+    wait_until(lambda: len(stack.revoked()) == 3, "all three are recorded")
     keys = {key.decode() for key in stack.redis.keys("celery-task-meta-*")}
     assert keys == {f"celery-task-meta-{kept.id}"}
 
@@ -58,27 +58,27 @@ def test_a_cancel_is_recorded_in_the_result_backend(stack: NodeStack) -> None:
         result.get(timeout=patience())
 
 
-def test_one_that_comes_after_it_was_revoked_does_not_leave(stack: NodeStack) -> None:
+def test_a_task_that_arrives_after_its_revoke_is_not_dispatched(stack: NodeStack) -> None:
     stack.node()
     stack.app.control.revoke("early", **answers())
     result = stack.app.send_task("note", countdown=0.2, task_id="early")
     stack.app.send_task("note", countdown=0.3, task_id="other")
-    wait_until(lambda: stack.redis.llen("celery") == 1, "the other leaves")
+    wait_until(lambda: stack.redis.llen("celery") == 1, "the other task is dispatched")
     assert stack.states("early") == ["cancelled"]
     with pytest.raises(TaskRevokedError):
         result.get(timeout=patience())
 
 
-def test_a_retry_of_one_that_had_left_is_held_back_too(stack: NodeStack) -> None:
+def test_a_retry_of_a_dispatched_task_is_held_back_too(stack: NodeStack) -> None:
     stack.node()
     stack.app.send_task("note", countdown=0.1, task_id="tried")
-    wait_until(lambda: stack.states("tried") == ["dispatched"], "it leaves")
+    wait_until(lambda: stack.states("tried") == ["dispatched"], "the task is dispatched")
     stack.app.control.revoke("tried", **answers())
     stack.app.send_task("note", countdown=0.1, task_id="tried", retries=1)
     wait_until(lambda: sorted(stack.states("tried")) == ["cancelled", "dispatched"], "the retry is held back")
 
 
-def test_a_chord_of_which_a_member_is_revoked_comes_to_its_end(stack: NodeStack) -> None:
+def test_a_chord_with_a_revoked_member_ends(stack: NodeStack) -> None:
     stack.node()
     stack.worker()
     tasks = stack.app.tasks
@@ -93,7 +93,7 @@ def test_a_chord_of_which_a_member_is_revoked_comes_to_its_end(stack: NodeStack)
     assert "finish" not in stack.notes()
 
 
-def test_a_chord_whose_member_is_pickled_is_brought_to_its_end_by_a_worker(stack: NodeStack) -> None:
+def test_a_worker_ends_a_chord_with_a_pickled_member(stack: NodeStack) -> None:
     """The scheduler never loads a pickle."""
     stack.node()
     stack.worker(accept_content=["json", "pickle"])
@@ -107,7 +107,7 @@ def test_a_chord_whose_member_is_pickled_is_brought_to_its_end_by_a_worker(stack
     assert result.parent[1].id not in stack.ran()
 
 
-def test_a_receiver_of_events_sees_it(stack: NodeStack) -> None:
+def test_a_receiver_of_events_gets_the_revoke(stack: NodeStack) -> None:
     stack.node()
     result = stack.send_far()
     assert stack.app.control.enable_events(**answers())
@@ -132,7 +132,7 @@ def test_a_receiver_of_events_sees_it(stack: NodeStack) -> None:
     assert event["hostname"].startswith("wheel@")
 
 
-def test_a_scheduler_that_is_killed_right_after_the_revoke_has_it_done_by_the_next(stack: NodeStack) -> None:
+def test_the_next_scheduler_finishes_the_revoke_of_a_killed_one(stack: NodeStack) -> None:
     for _ in range(3):
         beat = stack.node()
         result = stack.send_far()
@@ -145,8 +145,8 @@ def test_a_scheduler_that_is_killed_right_after_the_revoke_has_it_done_by_the_ne
         stack.kill_processes()
 
 
-def test_a_backend_that_is_away_keeps_nothing_from_leaving(stack: NodeStack) -> None:
-    """The bookkeeping waits for it, and the result is there afterwards."""
+def test_a_backend_that_does_not_answer_delays_no_dispatch(stack: NodeStack) -> None:
+    """The bookkeeping waits for the backend, which has the result afterwards."""
     nowhere = "redis://127.0.0.1:1/0"
     beat = stack.node(result_backend=nowhere, result_backend_transport_options={"retry_policy": {"max_retries": 0}})
     result = stack.send_far()
@@ -154,14 +154,14 @@ def test_a_backend_that_is_away_keeps_nothing_from_leaving(stack: NodeStack) -> 
     wait_until(lambda: "the result backend could not record that" in beat.said(), "it is said")
     assert stack.states(result.id) == ["cancelled"]
     stack.app.send_task("note", countdown=0.1, task_id="other")
-    wait_until(lambda: stack.redis.llen("celery") == 1, "the other leaves")
+    wait_until(lambda: stack.redis.llen("celery") == 1, "the other task is dispatched")
     beat.kill()
     stack.node()
     with pytest.raises(TaskRevokedError):
         result.get(timeout=patience())
 
 
-def test_stamped_tasks_are_revoked_those_that_wait_and_those_that_come(stack: NodeStack) -> None:
+def test_stamped_tasks_are_revoked_whether_pending_or_sent_later(stack: NodeStack) -> None:
     stack.node()
     stamped = {"stamped_headers": ["campaign"], "campaign": ["spring"]}
     waiting, other = stack.send_far(**stamped), stack.send_far(stamped_headers=["campaign"], campaign=["autumn"])
@@ -178,7 +178,7 @@ def test_stamped_tasks_are_revoked_those_that_wait_and_those_that_come(stack: No
         other.get(timeout=patience())
 
 
-def test_a_worker_and_the_wheel_both_hear_of_it(stack: NodeStack) -> None:
+def test_a_worker_and_the_wheel_both_get_the_revoke(stack: NodeStack) -> None:
     stack.node()
     stack.worker()
     result = stack.send_far(countdown=3)
@@ -189,7 +189,7 @@ def test_a_worker_and_the_wheel_both_hear_of_it(stack: NodeStack) -> None:
     assert [ids for name, ids in revoked.items() if name.startswith("wheel@")] == [[result.id]]
 
 
-def test_on_rabbitmq(rabbit_stack: NodeStack) -> None:
+def test_a_task_is_revoked_on_rabbitmq(rabbit_stack: NodeStack) -> None:
     stack = rabbit_stack
     stack.node()
     result, other = stack.send_far(), stack.send_far()

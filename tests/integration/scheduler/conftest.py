@@ -1,4 +1,4 @@
-"""Real schedulers on a real Redis; what they dispatch is read from the queue, no worker is needed."""
+"""Real schedulers on a real Redis; the tests read dispatched tasks from the queue, and need no worker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ TICK = {"tick": {"task": "tick", "schedule": 0.5}}
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """On a Redis of its own, which may be stopped."""
+    """Return a stack on a Redis of its own, which may be stopped."""
     with RedisServer(tmp_path / "redis") as server, Stack(tmp_path, server, beat_schedule=TICK) as found:
         yield found

@@ -1,4 +1,4 @@
-"""A real scheduler whose wall clock is stepped while tasks wait: none leaves early, and none late."""
+"""The wall clock of a real scheduler is stepped while tasks wait: no task is dispatched early, and none late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.wall_clock import WallClock
 
 TASKS = 40
 
-#: A machine that runs other tests beside this one is so late at most.
+#: The greatest lateness on a machine that runs other tests beside this one.
 LATE_MS = 3_000
 
 
@@ -35,7 +35,7 @@ def beat(stack: Stack, clock: WallClock, monkeypatch: pytest.MonkeyPatch) -> Pro
 
 
 def send(stack: Stack, first_ms: int) -> dict[str, int]:
-    """Tasks due from an instant on, 50 ms apart; returns when each is due, by its id."""
+    """Send tasks due from an instant on, 50 ms apart; returns task id → due time."""
     due_ms = [first_ms + 50 * n for n in range(TASKS)]
     return {
         stack.app.send_task("note", (n,), eta=datetime.fromtimestamp(one_ms / 1_000, UTC)).id: one_ms
@@ -44,7 +44,7 @@ def send(stack: Stack, first_ms: int) -> dict[str, int]:
 
 
 def lateness_ms(stack: Stack, due_ms: dict[str, int]) -> list[float]:
-    """How long after its due time each came to the queue, in the order in which they came."""
+    """Return the lateness of each task in the queue, in the order of arrival."""
     came: dict[str, float] = {}
     until_s = time.monotonic() + patience()
     while len(came) < len(due_ms):

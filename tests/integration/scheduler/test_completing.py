@@ -1,4 +1,4 @@
-"""An order is cancelled unless it is paid within its time: keys completed from another process, unique tasks."""
+"""Another process completes keys: an order is cancelled unless it is paid within its time; and unique tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOBODY = CompletionResult(0, 0)
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shop(stack: Stack, request: pytest.FixtureRequest) -> Stack:
-    """A scheduler at work, on each kind of store."""
+    """Return a stack with a scheduler, on each kind of store."""
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         stack.change(wheel_store=server.new_database())
@@ -33,7 +33,7 @@ def wheel(shop: Stack) -> Wheel:
 
 
 def order(shop: Stack, number: int, countdown: float, **options: object) -> str:
-    """Cancelled in its time, unless it is paid."""
+    """Send the task that cancels an order in its time, unless it is paid."""
     wheel = {"watch": [f"order:{number}"], **options}
     task_id: str = shop.app.send_task("note", (number,), countdown=countdown, wheel=wheel).id
     return task_id
@@ -64,8 +64,8 @@ def test_a_task_that_watches_a_key_runs_when_the_key_is_completed(shop: Stack, w
         wheel.complete([42])  # type: ignore[list-item]
 
 
-def test_exactly_one_end_of_each_order_comes_first(shop: Stack, wheel: Wheel) -> None:
-    """A thousand orders fall due while four tills take money: what was done and what left are the whole."""
+def test_each_order_is_either_paid_or_cancelled(shop: Stack, wheel: Wheel) -> None:
+    """A thousand orders fall due while four tills take money: each is completed or dispatched, and none is both."""
     with shop.app.producer_or_acquire() as producer:
         for n in range(1_000):
             options = {"wheel": {"watch": f"order:{n}"}, "countdown": 3 + n / 1_000}
@@ -85,8 +85,8 @@ def test_exactly_one_end_of_each_order_comes_first(shop: Stack, wheel: Wheel) ->
     assert Counter(one.done + one.too_late for one in answers.values()) == {1: 1_000}
     late = {f"cancel-{key.partition(':')[2]}" for key, one in answers.items() if one.too_late}
     assert late
-    wait_until(lambda: len(shop.dispatched()) >= len(late), "what was too late has left")
-    wait_until(lambda: wheel.pending().items == [], "nothing waits any more")
+    wait_until(lambda: len(shop.dispatched()) >= len(late), "the tasks that were too late are dispatched")
+    wait_until(lambda: wheel.pending().items == [], "no task is pending any more")
     assert Counter(shop.dispatched()) == Counter(late)
 
 
@@ -94,8 +94,11 @@ def test_one_task_of_a_unique_key_is_pending(shop: Stack, wheel: Wheel) -> None:
     kept = [order(shop, n, 3_600, unique="digest") for n in range(3)]
     [*_, last] = [order(shop, n, 1.5, unique="report", on_conflict="replace") for n in range(3)]
     refused = [order(shop, n, 3_600, unique="digest", on_conflict="reject") for n in range(2)]
-    wait_until(lambda: shop.dispatched() == [last], "the last report leaves")
-    wait_until(lambda: [one.task_id for one in wheel.pending().items] == kept[:1], "that is settled, and one waits")
+    wait_until(lambda: shop.dispatched() == [last], "the last report is dispatched")
+    wait_until(
+        lambda: [one.task_id for one in wheel.pending().items] == kept[:1],
+        "the dispatch is settled, and one task is pending",
+    )
     assert {one.task_id for one in wheel.outcomes("rejected").items} == set(refused)
     assert len(wheel.outcomes("cancelled").items) == 4
     again = order(shop, 9, 3_600, unique="report")
@@ -103,7 +106,7 @@ def test_one_task_of_a_unique_key_is_pending(shop: Stack, wheel: Wheel) -> None:
     assert {one.task_id for one in wheel.pending().items} == {kept[0], again}
 
 
-def test_a_completion_that_nobody_answers_is_withdrawn(stack: Stack) -> None:
+def test_a_completion_without_an_answer_is_withdrawn(stack: Stack) -> None:
     process = stack.beat()
     stack.wait_for_holder(process)
     process.kill()
@@ -111,4 +114,4 @@ def test_a_completion_that_nobody_answers_is_withdrawn(stack: Stack) -> None:
     with pytest.raises(WheelUnavailable, match=r"no scheduler answered for shard 0.*withdrawn"):
         stack.app.wheel.complete("order:1", timeout=0.2)
     stack.beat()
-    wait_until(lambda: stack.dispatched() == [task_id], "it leaves: nobody will complete it")
+    wait_until(lambda: stack.dispatched() == [task_id], "the task is dispatched, since the completion was withdrawn")

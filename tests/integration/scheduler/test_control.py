@@ -1,4 +1,4 @@
-"""Requests from another process to a real scheduler: each verdict against what really left and ran."""
+"""Requests from another process to a real scheduler: each result agrees with the tasks that were dispatched and ran."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DONE, TOO_LATE, UNKNOWN = CommandResult.DONE, CommandResult.TOO_LATE, CommandRes
 
 @pytest.fixture
 def wheel(stack: Stack) -> Wheel:
-    """The wheel of a store that a scheduler holds."""
+    """Return the wheel of a store that a scheduler holds."""
     stack.wait_for_holder(stack.beat())
     return stack.app.wheel
 
 
 def test_a_task_is_cancelled_right_after_it_was_sent(stack: Stack, wheel: Wheel) -> None:
-    """Also what is in the queue still has come to the wheel: never unknown."""
+    """A task that is still in the wheel queue counts as sent: its result is never ``unknown``."""
     for _ in range(20):
         result = stack.app.send_task("note", countdown=3_600)
         assert wheel.cancel(result) is DONE
@@ -36,7 +36,7 @@ def test_a_task_is_cancelled_right_after_it_was_sent(stack: Stack, wheel: Wheel)
     assert len(found) == 20
 
 
-def test_cancelling_twice_is_cancelling_once(stack: Stack, wheel: Wheel) -> None:
+def test_a_second_cancel_results_in_already(stack: Stack, wheel: Wheel) -> None:
     [task_id] = stack.send(3_600)
     verdicts = [wheel.cancel(task_id, reason="paid", actor="anna") for _ in range(2)]
     assert verdicts == [DONE, CommandResult.ALREADY]
@@ -46,16 +46,16 @@ def test_cancelling_twice_is_cancelling_once(stack: Stack, wheel: Wheel) -> None
 
 def test_a_dispatched_task_is_too_late_and_an_unsent_one_is_unknown(stack: Stack, wheel: Wheel) -> None:
     [task_id] = stack.send(0.1)
-    wait_until(lambda: stack.dispatched() == [task_id], "it leaves")
+    wait_until(lambda: stack.dispatched() == [task_id], "the task is dispatched")
     assert wheel.cancel([task_id, "nobody"]) == {task_id: TOO_LATE, "nobody": UNKNOWN}
     assert wheel.run_now("nobody") is UNKNOWN
 
 
-def test_an_unknown_task_that_comes_after_it_was_cancelled_does_not_leave(stack: Stack, wheel: Wheel) -> None:
+def test_an_unknown_task_that_arrives_after_its_cancel_is_not_dispatched(stack: Stack, wheel: Wheel) -> None:
     assert wheel.cancel("early") is UNKNOWN
     stack.app.send_task("note", countdown=0.2, task_id="early")
     stack.app.send_task("note", countdown=0.3, task_id="other")
-    wait_until(lambda: stack.dispatched() == ["other"], "the other leaves, and it alone")
+    wait_until(lambda: stack.dispatched() == ["other"], "only the other task is dispatched")
     detail = wheel.get("early")
     assert detail is not None
     assert detail.state == "cancelled"
@@ -67,9 +67,9 @@ def test_a_task_is_moved_and_run_at_once(stack: Stack, wheel: Wheel) -> None:
     assert wheel.reschedule(later, eta=eta) is DONE
     assert wheel.reschedule(AsyncResult(sooner), countdown=0.3) is DONE
     assert wheel.run_now([now]) == {now: DONE}
-    wait_until(lambda: len(stack.dispatched()) == 2, "two leave")
+    wait_until(lambda: len(stack.dispatched()) == 2, "two tasks are dispatched")
     assert stack.dispatched() == [now, sooner]
-    wait_until(lambda: len(wheel.pending().items) == 1, "what left is settled")
+    wait_until(lambda: len(wheel.pending().items) == 1, "the dispatched tasks are settled")
     [waiting] = wheel.pending().items
     assert waiting.task_id == later
     assert abs(waiting.due_ms - eta.timestamp() * 1_000) < 1
@@ -104,13 +104,13 @@ def test_thousands_are_cancelled_at_the_instant_they_are_due(stack: Stack, wheel
     counts = Counter(verdicts.values())
     assert sum(counts.values()) == TASKS
     assert counts[UNKNOWN] == 0
-    wait_until(lambda: len(stack.ran()) >= counts[TOO_LATE], "what was too late has run", 60)
+    wait_until(lambda: len(stack.ran()) >= counts[TOO_LATE], "the tasks that were too late have run", 60)
     wait_until(lambda: wheel.pending().items == [] and stack.redis.llen("celery") == 0, "nothing is left", 60)
     ran = Counter(stack.ran())
     assert ran == Counter(task_id for task_id, verdict in verdicts.items() if verdict is TOO_LATE)
 
 
-def test_a_request_that_nobody_answers_is_withdrawn(stack: Stack) -> None:
+def test_a_request_without_an_answer_is_withdrawn(stack: Stack) -> None:
     process = stack.beat()
     stack.wait_for_holder(process)
     [task_id] = stack.send(0.5)
@@ -120,4 +120,4 @@ def test_a_request_that_nobody_answers_is_withdrawn(stack: Stack) -> None:
     ):
         stack.app.wheel.cancel(task_id, timeout=0.2)
     stack.beat()
-    wait_until(lambda: stack.dispatched() == [task_id], "it leaves, since nobody will cancel it")
+    wait_until(lambda: stack.dispatched() == [task_id], "the task is dispatched, since the cancel was withdrawn")

@@ -19,7 +19,7 @@ MANUAL = Path(__file__).parents[3] / "docs" / "scheduling-many.md"
 
 
 def ran(stack: Stack) -> list[int]:
-    """The numbers of the tasks that the worker ran, in order."""
+    """Return the numbers of the tasks that the worker ran, in order."""
     return [note["tag"] for note in stack.runs()]
 
 
@@ -27,11 +27,11 @@ def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: 
     first = stack.beat()
     stack.wait_for_holder(first)
     stack.worker()
-    start = datetime.now(UTC) - timedelta(seconds=1)  # the first are due already
+    start = datetime.now(UTC) - timedelta(seconds=1)  # the first tasks are due already
 
     def progress(done: ScheduleResult) -> None:
         if done.rows == 400:
-            wait_until(lambda: ran(stack), "the first of them have left")
+            wait_until(lambda: ran(stack), "the first tasks are dispatched")
             first.kill()
 
     rows = (("note", (n,), {}, start + timedelta(milliseconds=5 * n)) for n in range(1_000))
@@ -41,7 +41,7 @@ def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: 
     wait_until(lambda: len(ran(stack)) >= 1_000, "all have run")
     stack.wait_for_holder(second)
     assert ran(stack) == list(range(1_000))
-    wait_until(lambda: stack.pending() == [0], "the last ones are settled, which comes after the dispatch")
+    wait_until(lambda: stack.pending() == [0], "the last tasks are settled, which happens after the dispatch")
 
 
 @pytest.fixture

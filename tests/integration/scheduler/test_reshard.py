@@ -14,7 +14,7 @@ from tests.kit.stack import Stack
 
 
 def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, datetime] | None = None) -> list[str]:
-    """Tasks with one of 5 keys, in the order in which they are due; ``etas`` is told when each is."""
+    """Send tasks with one of 5 keys, in the order in which they are due; adds the eta of each to ``etas``."""
     stack.app.conf.update(wheel_shards=shards)
     ids = []
     for n in range(count):
@@ -25,8 +25,8 @@ def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, da
     return ids
 
 
-def take_in(stack: Stack, shards: int) -> None:
-    """Let a scheduler accept all that was sent, and stop it in order."""
+def accept_sent(stack: Stack, shards: int) -> None:
+    """Let a scheduler accept all sent tasks, and stop it."""
     beat = stack.beat(wheel_shards=shards)
     wait_until(lambda: counts(stack) == [shards], "one scheduler holds all")
     queues = [f"wheel.{shard}" for shard in range(8)]
@@ -43,7 +43,7 @@ def reshard(stack: Stack, before: int, after: int) -> tuple[int, str]:
 def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before: int, after: int) -> None:
     etas: dict[str, datetime] = {}
     ids = send(stack, before, 60, patience(6), etas)
-    take_in(stack, before)
+    accept_sent(stack, before)
     code, output = reshard(stack, before, after)
     assert code == 0, output
     assert f", {after} now;" in output
@@ -52,7 +52,7 @@ def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before
     assert len([count for count in found if count]) > 1 or after == 1
     more = send(stack, after, 20, 2, etas)
     beat = stack.beat(wheel_shards=after)
-    wait_until(lambda: len(stack.dispatched()) == 80, "all has left")
+    wait_until(lambda: len(stack.dispatched()) == 80, "all tasks are dispatched")
     left = stack.dispatched()
     for key in range(5):
         # At the scheduler's start overdue tasks in the store go before overdue tasks in the wheel queue;
@@ -63,22 +63,22 @@ def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before
     beat.terminate()
 
 
-def test_there_and_back_again_loses_nothing_and_sends_nothing_twice(stack: Stack) -> None:
-    """A shard that comes back meets what the broker remembers of its former life."""
+def test_resharding_forth_and_back_loses_nothing_and_sends_nothing_twice(stack: Stack) -> None:
+    """A shard number that is used again meets the offsets that the broker kept from its former use."""
     ids = send(stack, 4, 20, due_s=0.5) + send(stack, 4, 20, due_s=patience(6))
     beat = stack.beat(wheel_shards=4)
-    wait_until(lambda: len(stack.dispatched()) == 20, "the first tasks leave")
+    wait_until(lambda: len(stack.dispatched()) == 20, "the first tasks are dispatched")
     beat.terminate()
     assert reshard(stack, 4, 1)[0] == 0
     assert reshard(stack, 1, 4)[0] == 0
     assert sum(stack.pending(wheel_shards=4)) == 20
     beat = stack.beat(wheel_shards=4)
-    wait_until(lambda: len(stack.dispatched()) >= 40, "all has left")
+    wait_until(lambda: len(stack.dispatched()) >= 40, "all tasks are dispatched")
     assert sorted(stack.dispatched()) == sorted(ids)
     assert "lost writes" not in beat.said()
 
 
-def test_it_is_refused_while_a_scheduler_runs_or_after_one_was_killed(stack: Stack) -> None:
+def test_resharding_is_refused_while_a_scheduler_runs_or_after_one_was_killed(stack: Stack) -> None:
     send(stack, 2, 10, due_s=60)
     beat = stack.beat(wheel_shards=2)
     wait_until(lambda: counts(stack) == [2], "it holds both")
@@ -97,8 +97,8 @@ def test_it_is_refused_while_a_scheduler_runs_or_after_one_was_killed(stack: Sta
     assert sum(stack.pending(wheel_shards=2)) == 10
 
 
-def test_messages_of_a_shard_that_would_go_are_not_forgotten(stack: Stack) -> None:
-    take_in(stack, 4)
+def test_messages_of_a_shard_that_would_be_removed_are_not_lost(stack: Stack) -> None:
+    accept_sent(stack, 4)
     send(stack, 4, 40, due_s=60)
     code, output = reshard(stack, 4, 2)
     assert code == 1

@@ -1,4 +1,4 @@
-"""A damaged ``celerybeat-schedule``: it is moved aside, at a start and at a takeover, and beat goes on."""
+"""A damaged ``celerybeat-schedule`` is moved aside, at a start and at a takeover, and beat goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Damage = Callable[[Path], object]
 
 
 class Failing:
-    """Pickled by a call that fails when it is loaded."""
+    """An object whose pickle calls a function that raises."""
 
     def __reduce__(self) -> Any:
         return getitem, ({}, "key")
@@ -64,7 +64,7 @@ def each(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def instead(path: Path, name: str = NAME, content: bytes | None = None) -> None:
-    """A file of another kind, or a folder with something in it."""
+    """Make a file of another kind, or a folder that is not empty."""
     for one in siblings(path):
         one.unlink()
     place = path.with_name(name)
@@ -123,7 +123,7 @@ def scheduler(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def tick(scheduler: Any) -> None:
-    """As ``WheelMixin.tick`` while the shard is held."""
+    """Call the part of ``WheelMixin.tick`` that runs while the shard is held."""
     PersistentScheduler.tick(scheduler)
 
 
@@ -159,7 +159,7 @@ def test_a_sound_file_is_left_alone(scheduler: Any, path: Path, caplog: pytest.L
     assert not list(path.parent.glob("*.damaged-*"))
 
 
-def test_without_a_file_nothing_is_said(scheduler: Any, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_nothing_is_logged(scheduler: Any, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for one in siblings(path):
         one.unlink()
     scheduler._set_periodic(True)

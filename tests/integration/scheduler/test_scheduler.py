@@ -1,4 +1,4 @@
-"""Schedulers as processes: started, stopped, killed, and refused where they cannot work."""
+"""Processes of schedulers: they start, stop, are killed, and refuse to start where they cannot work."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_standby_sends_no_periodic_entry(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
     stack.beat()
-    first.suspend()  # it still has the kernel's lock, so nobody takes over
+    first.suspend()  # it still has the kernel's lock, so no standby takes over
     before = stack.ticks()
     sentinel = stack.redis.time()[0]
     wait_until(lambda: stack.redis.time()[0] >= sentinel + 3, "six intervals of the entry have passed")
@@ -101,8 +101,8 @@ def test_a_store_of_a_newer_schema_is_refused(stack: Stack) -> None:
     assert code == 1
 
 
-def test_messages_that_cannot_be_read_are_set_aside_and_the_loop_goes_on(stack: Stack) -> None:
-    good = stack.send(0)  # countdown 0 goes native; the next one shows what a message looks like
+def test_unreadable_messages_are_rejected_and_the_loop_goes_on(stack: Stack) -> None:
+    good = stack.send(0)  # countdown 0 goes native; the next message shows the form
     stack.send(60)
     (sample,) = stack.redis.lrange("wheel.0", 0, -1)
     message = json.loads(sample)
@@ -122,7 +122,7 @@ def test_messages_that_cannot_be_read_are_set_aside_and_the_loop_goes_on(stack: 
         stack.redis.lpush("wheel.0", raw)
     stack.beat()
     ids = stack.send(0.2)
-    wait_until(lambda: stack.dispatched() == good + ids, "what comes after them is dispatched")
+    wait_until(lambda: stack.dispatched() == good + ids, "later messages are dispatched")
     wait_until(lambda: not stack.redis.llen("wheel.0"), "the wheel queue is empty")
     with sqlite3.connect(stack.file) as connection:
         kept = connection.execute(
@@ -145,7 +145,7 @@ def test_redis_away_and_back_loses_nothing(stack: Stack) -> None:
     time_away_until = time.monotonic() + 3
     wait_until(lambda: time.monotonic() > time_away_until, "the tasks have become due meanwhile")
     stack.server.start()
-    wait_until(lambda: len(stack.dispatched()) >= 50, "they leave when the broker is back")
+    wait_until(lambda: len(stack.dispatched()) >= 50, "the tasks are dispatched when the broker is back")
     assert stack.dispatched() == ids
 
 

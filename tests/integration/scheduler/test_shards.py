@@ -30,7 +30,7 @@ def counts(stack: Stack) -> list[int]:
 
 
 class Traffic:
-    """Sends a task a few times a second to each shard, due 0.3 s later, until it is left."""
+    """Sends a task a few times a second to each shard, due 0.3 s later, until the context ends."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -60,7 +60,7 @@ class Traffic:
         self._thread.join()
 
     def late_s(self, shards: set[int]) -> float:
-        """How late the latest task of these shards was, of those that have arrived."""
+        """Return the greatest lateness of the arrived tasks of these shards."""
         return max(
             self.arrived[task_id] - due_s
             for task_id, (shard, due_s) in self.sent.items()
@@ -77,7 +77,7 @@ def traffic(sharded: Stack) -> Iterator[Traffic]:
 def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
     first = sharded.beat()
     wait_until(lambda: counts(sharded) == [4], "one scheduler holds all")
-    wait_until(lambda: len(traffic.arrived) > 40, "tasks of all shards leave")
+    wait_until(lambda: len(traffic.arrived) > 40, "tasks of all shards are dispatched")
     traffic.arrived.clear()
     traffic.sent.clear()
 
@@ -87,9 +87,9 @@ def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic
     assert second.terminate() == 0
     wait_until(lambda: counts(sharded) == [4], "the first has all again")
     sent = set(traffic.sent)
-    wait_until(lambda: sent <= traffic.arrived.keys(), "all has left")
+    wait_until(lambda: sent <= traffic.arrived.keys(), "all tasks are dispatched")
     assert sharded.holders().keys() >= stayed
-    assert traffic.late_s(stayed) < patience(1), "a shard that nobody moved made a pause"
+    assert traffic.late_s(stayed) < patience(1), "a shard that was not moved made a pause"
 
 
 def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack, traffic: Traffic) -> None:
@@ -99,6 +99,6 @@ def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack
     victim.kill()
     wait_until(lambda: counts(sharded) == [4], "the other has all", TAKEOVER_S)
     sent = set(traffic.sent)
-    wait_until(lambda: sent <= traffic.arrived.keys(), "all has left")
-    left = sharded.dispatched()  # once: more is leaving
+    wait_until(lambda: sent <= traffic.arrived.keys(), "all tasks are dispatched")
+    left = sharded.dispatched()  # read once, since more tasks are dispatched meanwhile
     assert len(left) == len(set(left)), "a task left twice"

@@ -1,4 +1,4 @@
-"""kombu's memory transport: producer, engine and worker in one process."""
+"""With kombu's memory transport, producer, engine and worker run in one process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_pa
 
 @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
 def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | None) -> None:
-    """Down to the bytes that the transport stores, but for the delivery tag."""
+    """Even the bytes that the transport stores are the same, except for the delivery tag."""
     raws = []
     for countdown in (None, 60):
         options = {"task_id": "same", "priority": 3, "queue": "mail", "compression": compression}
@@ -100,7 +100,7 @@ def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | 
     assert raws[0] == raws[1]
 
 
-def test_a_topic_exchange_routes_and_what_has_no_route_is_told(app: Any) -> None:
+def test_a_topic_exchange_routes_and_a_row_without_a_route_is_reported(app: Any) -> None:
     news = Exchange("news", "topic")
     app.conf.task_queues = [Queue("all", news, routing_key="news.#"), Queue("celery")]
     edge = edge_of(app)
@@ -151,7 +151,7 @@ def test_messages_already_read_are_returned_although_the_server_went_away(
 
 
 def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in its queue, and nobody heard of it: the next time it has to be marked."""
+    """The row is in its queue, and its confirm was lost: the next copy has to be marked."""
     put = Channel._put
 
     def put_and_lose_the_answer(self: Any, *args: Any, **options: Any) -> None:
@@ -171,7 +171,7 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeyp
 def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_leave(
     app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an error that is none of its connection's: too large, perhaps, in a class of its client's own."""
+    """The error is not among those of the connection: too large, perhaps, in a class of the client's own."""
     put = Channel._put
 
     def put_unless_odd(self: Any, queue: str, message: Any, **options: Any) -> None:

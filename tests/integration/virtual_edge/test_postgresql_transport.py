@@ -1,4 +1,4 @@
-"""kombu's SQLAlchemy transport over a real PostgreSQL: a broker that is a table; real schedulers, a real worker."""
+"""kombu's SQLAlchemy transport over a real PostgreSQL, a broker that is a table, with real schedulers and a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path) -> None
         # A worker takes about 15 a second from such a broker.
         stack = StackUnderLoad(tmp_path, broker, f"sqlite:///{tmp_path}/wheel.sqlite3", random.Random(3), every_s=0.2)
         with stack.app.connection_for_write() as connection:
-            connection.default_channel.queue_declare("celery")  # the tables: kombu makes them in no safe way
+            connection.default_channel.queue_declare(
+                "celery"
+            )  # makes the tables: kombu cannot make them from several processes at once
         with stack:
             stack.wait_for_runs(40)
             verdict = stack.settle(40)

@@ -1,4 +1,4 @@
-"""kombu's SQS transport at moto's server: what a visibility time-out gives back, and what such a server refuses."""
+"""kombu's SQS transport at moto's server: messages that a visibility time-out returns, and refusals of the server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
 
 
 class Installation:
-    """An app with a wheel queue of its own, seen through kombu and from behind."""
+    """An app with a wheel queue of its own, with access to the queue through kombu and through boto3."""
 
     def __init__(self, server: SqsServer, visibility_s: int = 30) -> None:
         self.name = f"n{next(_names)}-{os.getpid()}"
@@ -51,7 +51,7 @@ class Installation:
 
     def edge(self) -> KombuBroker:
         edge = KombuBroker(self.app, QueuedMessageReader(self.name, 2**20))
-        self._edges.append(edge)  # kombu gives back what a collected connection had taken
+        self._edges.append(edge)  # kombu returns the messages of a collected connection
         return edge
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Installation:
         return [self.app.send_task("t", (n,), countdown=60, queue=f"{self.name}-out").id for n in range(count)]
 
     def counts(self) -> tuple[int, int]:
-        """How many wait in the wheel queue, and how many are hidden."""
+        """Return the numbers of visible and of hidden messages in the wheel queue."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client.get_queue_attributes(QueueUrl=self.queue, AttributeNames=names)["Attributes"]
         return int(found[names[0]]), int(found[names[1]])
@@ -89,7 +89,7 @@ def ids(peeked: Peeked) -> list[str]:
 
 def test_unacknowledged_messages_of_a_killed_scheduler_are_delivered_again(server: SqsServer) -> None:
     installed = Installation(server, visibility_s=2)
-    sent = installed.send(12)  # more than one answer of SQS has
+    sent = installed.send(12)  # more messages than one answer of SQS has
     killed, other = installed.edge(), installed.edge()
     killed.adopt(0, 1)
     assert ids(killed.peek(0, 100, BIG)) == sent
@@ -101,7 +101,7 @@ def test_unacknowledged_messages_of_a_killed_scheduler_are_delivered_again(serve
         seen["last"] = other.peek(0, 100, BIG)
         return len(seen["last"].arrivals) >= 12
 
-    wait_until(all_there, "the time-out gives them back")
+    wait_until(all_there, "the time-out returns the messages")
     assert ids(seen["last"]) == sent
     assert other.trim(0, 2, seen["last"].token)
     assert installed.counts() == (0, 0)
@@ -131,7 +131,7 @@ def test_a_message_delivered_again_while_it_is_held_is_accepted_once(server: Sqs
     installed.close()
 
 
-def test_a_receipt_that_is_no_longer_good_hurts_neither_trim_nor_leave(
+def test_an_invalid_receipt_stops_neither_trim_nor_leave(
     installed: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = installed.send(3)
@@ -139,13 +139,13 @@ def test_a_receipt_that_is_no_longer_good_hurts_neither_trim_nor_leave(
     edge.adopt(0, 1)
     first = edge.peek(0, 1, BIG)
     held = edge._shards[0]._unacknowledged
-    for message in list(held)[:2]:  # somebody else has it, and is done with it
+    for message in list(held)[:2]:  # another consumer has received and deleted the message
         installed.client.delete_message(QueueUrl=installed.queue, ReceiptHandle=message.delivery_tag)
     assert edge.trim(0, 1, first.token)
-    edge.leave(0, 1)  # the second's receipt is good for nothing, the third message goes back all the same
+    edge.leave(0, 1)  # the second message's receipt is invalid; the third message is returned all the same
     other.adopt(0, 2)
     assert ids(other.peek(0, 10, BIG)) == sent[2:]
-    assert "DUMP" not in caplog.text  # kombu's way with what it cannot give back: bodies in a file in /tmp
+    assert "DUMP" not in caplog.text  # kombu writes the bodies that it cannot return into a file in /tmp
 
 
 def test_returned_messages_can_be_read_at_once(installed: Installation) -> None:
@@ -158,10 +158,10 @@ def test_returned_messages_can_be_read_at_once(installed: Installation) -> None:
     assert sorted(ids(other.peek(0, 10, BIG))) == sorted(sent)
 
 
-def test_a_single_message_is_not_kept_waiting_for_more_and_an_empty_queue_holds_nobody_up(
+def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(
     installed: Installation,
 ) -> None:
-    """The server would hold each look for 10 seconds, as kombu asks it to by default."""
+    """By default kombu lets the server hold each request for 10 seconds."""
 
     def seconds(doing: Callable[[], Any]) -> float:
         began_s = time.monotonic()
@@ -189,7 +189,7 @@ def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) ->
     assert ids(edge.peek(0, 10, BIG)) == sent
 
 
-def test_a_refused_delete_is_reported_and_the_message_accepted_once(
+def test_a_refused_delete_is_reported_and_the_message_is_accepted_once(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.send(2)
@@ -234,19 +234,19 @@ def test_predefined_queues_work_under_both_names(installed: Installation) -> Non
     assert installed.counts() == (0, 0)
 
 
-def test_the_producer_is_told_of_a_message_that_is_too_big(installed: Installation) -> None:
+def test_the_producer_gets_an_error_for_a_message_that_is_too_big(installed: Installation) -> None:
     with pytest.raises(ClientError, match="shorter than 1048576 bytes"):
         installed.app.send_task("t", ("x" * 2**20,), countdown=60)
 
 
-def test_too_big_for_its_queue_is_rejected_and_holds_up_only_that_queue(installed: Installation) -> None:
+def test_a_message_too_big_for_its_queue_is_rejected_and_delays_only_that_queue(installed: Installation) -> None:
     installed.server.make_queue(f"{installed.name}-small", MaximumMessageSize="1024")
     small, other = f"{installed.name}-small", f"{installed.name}-other"
     big, after, free = installed.row(1, small, b"x" * 2_000), installed.row(2, small), installed.row(3, other)
     edge = installed.edge()
     published = installed.publish(edge, [big, after, free])
     assert published.failed == {}
-    assert published.refused.keys() == {1, 2}  # nothing overtakes it, and the third has left
+    assert published.refused.keys() == {1, 2}  # no row overtakes it, and the third row is dispatched
     for _ in range(TRIES - 2):
         assert installed.publish(edge, [big]).refused.keys() == {1}
     assert f"refused {TRIES} times" in installed.publish(edge, [big]).failed[1]
@@ -281,7 +281,7 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Instal
         for text in ("x" * 4_000, "fits"):
             installed.app.send_task("t", (text,), countdown=0.2, queue=f"{installed.name}-small")
         installed.app.send_task("t", countdown=0.3, queue=f"{installed.name}-other")
-        wait_until(lambda: engine.stats.dispatched == 2, "two tasks leave")
+        wait_until(lambda: engine.stats.dispatched == 2, "two tasks are dispatched")
         wait_until(lambda: engine.stats.rejected == 1, "the big one is rejected")
     finally:
         runner.stop()
@@ -300,13 +300,13 @@ def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Pat
         runner.start()
         try:
             installed.app.send_task("t", countdown=2, queue="out")
-            wait_until(lambda: engine.stats.accepted == 1, "the store has it")
+            wait_until(lambda: engine.stats.accepted == 1, "the store has the task")
             server.kill()
             wait_until(lambda: engine.stats.broker_errors > 1, "the schedulers have noticed")
             server.start()
-            wait_until(lambda: engine.stats.dispatched == 1, "what the store had has left")
+            wait_until(lambda: engine.stats.dispatched == 1, "the tasks in the store are dispatched")
             installed.app.send_task("t", countdown=0.1, queue="out")
-            wait_until(lambda: engine.stats.dispatched == 2, "what is sent now leaves as well")
+            wait_until(lambda: engine.stats.dispatched == 2, "later tasks are dispatched as well")
         finally:
             runner.stop()
             store.close()

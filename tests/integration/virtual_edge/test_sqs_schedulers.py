@@ -17,7 +17,7 @@ from tests.kit.servers.sqs import SqsServer
 
 @contextmanager
 def stalled(store: Path) -> Iterator[sqlite3.Connection]:
-    """Nobody else can commit to the store."""
+    """Lock the store, so that no other process can commit."""
     with closing(sqlite3.connect(store, timeout=10, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
@@ -25,12 +25,12 @@ def stalled(store: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.timeout(120)
-def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands(tmp_path: Path) -> None:
+def test_schedulers_that_are_killed_with_unacknowledged_messages_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "wheel.sqlite3"
     with SqsServer(tmp_path / "sqs") as server:
         wheel, client = server.make_queue("wheel-0", VisibilityTimeout="3"), server.client
         server.make_queue("celery", VisibilityTimeout="60")
-        options = {**server.options, "polling_interval": 0.05}  # the worker's, when it has seen an empty queue
+        options = {**server.options, "polling_interval": 0.05}  # the pause of a worker that has found an empty queue
         stack = StackUnderLoad(
             tmp_path, server, f"sqlite:///{path}", random.Random(5), every_s=0.02, broker_transport_options=options
         )
@@ -45,15 +45,15 @@ def test_nothing_is_lost_when_schedulers_are_killed_with_messages_in_their_hands
             with stalled(path) as store:
                 (stored,) = store.execute("SELECT count(*) FROM wheel_timer").fetchone()
 
-                def in_hand() -> int:
-                    """At least so many were read, and are in no store: what is sent meanwhile only makes it fewer."""
+                def held() -> int:
+                    """Return the number of messages that were read and are in no store, or fewer."""
                     return len(stack.scheduled) - stored - waiting()
 
                 stack.every_s = 1
-                wait_until(lambda: in_hand() > 0, "messages are read that cannot be committed")
+                wait_until(lambda: held() > 0, "messages are read that cannot be committed")
                 for name in SCHEDULERS:
                     stack[name].kill()
-                wait_until(lambda: in_hand() > 0, "they are hidden, and nobody has them", 2)
+                wait_until(lambda: held() > 0, "the messages are hidden, and no process has them", 2)
             stack.every_s = 0.02
             for name in SCHEDULERS:
                 stack.beat(name)

@@ -4,7 +4,7 @@
 
     with RedisServer(tmp_path) as server:       tests.kit.servers.redis; so PostgresServer, RabbitServer, SqsServer
         server.url                              redis://127.0.0.1:<port>/0
-        server.pause(); server.resume()         SIGSTOP, SIGCONT: it is there and does not answer
+        server.pause(); server.resume()         SIGSTOP, SIGCONT: it lives and does not answer
         server.kill(); server.start()           kill -9, and the same port and folder again
         server.restart()                        as an operator would
 
@@ -30,7 +30,7 @@ from tests.kit.processes import TAIL, Process
 
 
 def absent(what: str) -> NoReturn:
-    """Skip the test, or fail it where everything is meant to be there."""
+    """Skip the test, or fail it in CI, where nothing may be absent."""
     if os.environ.get("CI"):
         pytest.fail(f"{what} is absent, and CI is to run this test")
     pytest.skip(f"{what} is absent")
@@ -54,16 +54,16 @@ class Server(ABC):
 
     @abstractmethod
     def launch(self, port: int) -> Process:
-        """Start it on a port."""
+        """Start the server on a port."""
 
     @abstractmethod
     def answers(self, port: int) -> bool: ...
 
     def start(self) -> Self:
-        """Start it, on the port it had before, or else on a free one; returns when it answers."""
+        """Start the server, on its former port or else on a free one; returns when it answers."""
         assert self._process is None, f"{type(self).__name__} runs already"
         ports = [self.port] if self.port else [free_port() for _ in range(5)]
-        for port in ports:  # between finding a free port and taking it, somebody else may have
+        for port in ports:  # another process may take the free port between finding and using it
             process = self.launch(port)
             wait_until(
                 lambda port=port, process=process: not process.is_alive() or self.answers(port),
@@ -76,14 +76,14 @@ class Server(ABC):
         raise AssertionError(f"{type(self).__name__} did not start; its log:\n{self.log()}")
 
     def stop(self) -> None:
-        """End it as an operator would. Does nothing when it is not running."""
+        """Stop the server as an operator would. Does nothing when it is not running."""
         if self._process is not None:
             self.resume()
             self._process.terminate()
             self._gone()
 
     def kill(self) -> None:
-        """End it at once, all its processes, as a loss of power would: what was not written to disk is lost."""
+        """Kill all processes of the server, as a loss of power would: data that is not on disk is lost."""
         if self._process is not None:
             self._process.kill()
             self._gone()
@@ -96,7 +96,7 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
-        """Let it hang: connections stay open, nothing is answered."""
+        """Let the server hang: connections stay open, and no request is answered."""
         for process in self.hanging():
             process.suspend()
             wait_until(lambda one=process: one.status() == psutil.STATUS_STOPPED, "the server is suspended")
@@ -107,7 +107,7 @@ class Server(ABC):
                 process.resume()
 
     def hanging(self) -> list[psutil.Process]:
-        """The processes that ``pause`` suspends."""
+        """Return the processes that ``pause`` suspends."""
         return self.running.family()
 
     @property

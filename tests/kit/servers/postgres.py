@@ -39,7 +39,7 @@ FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
 def postgres_binaries() -> Path | None:
-    """The folder with ``initdb`` and ``postgres``; of several versions the newest."""
+    """Return the folder with ``initdb`` and ``postgres``, of several versions the newest."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     versions = [path for path in _DEBIAN.glob("*/bin") if (path / "initdb").exists()]
@@ -47,7 +47,7 @@ def postgres_binaries() -> Path | None:
 
 
 def _user() -> dict[str, Any]:
-    """As whom the server runs, as arguments of ``subprocess``."""
+    """Return the user that the server runs as, as arguments of ``subprocess``."""
     if os.geteuid() != 0:
         return {}
     try:
@@ -102,7 +102,7 @@ class PostgresServer(Server):
         return True
 
     def stop(self) -> None:
-        """Sessions are ended, and what is open in them is rolled back."""
+        """Stop the server: it ends the sessions, and rolls their transactions back."""
         if self._process is not None:
             self.resume()
             self._process.signal(signal.SIGINT)
@@ -110,7 +110,7 @@ class PostgresServer(Server):
             self._gone()
 
     def restart(self) -> None:
-        """As an operator would."""
+        """Restart the server as an operator would."""
         self.stop()
         self.start()
 
@@ -128,7 +128,7 @@ class PostgresServer(Server):
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """An empty database's URL. It goes with the server."""
+        """Return the URL of an empty database, which is removed with the server."""
         name = f"wheel_{next(self._databases)}"
         self.sql(f"CREATE DATABASE {name}")
         return self.url(name)

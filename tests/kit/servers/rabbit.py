@@ -1,4 +1,4 @@
-"""A private RabbitMQ, and as many virtual hosts as tests ask for.
+"""A private RabbitMQ, with as many virtual hosts as the tests need.
 
 ::
 
@@ -7,8 +7,8 @@
         server.fresh()                the URL of a new virtual host
         server.kill(); server.start() durable queues and confirmed messages come back
 
-Everything of it is in its folder, its name and its ports are its own, and so is the port mapper (epmd), which ends
-with it. Starting takes some seconds.
+All its files are in its folder. Its name, its ports and the port mapper (epmd), which ends with it, are its own.
+Starting takes some seconds.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RabbitServer(Server):
             probe.connect_ex(("127.0.0.1", self.port))
 
     def hanging(self) -> list[psutil.Process]:
-        """Erlang's virtual machine; not its helpers."""
+        """Return Erlang's virtual machine, without its helpers."""
         found = [process for process in self.running.family() if "beam" in process.name()]
         assert found
         return found

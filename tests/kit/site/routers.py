@@ -1,4 +1,4 @@
-"""A router as projects with several databases have it: what it does not list is migrated in one place only."""
+"""A router of a project with several databases: an app that it does not list is migrated in one of them only."""
 
 from __future__ import annotations
 

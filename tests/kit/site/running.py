@@ -16,7 +16,7 @@ from tests.kit.servers import free_port
 
 
 def environment(folder: Path, database: str = "", **more: str) -> dict[str, str]:
-    """``database`` is a URL; the wheel is in the site's own database unless ``SITE_STORE`` is given."""
+    """The processes of a site; ``database`` is a URL, and has the wheel's tables too unless ``SITE_STORE`` is given."""
     found = {"SITE_FOLDER": str(folder), "SITE_STORE": "django://default", "PYTHONPATH": str(ROOT)}
     found |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "COLUMNS": "200"}
     if database.startswith("postgresql"):
@@ -25,18 +25,18 @@ def environment(folder: Path, database: str = "", **more: str) -> dict[str, str]
 
 
 def run(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``python <arguments>`` to its end."""
+    """Run ``python <arguments>`` to its end."""
     command, variables = [sys.executable, *arguments], {**os.environ, **variables}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
 def manage(folder: Path, database: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A command of Django; a warning is an error."""
+    """Run a command of Django, with warnings as errors."""
     return run(ROOT, environment(folder, database, **more), "-W", "error", "-m", "django", *arguments)
 
 
 def migrated(folder: Path, database: str, **more: str) -> str:
-    """The database, with the tables of the site."""
+    """Make the tables of the site in the database; returns its URL."""
     done = manage(folder, database, "migrate", "--verbosity", "0", **more)
     assert done.returncode == 0, done.stderr
     return database

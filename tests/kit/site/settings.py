@@ -1,4 +1,4 @@
-"""From the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER,
+"""Settings from the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER,
 SITE_ROUTER, and SITE_RESULTS."""
 
 import os

@@ -17,7 +17,7 @@ __all__ = ["add", "app", "broker", "make_app"]
 
 
 class Inbox:
-    """Keeps the commits; ``fails_at`` is the number of the one that raises ``error`` instead."""
+    """Keeps the commits; ``fails_at`` is the number of the commit that raises ``error`` instead."""
 
     def __init__(self, shards: int = 1, fails_at: int = 0, error: Exception | None = None) -> None:
         self.shards = shards
@@ -48,7 +48,7 @@ def inbox() -> Inbox:
 
 
 def load(app: Any, inbox: Inbox, rows: Any, **options: Any) -> ScheduleResult:
-    """A load of which no row is wrong."""
+    """Load rows without any rejection; returns the result."""
     done = schedule_many(app, inbox, rows, **options)
     assert done.rejected == []
     return done

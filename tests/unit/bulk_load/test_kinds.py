@@ -42,7 +42,7 @@ def test_two_messages_of_each_kind_are_samples(app: Any, sampled: list[Any], tas
     assert len(sampled) == 2 * kinds
 
 
-def test_the_kind_that_was_used_last_the_longest_ago_is_forgotten(
+def test_the_least_recently_used_kind_is_forgotten(
     app: Any, inbox: Inbox, sampled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renderer, "MAX_KINDS", 3)

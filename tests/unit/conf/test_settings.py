@@ -138,7 +138,7 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
-def test_the_defaults(make_conf: MakeConf) -> None:
+def test_every_setting_has_its_default(make_conf: MakeConf) -> None:
     conf = make_conf()
     assert {name: getattr(conf, name) for name in DEFAULTS} == DEFAULTS
     assert len(DEFAULTS) == len(list(settings()))
@@ -146,7 +146,7 @@ def test_the_defaults(make_conf: MakeConf) -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "attribute", "read"), GOOD)
-def test_a_good_value(make_conf: MakeConf, name: str, value: Any, attribute: str, read: Any) -> None:
+def test_a_valid_value_is_read(make_conf: MakeConf, name: str, value: Any, attribute: str, read: Any) -> None:
     conf = make_conf(**{name: value})
     assert getattr(conf, attribute) == read
     assert type(getattr(conf, attribute)) is type(read)
@@ -154,7 +154,7 @@ def test_a_good_value(make_conf: MakeConf, name: str, value: Any, attribute: str
 
 
 @pytest.mark.parametrize(("name", "value", "says"), BAD)
-def test_a_bad_value(make_conf: MakeConf, name: str, value: Any, says: str) -> None:
+def test_an_invalid_value_is_refused(make_conf: MakeConf, name: str, value: Any, says: str) -> None:
     conf = make_conf(**{name: value})
     with pytest.raises(SettingError) as caught:
         conf.check()
@@ -194,14 +194,14 @@ def test_values_are_read_late(make_conf: MakeConf) -> None:
 # ---- namespaces: as in Django's settings
 
 
-def test_settings_under_a_namespace(make_conf: MakeConf) -> None:
+def test_settings_under_a_namespace_are_read(make_conf: MakeConf) -> None:
     source = SimpleNamespace(CELERY_WHEEL_LEASE=7, CELERY_TIMEZONE="UTC", WHEEL_SHARDS=9)
     conf = make_conf("CELERY", source)
     assert (conf.lease_ms, conf.shards) == (7000, 1)
     conf.check()
 
 
-def test_settings_of_a_module(make_conf: MakeConf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_module_are_read(make_conf: MakeConf, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("wheel_test_config")
     module.wheel_lease = 7  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -243,7 +243,7 @@ def test_an_unknown_setting_is_reported(make_conf: MakeConf, namespace: str | No
         ([], "celery.beat:PersistentScheduler"),
     ],
 )
-def test_the_base_scheduler_in_django(
+def test_the_base_scheduler_in_django_is_that_of_django_celery_beat_if_installed(
     make_conf: MakeConf, monkeypatch: pytest.MonkeyPatch, installed: list[str], scheduler: str
 ) -> None:
     django = SimpleNamespace(settings=SimpleNamespace(configured=True, INSTALLED_APPS=installed))
@@ -252,7 +252,7 @@ def test_the_base_scheduler_in_django(
     assert make_conf(wheel_base_scheduler="mine:Own").base_scheduler == "mine:Own"
 
 
-def test_a_django_without_settings_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_django_without_settings_does_not_change_the_base_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     django = SimpleNamespace(settings=SimpleNamespace(configured=False))
     monkeypatch.setitem(sys.modules, "django.conf", django)  # type: ignore[arg-type]
     assert default_base_scheduler() == "celery.beat:PersistentScheduler"

@@ -26,7 +26,7 @@ def message_of(task_id: str, delay_ms: int = 1_000) -> Message:
 
 
 def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
-    """Commit a load with one message a chunk; the model's broker decodes a task id to its message."""
+    """Commit a load with one message in each chunk; the model's broker decodes a task id to its message."""
     loads, broker = rig.disk.loads, rig.broker
     broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
     run = loads.begin(name)

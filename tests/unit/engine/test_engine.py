@@ -1,3 +1,5 @@
+"""One engine on the models of store and broker: the life of messages, errors, clocks and commands."""
+
 from __future__ import annotations
 
 import json
@@ -33,7 +35,7 @@ def test_tasks_are_published_by_due_time_and_then_by_arrival(rig: Rig) -> None:
     assert rig.pushed == ["overdue", "first", "second", "late"]
 
 
-def test_the_queue_is_trimmed_only_of_what_is_in_the_store(rig: Rig) -> None:
+def test_the_queue_is_trimmed_only_of_messages_in_the_store(rig: Rig) -> None:
     rig.send("a", 10)
     rig.run("tend")
     for step in rig.engine.ingest():
@@ -367,7 +369,7 @@ class TestCancel:
         rig.run(rounds=2)
         assert rig.pushed == (["a"] if before == "left" else [])
 
-    def test_a_second_cancel_answers_already(self, rig: Rig) -> None:
+    def test_a_second_cancel_results_in_already(self, rig: Rig) -> None:
         for task_id in ("a", "b"):
             rig.send(task_id, 100)
         rig.run(rounds=2)

@@ -94,7 +94,7 @@ def test_paused_tasks_wait_and_delay_no_other(held: Rig) -> None:
         held.send(f"other-{n}", 10 * n)
     let_run(held, 100)
     assert held.pushed == ["other-0", "other-1", "other-2"]
-    assert held.engine.wait_ms() > 0, "nothing may leave: no reason to look again at once"
+    assert held.engine.wait_ms() > 0, "no task may be dispatched: no reason for another round at once"
     command(held, "resume", "queue:mail")
     let_run(held, 10)
     assert held.pushed[3:] == ["mail-0", "mail-1", "mail-2"]

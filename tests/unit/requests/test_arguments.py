@@ -1,4 +1,4 @@
-"""An argument that makes no sense raises an error that names it, before a request is sent."""
+"""An invalid argument raises an error that names it, before a request is sent."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_two_stores_have_two_uuids(tmp_path: Path) -> None:
     assert len(uuids) == 2
 
 
-def test_many_may_open_a_new_store_at_the_same_moment(path: Path) -> None:
+def test_several_threads_may_open_a_new_store_at_the_same_moment(path: Path) -> None:
     together, uuids = threading.Barrier(6), []
 
     def open_one() -> None:
@@ -88,7 +88,7 @@ def test_opening_an_existing_store_writes_nothing(path: Path, open_it: OpenStore
     open_it().close()
     before = path.read_bytes()
     writer = sqlite3.connect(path, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")  # would make anybody wait who wanted to write
+    writer.execute("BEGIN IMMEDIATE")  # every other writer would wait
     open_it(create=False).state(0)
     open_it()
     writer.execute("ROLLBACK")
@@ -112,7 +112,7 @@ def test_the_path_stays_when_the_process_changes_its_folder(path: Path, monkeypa
 
 
 def test_a_store_can_live_in_a_file_that_has_other_tables(path: Path, open_it: OpenStore) -> None:
-    """As beside Django's own tables, in a project with one file."""
+    """A Django project with one file has its own tables there."""
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE auth_user (id INTEGER PRIMARY KEY, name TEXT)")
     other.execute("INSERT INTO auth_user (name) VALUES ('anna')")

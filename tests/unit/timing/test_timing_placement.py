@@ -1,8 +1,8 @@
-"""Where a timer goes, by table: level, bucket index and expiration, for wheel sizes 2 ... 512 and ticks 1 ... 1,000.
+"""The place of a timer by table: level, bucket index and expiration, for wheel sizes 2 ... 512 and ticks 1 ... 1,000.
 
 The rows that start at 0 can be checked by eye: the last instant that level 0 reaches and the first that it does not,
-the same of level 1, and one further out. The others begin in the middle of the laps of several levels. All were found
-by laying the levels out as lists of bucket boundaries (``laid_out``) and looking, not by the formulas of the wheel.
+the same of level 1, and one further out. The others begin in the middle of the laps of several levels. All were read
+off levels that are laid out as lists of bucket boundaries (``laid_out``), and not computed by the wheel's formulas.
 """
 
 from __future__ import annotations

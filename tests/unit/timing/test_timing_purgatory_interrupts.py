@@ -20,7 +20,7 @@ def timer() -> SystemTimer:
     return SystemTimer(ManualClock())
 
 
-def test_a_hook_that_calls_exit_does_not_end_the_reaper_nor_lose_what_is_due_with_it(
+def test_a_hook_that_calls_exit_ends_neither_the_reaper_nor_operations_due_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, expired = WatchedClock(), threading.Event()
@@ -91,7 +91,7 @@ def test_an_operation_due_with_a_hook_that_shuts_down_does_not_expire() -> None:
     assert (due_with_it.called, purgatory.delayed) == ([], 1)
 
 
-def test_a_purge_that_fails_by_a_key_does_not_keep_the_operation_from_its_hook(timer: SystemTimer) -> None:
+def test_a_purge_that_fails_by_a_key_does_not_stop_the_hook_of_the_operation(timer: SystemTimer) -> None:
     class Key:
         compare: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -103,7 +103,7 @@ def test_a_purge_that_fails_by_a_key_does_not_keep_the_operation_from_its_hook(t
 
     purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
     operation = WaitingOperation()
-    for each in (WaitingOperation(), operation):  # looking for the second one's key is comparing it with the first's
+    for each in (WaitingOperation(), operation):  # the second key is compared with the first
         purgatory.try_complete_else_watch(each, [Key()])
     Key.compare = staticmethod(lambda: bool(1 // 0))
     with pytest.raises(ZeroDivisionError):

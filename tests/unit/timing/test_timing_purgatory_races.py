@@ -207,7 +207,7 @@ def test_the_thread_that_runs_try_complete_finds_a_change() -> None:
         race.watch(number)
 
     def look() -> None:
-        # One look at the shared keys after another, nothing being ready: the one who changes it comes in between.
+        # The shared keys are checked one after the other while no operation is ready; the change comes in between.
         won.append(sum(race.purgatory.check_and_complete(key) for key in range(KEYS)))
 
     def happen() -> None:

@@ -277,7 +277,7 @@ def test_a_dropped_wheel_frees_its_payloads_without_the_garbage_collector() -> N
         gc.enable()
 
 
-def test_reprs_say_where_things_are() -> None:
+def test_reprs_name_level_bucket_and_due_time() -> None:
     wheel = TimingWheel(tick_ms=1, wheel_size=20)
     wheel.schedule("a", 350, 1)
     assert repr(wheel) == "TimingWheel(tick_ms=1, wheel_size=20, current_time_ms=0, pending=1, levels=2)"

@@ -12,7 +12,7 @@ from celery_wheel.values.ids import uuid7
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time_of_its_making(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids, "_last_ms", 0)  # a test in which it was tomorrow may have come before
+    monkeypatch.setattr(ids, "_last_ms", 0)  # an earlier test may have set the clock ahead
     before = time.time_ns() // 1_000_000
     text = uuid7()
     value = UUID(text)

@@ -23,7 +23,7 @@ def looked_at(url: str, **settings: object) -> list[Finding]:
         return [one for one in store.check(site) if one.about == "archive"]
 
 
-def test_history_that_waits_for_its_archive_for_too_long_is_told_with_what_to_run(tmp_path: Path) -> None:
+def test_the_doctor_names_the_command_for_history_that_waits_too_long_for_its_archive(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/wheel.sqlite3"
     now_ms = int(time.time() * 1_000)
     with closing(open_store(url)) as opened:

@@ -14,7 +14,7 @@ def test_a_fork_waits_for_threads_inside_and_later_threads_wait_for_the_fork() -
     def inside() -> None:
         with gate.entered():
             leave.wait(patience(30))
-            with gate.entered():  # it is inside: what it is at has to end
+            with gate.entered():  # the thread is inside, and has to finish its work
                 order.append("left")
 
     def late() -> None:
