@@ -21,6 +21,7 @@ from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
 from celery_wheel.store.sql.statements.clauses import span
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import MAX_TEXT_BYTES
+from tests.contract.stores.backends import LEASE_MS
 from tests.kit.holder import NOW, Holder, hour_of
 from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
