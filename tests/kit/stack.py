@@ -18,8 +18,8 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ import redis
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import StoreUnusable
+from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
 from tests.kit.patience import PATIENCE_S, wait_until
 from tests.kit.processes import ROOT, WARM, Process
@@ -140,6 +141,16 @@ class Stack:
 
     def beat(self, name: str = "beat", **settings: Any) -> Process:
         return self.celery("beat", "--pidfile", "", "-l", "INFO", name=name, **settings)
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """Run a scheduler's service in this process, where a test needs its work and not its process."""
+        service = WheelService(self.make_app(**{**self.settings, "wheel_control": False}))
+        service.start()
+        try:
+            yield
+        finally:
+            service.stop()
 
     def node(self, **settings: Any) -> Process:
         """Start a scheduler; returns when it holds a shard and its control node listens."""

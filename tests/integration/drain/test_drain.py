@@ -31,9 +31,8 @@ def filled(stack: LeavingStack, count: int, in_s: float = 3_600, shards: int = 1
     stack.change(**settings)
     now = datetime.now(UTC)
     sent = [send(stack, f"task {n}", in_s + (count - n) * every_s, now=now) for n in range(count)]
-    stack.beat()
-    wait_until(lambda: pending(stack) == count, "all tasks are in the store")
-    stack["beat"].terminate()
+    with stack.service():
+        wait_until(lambda: pending(stack) == count, "all tasks are in the store")
     return list(reversed(sent))
 
 
