@@ -74,8 +74,9 @@ def field(column: sqlalchemy.Column[Any]) -> Any:
 
 
 def _key(column: sqlalchemy.Column[Any], options: dict[str, Any]) -> Any:
-    if column.identity is not None:
-        return Surrogate(**options)
+    if column.identity is not None:  # Django's own field has AUTOINCREMENT on SQLite: no id is used twice
+        reused = not column.table.dialect_options["sqlite"]["autoincrement"]
+        return (Surrogate if reused else models.BigAutoField)(**options)
     if isinstance(column.type, sqlalchemy.Text):
         return NameKey(**options)
     if isinstance(column.type, sqlalchemy.SmallInteger):

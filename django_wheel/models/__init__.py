@@ -5,18 +5,32 @@ program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.s
 
 ::
 
-    log       messages, lanes, settlements          requests  requests, answers, tombstones, claims, gates
-    holders   shards, schedulers                    loads     bulk loads
+    rows      a model a table, whose fields ``table`` makes from the schema
     pages     models without a table of their own: the pages of the admin, and its two permissions
 """
 
 from __future__ import annotations
 
-from django_wheel.models.holders import MetaRow, SchedulerRow, ShardRow
-from django_wheel.models.loads import LoadChunkRow, LoadPartRow, LoadRow
-from django_wheel.models.log import BatchRow, LaneRow, OutcomeRow, PayloadRow, TallyRow, TimerRow
 from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Shard, Wheel
-from django_wheel.models.requests import AnswerRow, GateRow, InboxRow, TombstoneRow, WatchRow
+from django_wheel.models.rows import (
+    AnswerRow,
+    BatchRow,
+    GateRow,
+    InboxRow,
+    LaneRow,
+    LoadChunkRow,
+    LoadPartRow,
+    LoadRow,
+    MetaRow,
+    OutcomeRow,
+    PayloadRow,
+    SchedulerRow,
+    ShardRow,
+    TallyRow,
+    TimerRow,
+    TombstoneRow,
+    WatchRow,
+)
 
 __all__ = [
     "AnswerRow",

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
-from django_wheel.models.holders import ShardRow
-from django_wheel.models.log import BatchRow, OutcomeRow, TallyRow, TimerRow
+from django_wheel.models.rows import BatchRow, OutcomeRow, ShardRow, TallyRow, TimerRow
 
 
 class Wheel(ShardRow):

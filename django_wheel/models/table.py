@@ -1,27 +1,50 @@
-"""The base class of the tables of the store, and their indexes and constraints for Django."""
+"""The base class of the tables of the store: the schema gives a model its fields, indexes and constraints.
+
+::
+
+    class TimerRow(StoreTable, table=schema.timer, text="{0.task}")   ──►  a field for each column of ``wheel_timer``
+                                                                          str(row) is "{0.task}".format(row)
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import sqlalchemy
 from django.db import models
-from sqlalchemy import UniqueConstraint
+from django.db.models.base import ModelBase
+
+from django_wheel.fields import field
 
 
-def constraints_of(table: Any) -> list[models.UniqueConstraint]:
-    found = [one for one in table.constraints if isinstance(one, UniqueConstraint)]
+def constraints_of(table: sqlalchemy.Table) -> list[models.UniqueConstraint]:
+    found = [one for one in table.constraints if isinstance(one, sqlalchemy.UniqueConstraint)]
     return [
         models.UniqueConstraint(fields=[column.name for column in one.columns], name=str(one.name))
         for one in sorted(found, key=lambda one: str(one.name))
     ]
 
 
-def indexes_of(table: Any) -> list[models.Index]:
+def indexes_of(table: sqlalchemy.Table) -> list[models.Index]:
     found = sorted(table.indexes, key=lambda index: str(index.name))
     return [models.Index(fields=[column.name for column in index.columns], name=str(index.name)) for index in found]
 
 
-class StoreTable(models.Model):
+class TableModel(ModelBase):
+    """Makes a model of a table. A model without one, as the proxies of the pages, is Django's own."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], attrs: dict[str, Any], table: Any = None, text: str = "", **options: Any
+    ) -> Any:
+        if table is not None:
+            attrs |= {column.name: field(column) for column in table.c}
+            attrs["__str__"] = text.format
+            keys = {"indexes": indexes_of(table), "constraints": constraints_of(table)}
+            attrs["Meta"] = type("Meta", (), {"db_table": table.name, "default_permissions": (), **keys})
+        return super().__new__(cls, name, bases, attrs, **options)
+
+
+class StoreTable(models.Model, metaclass=TableModel):
     """A table of the store."""
 
     class Meta:

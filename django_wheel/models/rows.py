@@ -1,0 +1,85 @@
+"""The models of the store's tables; their columns are those of ``celery_wheel.store.sql.schema``."""
+
+from __future__ import annotations
+
+from celery_wheel.store.sql import schema
+from django_wheel.models.table import StoreTable
+
+# -- the log: messages and their bytes, lanes with their offsets, settlements, outcomes and counts ---------------------
+
+
+class TimerRow(StoreTable, table=schema.timer, text="{0.task} {0.task_id}"):
+    """A message, from its acceptance until retention removes it."""
+
+
+class PayloadRow(StoreTable, table=schema.payload, text="bytes of {0.id}"):
+    """The bytes of a message."""
+
+
+class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.shard}"):
+    """A sequence of messages with an offset and a watermark of its own."""
+
+
+class BatchRow(StoreTable, table=schema.batch, text="{0.count} messages of shard {0.shard}"):
+    """A settlement: a range of positions that the broker has confirmed."""
+
+
+class OutcomeRow(StoreTable, table=schema.outcome, text="{0.kind}: {0.reason}"):
+    """The outcome of a message that was not dispatched at its time."""
+
+
+class TallyRow(StoreTable, table=schema.tally, text="{0.pending} of {0.task}"):
+    """The number of pending messages of a task, by hour and queue."""
+
+
+# -- shards with the snapshots of their holders, schedulers, and the identity of the store -----------------------------
+
+
+class ShardRow(StoreTable, table=schema.shard, text="shard {0.shard}"):
+    """A shard, its holder, and the holder's last snapshot."""
+
+
+class SchedulerRow(StoreTable, table=schema.scheduler, text="{0.name}"):
+    """A scheduler, and the time of its last sign of life."""
+
+
+class MetaRow(StoreTable, table=schema.meta, text="{0.uuid}"):
+    """The one row that identifies the store."""
+
+
+# -- requests to the holders, their answers, tombstones, claims on keys, and gates -------------------------------------
+
+
+class InboxRow(StoreTable, table=schema.inbox, text="{0.kind} {0.id}"):
+    """A request or a message that another process wrote for the holder."""
+
+
+class AnswerRow(StoreTable, table=schema.answer, text="{0.id}"):
+    """The results of a command."""
+
+
+class TombstoneRow(StoreTable, table=schema.tombstone, text="{0.task_id}"):
+    """A task id that was cancelled before the task arrived."""
+
+
+class WatchRow(StoreTable, table=schema.watch, text="{0.kind} {0.key}"):
+    """A task's claim on a key."""
+
+
+class GateRow(StoreTable, table=schema.gate, text="{0.scope} {0.name}"):
+    """A pause, or a slow resume, of a queue, a task or everything."""
+
+
+# -- bulk loads, their parts, and their messages that no holder has accepted yet ---------------------------------------
+
+
+class LoadRow(StoreTable, table=schema.load, text="{0.name}: {0.state}"):
+    """A bulk load."""
+
+
+class LoadPartRow(StoreTable, table=schema.load_part, text="{0.part} of {0.load}"):
+    """A part of a bulk load, and the attempt that may write it."""
+
+
+class LoadChunkRow(StoreTable, table=schema.load_chunk, text="{0.number} of {0.part} of {0.load}"):
+    """Messages of a bulk load that no holder has accepted yet."""
