@@ -23,34 +23,6 @@ from django_wheel.project import project_conf
 
 SCHEME = "django://"
 
-#: The store takes from ``OPTIONS`` only the parameters of libpq; the others are Django's own.
-LIBPQ = {
-    "application_name",
-    "channel_binding",
-    "connect_timeout",
-    "gssencmode",
-    "krbsrvname",
-    "load_balance_hosts",
-    "options",
-    "passfile",
-    "require_auth",
-    "requirepeer",
-    "service",
-    "sslcert",
-    "sslcertmode",
-    "sslcrl",
-    "sslcrldir",
-    "sslkey",
-    "sslmode",
-    "sslnegotiation",
-    "sslpassword",
-    "sslrootcert",
-    "sslsni",
-    "ssl_max_protocol_version",
-    "ssl_min_protocol_version",
-    "target_session_attrs",
-}
-
 
 def place_of(alias: str) -> StorePlace:
     """Return the database of an entry of ``DATABASES``. Raises SettingError for one that cannot hold the tables."""
@@ -79,7 +51,8 @@ def place_of(alias: str) -> StorePlace:
 def _postgresql(settings: dict[str, Any]) -> URL:
     """Return the URL of the database. ``HOST`` and ``PORT`` may be lists of libpq: h1,h2 and 5432,5433."""
     hosts, ports = str(settings["HOST"] or ""), str(settings["PORT"] or "")
-    query: dict[str, Any] = {name: str(value) for name, value in settings["OPTIONS"].items() if name in LIBPQ}
+    libpq = _libpq_parameters()  # the others of ``OPTIONS`` are Django's own
+    query: dict[str, Any] = {name: str(value) for name, value in settings["OPTIONS"].items() if name in libpq}
     several = "," in hosts
     if several:
         each = ports.split(",") * (1 if "," in ports else hosts.count(",") + 1)
@@ -93,6 +66,15 @@ def _postgresql(settings: dict[str, Any]) -> URL:
         database=settings["NAME"] or None,
         query=query,
     )
+
+
+def _libpq_parameters() -> set[str]:
+    """The parameters of libpq beside those of the URL; none without the driver, for which the store then asks."""
+    try:
+        from psycopg.pq import Conninfo
+    except ImportError:
+        return set()
+    return {one.keyword.decode() for one in Conninfo.get_defaults()} - {"user", "password", "host", "port", "dbname"}
 
 
 def store_alias() -> str | None:

@@ -7,43 +7,13 @@ from typing import Any
 from django.db import migrations, models
 
 import django_wheel.fields
-
-#: As ``celery_wheel.store.postgresql.storage_parameters`` has them today: a change there needs a migration of its own.
-_LOG = {
-    "autovacuum_vacuum_scale_factor": "0.02",
-    "autovacuum_vacuum_threshold": "20000",
-    "autovacuum_vacuum_insert_scale_factor": "0.05",
-    "autovacuum_vacuum_insert_threshold": "50000",
-    "autovacuum_analyze_scale_factor": "0.05",
-    "autovacuum_analyze_threshold": "20000",
-    "autovacuum_vacuum_cost_delay": "1",
-    "autovacuum_vacuum_cost_limit": "1000",
-}
-_HOT = {"fillfactor": "40", "autovacuum_vacuum_scale_factor": "0", "autovacuum_vacuum_threshold": "1000"}
-_BURSTS = {"autovacuum_vacuum_scale_factor": "0", "autovacuum_vacuum_threshold": "2000"}
-
-PARAMETERS = {
-    "wheel_timer": _LOG,
-    "wheel_payload": _LOG,
-    "wheel_outcome": _LOG,
-    "wheel_batch": _LOG,
-    "wheel_shard": _HOT,
-    "wheel_lane": _HOT,
-    "wheel_tally": {**_HOT, "fillfactor": "70"},
-    "wheel_inbox": _BURSTS,
-    "wheel_load_chunk": _BURSTS,
-    "wheel_answer": _BURSTS,
-    "wheel_tombstone": _BURSTS,
-    "wheel_watch": _LOG,
-}
+from celery_wheel.store.postgresql import storage_parameters
 
 
 def set_parameters(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.vendor != "postgresql":
-        return
-    for table, parameters in PARAMETERS.items():
-        settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-        schema_editor.execute(f"ALTER TABLE {table} SET ({settings})")
+    if schema_editor.connection.vendor == "postgresql":
+        for statement in storage_parameters.STATEMENTS:
+            schema_editor.execute(statement)
 
 
 class Migration(migrations.Migration):
@@ -213,8 +183,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "lateness",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.batchrow",),
         ),
@@ -446,8 +414,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "rejected tasks",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.outcomerow",),
         ),
@@ -463,8 +429,6 @@ class Migration(migrations.Migration):
                 ],
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.shardrow",),
         ),
@@ -498,8 +462,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "forecast from archive",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.tallyrow",),
         ),
@@ -574,8 +536,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "history",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.timerrow",),
         ),
@@ -587,8 +547,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "pending tasks",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.timerrow",),
         ),
@@ -649,8 +607,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "batches",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.batchrow",),
         ),
@@ -662,8 +618,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "shards",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("django_wheel.shardrow",),
         ),

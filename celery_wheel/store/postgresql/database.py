@@ -50,7 +50,7 @@ from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
-from celery_wheel.store.postgresql.storage_parameters import set_parameters
+from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 
 #: An engine has six threads; the other connections are for several shards, and are closed after use.
@@ -127,7 +127,8 @@ class PostgresqlDatabase:
         with self.writing(durable=True) as connection:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
             yield connection
-            set_parameters(connection)
+            for statement in STATEMENTS:
+                connection.exec_driver_sql(statement)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -18,8 +18,6 @@ there are no partitions. For more than about 5,000 tasks/s all day, lower autova
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
-
 #: Vacuum after few dead rows of a large table, and with short pauses.
 _LOG = {
     "autovacuum_vacuum_scale_factor": "0.02",
@@ -52,8 +50,9 @@ PARAMETERS = {
     "wheel_watch": _LOG,
 }
 
-
-def set_parameters(connection: Connection) -> None:
-    for table, parameters in PARAMETERS.items():
-        settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-        connection.exec_driver_sql(f"ALTER TABLE {table} SET ({settings})")
+#: Set the parameters of the tables that exist: of all, or of those that a migration of Django has made so far. After a
+#: change here, a new migration runs them again.
+STATEMENTS = [
+    f"ALTER TABLE IF EXISTS {table} SET ({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
+    for table, parameters in PARAMETERS.items()
+]
