@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import user_errors, wheel
 from celery_wheel.cli.project import start_project
@@ -34,7 +33,7 @@ def print_figures(figures: Sequence[Figure]) -> None:
     GrowingTable([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
 
 
-@wheel.command(cls=CeleryCommand, short_help="Measure how many tasks a second this site handles.")
+@wheel.command(short_help="Measure how many tasks a second this site handles.")
 @click.option(
     "--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="Number of tasks to send."
 )

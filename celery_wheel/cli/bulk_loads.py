@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.console import parameters as options
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from celery_wheel.store.ports.bulk_loads import BulkLoadSummary
 
 
-@wheel.command(cls=CeleryCommand, short_help="List bulk loads; abort one that is open.")
+@wheel.command(short_help="List bulk loads; abort one that is open.")
 @click.option("--abort", metavar="NAME", help="Abort this open bulk load: nothing of it will be scheduled.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Number of loads to list.")
 @options.yes

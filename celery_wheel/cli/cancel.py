@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.results import request_each, request_options
@@ -31,7 +30,7 @@ MOVED = {
 RUN = {**MOVED, "done": "it is due now"}
 
 
-@wheel.command(cls=CeleryCommand, short_help="Cancel pending tasks.")
+@wheel.command(short_help="Cancel pending tasks.")
 @ids
 @filters
 @options.yes
@@ -47,7 +46,7 @@ def cancel(ctx: click.Context, /, **params: Any) -> None:
     _change(ctx, "Cancel {}?", CANCELLED, lambda wheel, ids, how: wheel.cancel(ids, **how), **params)
 
 
-@wheel.command(cls=CeleryCommand, short_help="Give pending tasks another due time.")
+@wheel.command(short_help="Give pending tasks another due time.")
 @ids
 @click.option("--eta", "eta_ms", type=options.InstantParameter(), help="New due time: ISO 8601 (UTC), Unix ms, +30m.")
 @click.option(
@@ -78,7 +77,7 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
     _change(ctx, "Reschedule {}?", MOVED, move, **params)
 
 
-@wheel.command(name="run-now", cls=CeleryCommand, short_help="Make pending tasks due now.")
+@wheel.command(name="run-now", short_help="Make pending tasks due now.")
 @ids
 @filters
 @options.yes

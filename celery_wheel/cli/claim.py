@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import user_errors, wheel
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import confirm
 
 
-@wheel.command(name="claim-broker", cls=CeleryCommand, short_help="Make this store the owner of the broker's offsets.")
+@wheel.command(name="claim-broker", short_help="Make this store the owner of the broker's offsets.")
 @options.yes
 @click.pass_context
 def claim_broker(ctx: click.Context, yes: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.results import request_options
@@ -24,7 +23,7 @@ ANSWERS = {
 }
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show the schedulers' clocks; accept a disputed clock.")
+@wheel.command(short_help="Show the schedulers' clocks; accept a disputed clock.")
 @click.argument("action", required=False, type=click.Choice(["accept"]), metavar="[accept]")
 @options.request
 @click.pass_context

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.results import request_options
@@ -14,7 +13,7 @@ from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json
 
 
-@wheel.command(cls=CeleryCommand, short_help="Complete the tasks that watch a key.")
+@wheel.command(short_help="Complete the tasks that watch a key.")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--run", is_flag=True, help="Run the tasks at once instead of cancelling them.")
 @options.request

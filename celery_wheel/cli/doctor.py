@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, user_errors, wheel
 from celery_wheel.cli.project import start_project
@@ -14,7 +13,7 @@ from celery_wheel.values.format import format_count
 SHOWN = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
 
 
-@wheel.command(cls=CeleryCommand, short_help="Check this installation, and name each remedy.")
+@wheel.command(short_help="Check this installation, and name each remedy.")
 @options.as_json
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, user_errors, wheel
 from celery_wheel.console import parameters as options
@@ -31,7 +30,7 @@ _include = click.option(
 )
 
 
-@wheel.command(cls=CeleryCommand, short_help="Move pending tasks to their own queues, or to a file.")
+@wheel.command(short_help="Move pending tasks to their own queues, or to a file.")
 @click.option("--to-broker", is_flag=True, help="Send each task to its own queue, with its eta: workers hold it.")
 @click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="Write the tasks to this file.")
 @_include
@@ -78,7 +77,7 @@ def drain(
     ctx.exit(0 if dry_run or not (done.left or done.rejected) else NEEDS_ACTION)
 
 
-@wheel.command(name="import", cls=CeleryCommand, short_help="Schedule the tasks of a file that drain has made.")
+@wheel.command(name="import", short_help="Schedule the tasks of a file that drain has made.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_include
 @options.as_json

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.console import parameters as options
@@ -31,7 +30,7 @@ class ForecastSpan(NamedTuple):
     pending: int
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show how many tasks are due by the hour or by the day.")
+@wheel.command(short_help="Show how many tasks are due by the hour or by the day.")
 @click.option(
     "--per", type=click.Choice(list(WIDTH_MS)), default="hour", show_default=True, help="Length of a line's time."
 )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-from celery.bin.base import handle_preload_options
+from celery.bin.base import CeleryCommand, handle_preload_options
 from kombu.exceptions import OperationalError
 
 from celery_wheel.errors import WheelError, WheelUnavailable
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 NEEDS_ACTION, NO_ANSWER = 3, 4
 
 
-@click.group(name="wheel")
+class WheelGroup(click.Group):
+    """Celery's own commands have its style of help."""
+
+    command_class = CeleryCommand
+
+
+@click.group(name="wheel", cls=WheelGroup)
 @click.pass_context
 @handle_preload_options  # type: ignore[untyped-decorator]  # celery carries no types
 def wheel(ctx: click.Context) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.paging import Listing
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
-@wheel.command(cls=CeleryCommand, short_help="List dispatched tasks with their lateness.")
+@wheel.command(short_help="List dispatched tasks with their lateness.")
 @options.names
 @options.shard
 @options.span
@@ -51,7 +50,7 @@ def history(ctx: click.Context, /, **params: Any) -> None:
         Listing("dispatched tasks", columns, as_dict, partial(wheel.history, **criteria), END).show(**params)
 
 
-@wheel.command(cls=CeleryCommand, short_help="List rejected tasks with the reason.")
+@wheel.command(short_help="List rejected tasks with the reason.")
 @click.option(
     "--kind",
     "kinds",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import user_errors, wheel
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import print_json, progress
 
 
-@wheel.command(cls=CeleryCommand, short_help="Bring the tables of the store to this version.")
+@wheel.command(short_help="Bring the tables of the store to this version.")
 @options.as_json
 @click.pass_context
 def migrate(ctx: click.Context, as_json: bool) -> None:

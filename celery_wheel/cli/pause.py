@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.results import request_options
@@ -24,7 +23,7 @@ _names = options.all_of(
 )
 
 
-@wheel.command(cls=CeleryCommand, short_help="Stop dispatch to a queue, of a task, or of everything.")
+@wheel.command(short_help="Stop dispatch to a queue, of a task, or of everything.")
 @_names
 @options.request
 @click.pass_context
@@ -45,7 +44,7 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
         _show(wheel, as_json)
 
 
-@wheel.command(cls=CeleryCommand, short_help="Undo a pause.")
+@wheel.command(short_help="Undo a pause.")
 @_names
 @click.option(
     "--over",

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.results import request_each, request_options
@@ -27,7 +26,7 @@ REPLAYED = {
 }
 
 
-@wheel.command(cls=CeleryCommand, short_help="Dispatch rejected, expired or parked tasks now.")
+@wheel.command(short_help="Dispatch rejected, expired or parked tasks now.")
 @ids
 @options.names
 @options.shard
@@ -84,7 +83,7 @@ def requeue(
         )
 
 
-@wheel.command(cls=CeleryCommand, short_help="Dispatch tasks once more that a broker has lost.")
+@wheel.command(short_help="Dispatch tasks once more that a broker has lost.")
 @options.names
 @options.shard
 @click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="Due from this instant on.")

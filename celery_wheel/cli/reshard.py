@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import user_errors, wheel
 from celery_wheel.console import parameters as options
@@ -11,7 +10,7 @@ from celery_wheel.console.output import confirm
 from celery_wheel.values.format import format_count
 
 
-@wheel.command(cls=CeleryCommand, short_help="Give the store another number of shards.")
+@wheel.command(short_help="Give the store another number of shards.")
 @click.argument("shards", type=click.IntRange(1))
 @options.yes
 @click.pass_context

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.report import report
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from celery_wheel.requests.status import ShardStatus
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show each shard's holder, offset, pending tasks and levels.")
+@wheel.command(short_help="Show each shard's holder, offset, pending tasks and levels.")
 @options.as_json
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
@@ -31,7 +30,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(code)
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show each level of the wheel with its buckets.")
+@wheel.command(short_help="Show each level of the wheel with its buckets.")
 @options.shard
 @options.as_json
 @click.pass_context

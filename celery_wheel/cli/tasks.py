@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
@@ -31,7 +30,7 @@ def task_as_dict(task: Task) -> dict[str, Any]:
     return {**same, "queue": task.target, "position": f"{task.due_ms}:{task.seq}"}
 
 
-@wheel.command(name="list", cls=CeleryCommand, short_help="List pending tasks, the next due first.")
+@wheel.command(name="list", short_help="List pending tasks, the next due first.")
 @options.names
 @options.shard
 @options.span
@@ -58,7 +57,7 @@ def list_(ctx: click.Context, /, **params: Any) -> None:
         listing.show(**params, count=lambda: sum(hour.pending for hour in wheel.forecast(**criteria)))
 
 
-@wheel.command(cls=CeleryCommand, short_help="Show all messages of a task.")
+@wheel.command(short_help="Show all messages of a task.")
 @click.argument("task_id")
 @click.option("--body", "raw_body", is_flag=True, help="Write only the body's bytes to stdout.")
 @options.as_json
