@@ -188,7 +188,7 @@ class Purgatory:
             self._delayed += 1
 
     def _expire(self, operation: DelayedOperation) -> None:
-        # The timer may have removed it before the shutdown: with the timer whose hook shut down, or on an executor.
+        # The timer may have removed it before the shutdown: with the timer whose hook shut down.
         if not self._shut_down:
             operation._expire()
 

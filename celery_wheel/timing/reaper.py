@@ -12,7 +12,7 @@ Promises:
     does not.
   - ``stop`` wakes the thread from any wait. It waits for a running callback and does not interrupt it.
 
-Not promised: two reapers on one timer. Callbacks run one after another; give the timer an executor for more.
+Not promised: two reapers on one timer. Callbacks run one after another.
 
 Source: ``ExpiredOperationReaper`` of Kafka's DelayedOperationPurgatory, which wakes every 200 ms instead.
 """

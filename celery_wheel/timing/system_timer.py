@@ -4,7 +4,7 @@
 
     add, cancel ──► lock ── wheel ── lock ◄── advance_clock: waits on the condition until the next bucket begins,
     any thread                                │              the timeout is over, or an earlier timer was added
-                                              └─► callbacks, without the lock: in line, or on the executor
+                                              └─► callbacks, without the lock
 
     due times   wall clock        450 is due when clock.now_ms() >= 450
     waits       monotonic clock   min(next bucket, timeout, 1,000 ms), then both clocks are read again
@@ -15,7 +15,7 @@ Promises:
     clock, or a suspension of the machine, within a second.
   - A step back runs no callback twice. A timer that is added then waits until the wall clock reaches its due time, even
     where the wheel was past it: the wheel is rebuilt at the earlier time, O(n), once for each step back.
-  - One ``advance_clock`` runs (or submits) its callbacks in order of (due time, order of adding). A callback that
+  - One ``advance_clock`` runs its callbacks in order of (due time, order of adding). A callback that
     raises an Exception is logged, and the rest run. Another BaseException, as KeyboardInterrupt, propagates after them.
 
 Not promised:
@@ -31,7 +31,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Executor
 
 from celery_wheel.timing.arguments import integer
 from celery_wheel.timing.clock import Clock
@@ -55,12 +54,10 @@ class SystemTimer:
         clock: the source of both times.
         tick_ms: the finest step, at least 1 ms.
         wheel_size: buckets a level, at least 2.
-        executor: runs the callbacks; None: the thread that calls ``advance_clock`` does. The caller shuts it down.
     """
 
-    def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20, executor: Executor | None = None) -> None:
+    def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20) -> None:
         self._clock = clock
-        self._executor = executor
         self._wheel = TimingWheel(tick_ms, wheel_size, clock.now_ms())
         self._changed = threading.Condition()
         self._waiters = 0
@@ -93,7 +90,7 @@ class SystemTimer:
             callback: called without arguments; its result is ignored.
 
         Returns:
-            True if the timer is pending; False if it was already due and was run at once (here, or on the executor).
+            True if the timer is pending; False if it was already due and was run at once.
 
         Raises:
             RuntimeError: the timer is shut down; no timer was added or run.
@@ -124,7 +121,7 @@ class SystemTimer:
             timeout_ms: longest wait, at least 0; None waits until a timer is due.
 
         Returns:
-            Number of timers that were run or submitted; 0 after the timeout, a ``wake`` or ``shutdown``.
+            Number of timers that were run; 0 after the timeout, a ``wake`` or ``shutdown``.
         """
         until_ms = None
         if timeout_ms is not None:
@@ -205,19 +202,6 @@ class SystemTimer:
                 raise
 
     def _run(self, timer_id: Hashable, callback: Callback) -> None:
-        if self._executor is None:
-            self._call(timer_id, callback)
-            return
-        try:
-            self._executor.submit(self._call, timer_id, callback)
-        except RuntimeError:
-            logger.exception(
-                "executor is shut down; timer %s was not run; shut down the timer before its executor",
-                timer_id,
-                extra={"action": "run", "timer_id": timer_id},
-            )
-
-    def _call(self, timer_id: Hashable, callback: Callback) -> None:
         try:
             callback()
         except BaseException as error:

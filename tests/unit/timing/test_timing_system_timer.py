@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -225,28 +224,6 @@ def test_callbacks_may_use_the_timer_that_runs_them(clock: WatchedClock, timer: 
         clock.advance(10)
         timer.advance_clock(0)
     assert ran == ["a", "again"]
-
-
-def test_with_an_executor_callbacks_run_there(clock: WatchedClock) -> None:
-    names: list[str] = []
-    with ThreadPoolExecutor(1, thread_name_prefix="pool") as executor:
-        timer = SystemTimer(clock, executor=executor)
-        timer.add("a", START + 10, lambda: names.append(threading.current_thread().name))
-        timer.add("b", START, lambda: names.append(threading.current_thread().name))
-        clock.advance(10)
-        assert timer.advance_clock(0) == 1
-    assert names == ["pool_0", "pool_0"]
-
-
-def test_an_executor_that_is_shut_down_is_logged(clock: WatchedClock, caplog: pytest.LogCaptureFixture) -> None:
-    executor = ThreadPoolExecutor(1)
-    timer = SystemTimer(clock, executor=executor)
-    timer.add("a", START + 10, list)
-    executor.shutdown()
-    clock.advance(10)
-    with caplog.at_level(logging.ERROR):
-        assert timer.advance_clock(0) == 1
-    assert "timer a was not run" in caplog.text
 
 
 def test_wake_makes_the_waiting_call_return_or_else_the_next_call(clock: WatchedClock, timer: SystemTimer) -> None:
