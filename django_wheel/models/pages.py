@@ -2,88 +2,41 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from django.utils.translation import gettext_lazy as _
 
 from django_wheel.models.rows import BatchRow, OutcomeRow, ShardRow, TallyRow, TimerRow
 
+#: Django keeps these names in a table, as the project's language has them when it migrates.
+PERMISSIONS = [("view_wheel", "Can view the wheel"), ("operate_wheel", "Can operate the wheel")]
 
-class Wheel(ShardRow):
+
+class Wheel(ShardRow, permissions=PERMISSIONS, verbose_name=_("wheel"), verbose_name_plural=_("wheel")):
     """The page of the wheel."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        # Django keeps these names in a table, as the project's language has them when it migrates.
-        permissions: ClassVar = [
-            ("view_wheel", "Can view the wheel"),
-            ("operate_wheel", "Can operate the wheel"),
-        ]
-        verbose_name = verbose_name_plural = _("wheel")
 
-
-class Pending(TimerRow):
+class Pending(TimerRow, verbose_name=_("pending task"), verbose_name_plural=_("pending tasks")):
     """The page of pending tasks."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name = _("pending task")
-        verbose_name_plural = _("pending tasks")
 
-
-class History(TimerRow):
+class History(TimerRow, verbose_name_plural=_("history")):
     """The page of dispatched tasks."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name_plural = _("history")
 
-
-class Rejected(OutcomeRow):
+class Rejected(OutcomeRow, verbose_name_plural=_("rejected tasks")):
     """The page of rejected tasks, and of the other outcomes."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name_plural = _("rejected tasks")
 
-
-class Lateness(BatchRow):
+class Lateness(BatchRow, verbose_name_plural=_("lateness")):
     """The page of the job ``lateness``."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name_plural = _("lateness")
 
-
-class Forecast(TallyRow):
+class Forecast(TallyRow, verbose_name_plural=_("forecast from archive")):
     """The page of the job ``forecast``."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name_plural = _("forecast from archive")
 
-
-class Batch(BatchRow):
+class Batch(BatchRow, verbose_name=_("batch"), verbose_name_plural=_("batches")):
     """The page of batches: the settlements."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name = _("batch")
-        verbose_name_plural = _("batches")
 
-
-class Shard(ShardRow):
+class Shard(ShardRow, verbose_name=_("shard"), verbose_name_plural=_("shards")):
     """The page of shards."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name = _("shard")
-        verbose_name_plural = _("shards")

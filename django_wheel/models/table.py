@@ -31,17 +31,19 @@ def indexes_of(table: sqlalchemy.Table) -> list[models.Index]:
 
 
 class TableModel(ModelBase):
-    """Makes a model of a table. A model without one, as the proxies of the pages, is Django's own."""
+    """Makes the model of a table, or of a page of the admin: a proxy, with the page's name in the menu."""
 
     def __new__(
-        cls, name: str, bases: tuple[type, ...], attrs: dict[str, Any], table: Any = None, text: str = "", **options: Any
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], table: Any = None, text: str = "", **page: Any
     ) -> Any:
         if table is not None:
-            attrs |= {column.name: field(column) for column in table.c}
-            attrs["__str__"] = text.format
+            body |= {column.name: field(column) for column in table.c}
+            body["__str__"] = lambda row: text.format(row)
             keys = {"indexes": indexes_of(table), "constraints": constraints_of(table)}
-            attrs["Meta"] = type("Meta", (), {"db_table": table.name, "default_permissions": (), **keys})
-        return super().__new__(cls, name, bases, attrs, **options)
+            body["Meta"] = type("Meta", (), {"db_table": table.name, "default_permissions": (), **keys})
+        if page:
+            body["Meta"] = type("Meta", (), {"proxy": True, "default_permissions": (), **page})
+        return super().__new__(cls, name, bases, body)
 
 
 class StoreTable(models.Model, metaclass=TableModel):
