@@ -164,9 +164,14 @@ def test_an_import_loads_nothing_heavy(module: str) -> None:
     assert not found, f"importing {module} loads {found}"
 
 
-#: Rooms that know the tables: the store, the models (they are the tables), and the pipeline's source, which reads the
-#: tables in parallel parts.
-KNOW_TABLES = ("celery_wheel/store/", "django_wheel/models/", "celery_wheel/pipeline/source/")
+#: Rooms that know the tables: the store, the models (they are the tables) with their migrations, and the pipeline's
+#: source, which reads the tables in parallel parts.
+KNOW_TABLES = (
+    "celery_wheel/store/",
+    "django_wheel/models/",
+    "django_wheel/migrations/",
+    "celery_wheel/pipeline/source/",
+)
 TABLES = re.compile(
     r"^\s*(from|import) celery_wheel\.store\.(sql|sqlite|postgresql)\b"
     r"|^\s*from celery_wheel\.store import [^\n]*\b(sql|sqlite|postgresql)\b"
