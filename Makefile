@@ -58,8 +58,8 @@ java: $(VENV)/.installed-spark
 	  $(PIP) -c constraints.txt -e '.[spark-jre]'
 
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadgroup
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/admin tests/browser
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 5 --dist loadgroup
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark
 
 test-browser: $(VENV)/.installed-test services  ## test only the admin in a real browser

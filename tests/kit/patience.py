@@ -29,7 +29,8 @@ QUIET_LOOP_S = 0.0085
 #: On a machine with a greater factor, a failure says more than a wait.
 MOST = 8.0
 
-_POLL_S = 0.02
+#: A short wait is noticed at once; a long one asks less often, since what it waits for needs the core.
+_POLL_S, _SELDOM_S = 0.02, 0.1
 
 
 def _loop() -> float:
@@ -56,16 +57,17 @@ def patience(seconds: float = PATIENCE_S) -> float:
 
 
 def wait_until(
-    reached: Callable[[], object], state: str, seconds: float = PATIENCE_S, every_s: float = _POLL_S
+    reached: Callable[[], object], state: str, seconds: float = PATIENCE_S, every_s: float | None = None
 ) -> None:
     """Poll until the state is reached; only for states that another process or thread brings about.
 
     Args:
         state: the sentence that is to become true; a failure repeats it.
         seconds: of a quiet machine.
+        every_s: between two looks; by default a twentieth of the wait so far, within bounds.
     """
     began_s = time.monotonic()
     while not reached():
         waited_s = time.monotonic() - began_s
         assert waited_s < seconds or waited_s < patience(seconds), f"{state}: not within {waited_s:.0f} s"
-        time.sleep(every_s)
+        time.sleep(every_s or min(_SELDOM_S, max(_POLL_S, waited_s / 20)))

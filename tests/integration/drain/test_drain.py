@@ -104,7 +104,7 @@ def shard_of(task_id: str) -> int:
 
 
 def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: LeavingStack) -> None:
-    filled(stack, 20, in_s=patience(6))
+    filled(stack, 20, in_s=patience(4))
     send(stack, "overdue", 0.05)
     done = drained(stack, to_broker=True)
     assert (done.moved, done.due) == (20, 1)
@@ -306,7 +306,7 @@ def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
 
 def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, tmp_path: Path) -> None:
     stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 2_000, in_s=patience(12), every_s=0.001)
+    filled(stack, 2_000, in_s=patience(8), every_s=0.001)
     stack.drain(str(file), "moved", "1000")
     stack["drain"].kill()
     stack.beat()
