@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from demo.broker import free_port
 
 from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, processes_of, wait
 from tests.kit.processes import Process, python
+from tests.kit.servers import free_port
 
 FLIGHTS = 1004
 
@@ -26,7 +26,8 @@ class Runner:
         self.process: Process | None = None
 
     def start(self, *arguments: str) -> "Runner":
-        self.process = python(self._log, "-m", "demo", f"--run-dir={self.run_dir}", *arguments, folder=PROJECT)
+        arguments = (f"--run-dir={self.run_dir}", f"--port={free_port()}", *arguments)
+        self.process = python(self._log, "-m", "demo", *arguments, folder=PROJECT)
         return self
 
     @property

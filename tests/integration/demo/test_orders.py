@@ -7,10 +7,10 @@ import urllib.parse
 import urllib.request
 from itertools import count
 
-from demo.broker import free_port
 from demo.stack import Stack
 
 from tests.integration.demo.runs import PATIENCE_S, wait
+from tests.kit.servers import free_port
 
 PAY_WITHIN_S = 20.0  #: flights.orders.PAY_WITHIN_S, which only a Django process can import
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import socket
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -28,6 +29,9 @@ import pytest
 from tests.kit.patience import PATIENCE_S, wait_until
 from tests.kit.processes import TAIL, Process
 
+#: pytest-randomly gives every process of the tests the same numbers by ``random``.
+_ANY = random.SystemRandom()
+
 
 def absent(what: str) -> NoReturn:
     """Skip the test, or fail it in CI, where nothing may be absent."""
@@ -37,9 +41,12 @@ def absent(what: str) -> NoReturn:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port below those that the kernel gives to connections: one of them would take it meanwhile."""
+    while True:
+        port = _ANY.randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server(ABC):
