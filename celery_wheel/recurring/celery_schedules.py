@@ -3,8 +3,8 @@
 ::
 
     schedule(every)                  Interval, counted from the anchor
-    schedule(every, relative=True)   days: an RRule, each so many days at midnight in the zone
-                                     hours, minutes: an Interval of whole hours or minutes, at their start
+    schedule(every, relative=True)   Celery rounds each run down to the start of a day, hour or minute of the zone:
+                                     an RRule of so many days, or an Interval of so many whole hours or minutes
     crontab(...)                     Crontab in the zone in which Celery reads the fields
     solar(...)                       Solar
     all others                       None: only their own ``is_due`` knows when they run
@@ -79,13 +79,15 @@ def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | No
     tz = None if zone is None else zone_of(zone)
     if zone is None or tz is None:
         return None
-    local = (_EPOCH + timedelta(milliseconds=anchor_ms)).astimezone(tz)
+    last = (_EPOCH + timedelta(milliseconds=anchor_ms)).astimezone(tz)
     if every_ms >= _DAY_MS:
-        rule = f"DTSTART:{local:%Y%m%d}T000000\nRRULE:FREQ=DAILY;INTERVAL={every_ms // _DAY_MS}"
+        first = last + timedelta(milliseconds=every_ms)  # of one zone: a sum on the wall clock
+        rule = f"DTSTART:{first:%Y%m%d}T000000\nRRULE:FREQ=DAILY;INTERVAL={every_ms // _DAY_MS}"
         return Recurrence(RRule(rule), zone)
     unit_ms = _HOUR_MS if every_ms >= _HOUR_MS else _MINUTE_MS if every_ms >= _MINUTE_MS else 1
-    offset_ms = (local.utcoffset() or timedelta()) // timedelta(milliseconds=1)
-    return Recurrence(Interval(every_ms // unit_ms * unit_ms, anchor_ms - (anchor_ms + offset_ms) % unit_ms), zone)
+    first_ms = anchor_ms + every_ms
+    first_ms -= (first_ms + (last.utcoffset() or timedelta()) // timedelta(milliseconds=1)) % unit_ms
+    return Recurrence(Interval(every_ms // unit_ms * unit_ms, first_ms), zone)
 
 
 def _zone_name(zone: tzinfo | None) -> str | None:

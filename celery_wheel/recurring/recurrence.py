@@ -92,8 +92,8 @@ class Recurrence:
                 return found
             at_ms = until_ms - 1
         raise RecurrenceError(
-            f"without must not leave out {MAX_EXCLUDED:,} occurrences one by one, up to {at_ms} ms; "
-            "give OfSpec the duration of what it leaves out, lasts_ms"
+            f"without must leave one of {MAX_EXCLUDED:,} occurrences, got none up to {at_ms} ms; "
+            "where OfSpec leaves out a time of many occurrences, give it the duration: lasts_ms"
         )
 
     def preview(self, at_ms: int, n: int, made: int = 0) -> list[int]:
@@ -148,4 +148,4 @@ class Recurrence:
         if self._bare_after(-1) is None:
             refuse("spec", "a rule with an occurrence between start_ms and until_ms", self.spec)
         if self.next_after(-1) is None:
-            refuse("without", "a calendar that leaves at least one occurrence", self.without)
+            refuse("without", "a calendar that leaves an occurrence", self.without)

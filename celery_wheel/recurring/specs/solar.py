@@ -2,14 +2,14 @@
 
 ::
 
-    midnight of the place          midnight                       midnight
-    ───────┼──────── sunrise ──────────┼──────── sunrise ─────────────┼───────►
-           │          ▲                │           ▲
-           └──────────┘                └───────────┘      searched from the midnight before
+    midnight          noon              midnight          noon         mean times of the place
+    ────┼──── rising ──┼─── setting ──────┼──── rising ────┼────►
+     ▲──┘               ▲┘                 ▲──┘                        searched from before its half of the day
 
-An event is computed from the mean midnight before it, never from the instant of the question: ephem's answers for one
-event differ by milliseconds, by the instant from which it searches. Instants are whole seconds. On days without the
-event, in polar night or polar day, the search goes on; a place without the event for 400 days is refused.
+An event is computed from a fixed time of its day, never from the instant of the question: ephem's answers for one event
+differ by milliseconds, by the instant from which it searches. The sun is highest up to 17 minutes before or after the
+mean noon. Instants are whole seconds. On days without the event, in polar night or polar day, the search goes on; a
+place without the event for 400 days is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time without an event that is searched.
 _MAX_DAYS = 400
+#: Method → the mean local time from which a day is searched: before the half of the day that has the event.
+_STARTS_MS = {"next_rising": -90 * 60_000, "next_setting": 630 * 60_000, "next_transit": 0}
 #: Degrees by which the sun's height may differ from the estimate of ``_is_possible``.
 _MARGIN = 0.8
 #: Event → (method of an observer, height of the sun, whether its centre counts), as in Celery.
@@ -69,37 +71,28 @@ class Solar(Spec):
         _ephem()
 
     def next_after(self, at_ms: int) -> int | None:
-        shift_ms = round(self.longitude / 360 * _DAY_MS)
-        day = (at_ms + shift_ms) // _DAY_MS
-        for midnight_ms in range(day * _DAY_MS - shift_ms, END_OF_TIME_MS, _DAY_MS)[:_MAX_DAYS]:
-            for event_ms in _events(self, midnight_ms):
-                if event_ms > at_ms:
-                    return event_ms
+        from_ms = _STARTS_MS[EVENTS[self.event][0]] - round(self.longitude / 360 * _DAY_MS)
+        day = (at_ms - from_ms) // _DAY_MS
+        for search_ms in range(day * _DAY_MS + from_ms, END_OF_TIME_MS, _DAY_MS)[:_MAX_DAYS]:
+            event_ms = _event(self, search_ms)
+            if event_ms is not None and event_ms > at_ms:
+                return event_ms
         return None
 
 
 @lru_cache(maxsize=1_024)
-def _events(spec: Solar, midnight_ms: int) -> tuple[int, ...]:
-    """Return the events between a midnight of the place and the next. Near midnight there may be two a day, or none."""
-    if not _is_possible(spec, midnight_ms):
-        return ()
-    found: list[int] = []
-    search_ms = midnight_ms
-    while search_ms < midnight_ms + _DAY_MS // 2:
-        event_ms = _search(spec, search_ms)
-        if event_ms is None or event_ms >= midnight_ms + _DAY_MS:
-            break
-        found.append(event_ms)
-        search_ms = event_ms + _DAY_MS // 2
-    return tuple(found)
+def _event(spec: Solar, search_ms: int) -> int | None:
+    """Return the event within a day from an instant: no more than one lies there, by the choice of ``_STARTS_MS``."""
+    event_ms = _search(spec, search_ms) if _is_possible(spec, search_ms) else None
+    return event_ms if event_ms is not None and event_ms < search_ms + _DAY_MS else None
 
 
-def _is_possible(spec: Solar, midnight_ms: int) -> bool:
+def _is_possible(spec: Solar, search_ms: int) -> bool:
     """Whether the sun may pass the height on this day: in polar night it spares ephem, which takes 70 µs a day."""
     _, height, _ = EVENTS[spec.event]
     if spec.event == "solar_noon":
         return True
-    days = midnight_ms / _DAY_MS - 10_957  # of 2000-01-01
+    days = search_ms / _DAY_MS - 10_957  # of 2000-01-01
     year = radians(0.98565 * (days + 10)) + radians(1.914) * sin(radians(0.98565 * (days - 2)))
     declination = -degrees(asin(0.39779 * cos(year)))
     highest = 90 - abs(spec.latitude - declination)
