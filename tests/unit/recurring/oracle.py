@@ -1,4 +1,4 @@
-"""What the definitions say, by walking: no part of celery_wheel is used here.
+"""The meaning of the definitions, found by walking: no part of celery_wheel is used here.
 
 ::
 
