@@ -16,7 +16,7 @@ Source: RFC 5545, section 3.3.10, and dateutil.rrule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from celery_wheel.recurring.checks import refuse
@@ -59,6 +59,7 @@ class Frequency:
     positions: tuple[int, ...] = ()
     _times: DayTimes = field(init=False, repr=False, compare=False)
     _months: tuple[int, ...] = field(init=False, repr=False, compare=False)  #: all months that may have a day
+    _period: tuple[int, list[int], int] = field(init=False, repr=False, compare=False, default=(0, [], 0))
     _last: int | None = field(init=False, repr=False, compare=False)  #: the rule's last second; None: no limit
 
     def __post_init__(self) -> None:
@@ -67,6 +68,8 @@ class Frequency:
         object.__setattr__(self, "_last", self.until)
         if self.count is not None:
             object.__setattr__(self, "_last", self._last_counted(self.count))
+        if self.next_from(self.start) is None:
+            refuse("RRULE", "a rule with an occurrence", self.freq)
 
     def next_from(self, second: int) -> int | None:
         """Return the first occurrence at or after ``second``."""
@@ -119,11 +122,14 @@ class Frequency:
         object.__setattr__(self, "_months", self.months or self._months_of_numbers() or _ALL_MONTHS)
 
     def _months_of_numbers(self) -> tuple[int, ...]:
-        """Return the months that BYYEARDAY, or else BYWEEKNO, may mean in any year: a search skips the others."""
+        """Return the months that BYYEARDAY, or else BYWEEKNO, or numbers in BYDAY may mean, in any year."""
         days = {day if day > 0 else 367 + day for day in self.year_days}
+        weeks, numbers = self.week_numbers, [number for number, _ in self.weekdays]
+        if not days and not weeks and self.freq == "YEARLY" and all(numbers):
+            weeks = tuple(numbers)  # the 20th Monday is near the 20th week
         if not days:
-            weeks = {week if week > 0 else 54 + week for week in self.week_numbers}
-            days = {day for week in weeks for day in range(7 * week - 16, 7 * week + 5)}
+            counted = {week if week > 0 else 54 + week for week in weeks}
+            days = {day for week in counted for day in range(7 * week - 16, 7 * week + 5)}
         # 1972 is a leap year: in other years a number is that of the day before or after.
         return tuple(sorted({day_to_date(_BEFORE_1972 + day + by).month for day in days for by in (-1, 0, 1)}))
 
@@ -199,7 +205,17 @@ class Frequency:
         return first_day(day, self._months, self._days_of)
 
     def _period_of(self, day: int) -> tuple[list[int], int]:
-        """Return the allowed days of the period that holds ``day``, and the day after that period."""
+        """Return the allowed days of the period that holds ``day``, and the day after that period.
+
+        The last answer is kept: the next search begins in the period in which this one ends.
+        """
+        low, days, end = self._period
+        if not low <= day < end:
+            days, end = self._days_of_period(day)
+            object.__setattr__(self, "_period", (days[0], days, end))
+        return days, end
+
+    def _days_of_period(self, day: int) -> tuple[list[int], int]:
         date = day_to_date(day)
         if self.freq in ("YEARLY", "MONTHLY"):
             months = self._months if self.freq == "YEARLY" else (date.month,)
@@ -238,41 +254,42 @@ class Frequency:
             allowed = {day if day > 0 else year_length + 1 + day for day in self.year_days}
             days = [day for day in days if before + day - until_year in allowed]
         if self.weekdays:
-            days = filter(self._weekday_rule(year, month, before, length), days)
+            days = self._on_weekdays(days, year, before, length)
         if self.week_numbers:
-            days = (day for day in days if self._is_in_week(before + day))
+            weeks = range(self._week_of(before + 1), before + length + 1, 7)
+            in_weeks = {first + by - before for first in weeks if self._has_week(first) for by in range(7)}
+            days = [day for day in days if day in in_weeks]
         if self.freq == "DAILY" and self.month_days:
             return (day for day in days if (before + day - start_day) % self.interval == 0)
         if self.freq == "WEEKLY" and self.interval > 1:
-            weeks, origin = 7 * self.interval, self._week_of(start_day)
-            return (day for day in days if (before + day - origin) % weeks < 7)
+            step, origin = 7 * self.interval, self._week_of(start_day)
+            return (day for day in days if (before + day - origin) % step < 7)
         return days
 
-    def _weekday_rule(self, year: int, month: int, before: int, length: int) -> Callable[[int], bool]:
-        """Return whether BYDAY has a day of the month. Numbers count in the month, or in a year without BYMONTH."""
+    def _on_weekdays(self, days: Iterable[int], year: int, before: int, length: int) -> list[int]:
+        """Return the days of a month that BYDAY has. Numbers count in the month, or in a year without BYMONTH."""
         plain = {(weekday - 3 - before) % 7 for number, weekday in self.weekdays if not number}
         numbered = {(number, (weekday - 3 - before) % 7) for number, weekday in self.weekdays if number}
+        if not numbered:
+            return [day for day in days if day % 7 in plain]
         skipped, total = 0, length
         if self.freq == "YEARLY" and not self.months:
             skipped, total = before - day_number(year, 1, 1) + 1, 365 + month_length(year, 2) - 28
-
-        def is_allowed(day: int) -> bool:
-            if day % 7 in plain:
-                return True
-            if not numbered:
-                return False
-            ahead, behind = (skipped + day - 1) // 7 + 1, (total - skipped - day) // 7 + 1
-            return (ahead, day % 7) in numbered or (-behind, day % 7) in numbered
-
-        return is_allowed
+        return [
+            day
+            for day in days
+            if day % 7 in plain
+            or ((skipped + day - 1) // 7 + 1, day % 7) in numbered
+            or (-((total - skipped - day) // 7) - 1, day % 7) in numbered
+        ]
 
     def _week_of(self, day: int) -> int:
         """Return the first day of a day's week. 1970-01-01, day 0, is a Thursday."""
         return day - (day + 3 - self.week_start) % 7
 
-    def _is_in_week(self, day: int) -> bool:
-        """Whether BYWEEKNO has the day's week. A week belongs to the year that has its fourth day."""
-        middle = self._week_of(day) + 3
+    def _has_week(self, week: int) -> bool:
+        """Whether BYWEEKNO has the week that starts on a day. A week belongs to the year that has its fourth day."""
+        middle = week + 3
         year = day_to_date(middle).year
         number = (middle - day_number(year, 1, 1)) // 7 + 1
         weeks = number + (day_number(year + 1, 1, 1) - 1 - middle) // 7

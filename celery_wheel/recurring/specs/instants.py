@@ -19,7 +19,8 @@ class Instants(Spec):
     def __post_init__(self) -> None:
         items = check_list("at_ms", self.at_ms, "instants")
         for number, item in enumerate(items):
-            check_whole(f"at_ms[{number}]", item, 0, END_OF_TIME_MS - 1)
+            if type(item) is not int or not 0 <= item < END_OF_TIME_MS:
+                check_whole(f"at_ms[{number}]", item, 0, END_OF_TIME_MS - 1)
         object.__setattr__(self, "at_ms", tuple(sorted(set(items))))
 
     def next_after(self, at_ms: int) -> int | None:

@@ -164,5 +164,10 @@ def test_a_wrong_text_is_refused_with_its_part(text: str, message: str) -> None:
     ],
 )
 def test_a_rule_that_never_fires_is_refused(rule: str) -> None:
+    with pytest.raises(RecurrenceError, match=r"^RRULE must be a rule with an occurrence, got "):
+        RRule(START + "RRULE:" + rule + "\nRDATE:20260101T000000")
+
+
+def test_a_rule_whose_occurrences_are_all_removed_is_refused() -> None:
     with pytest.raises(RecurrenceError, match=r"^spec must be a rule with an occurrence"):
-        Recurrence(RRule(START + "RRULE:" + rule))
+        Recurrence(RRule(START + "RRULE:FREQ=DAILY;COUNT=1\nEXDATE:19970902T090000"))
