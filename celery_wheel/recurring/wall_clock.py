@@ -8,7 +8,7 @@
 
 A segment ends where the offset changes, or where its knowledge ends: 32 to 64 days ahead. The offset is asked every
 four days, and a change between two answers is found by bisection. Since 1970 no zone has two changes within less than
-seven days of each other; the tests compare every zone with its offset at every hour of 2000 to 2040.
+seven days of each other; the tests compare zones with their offset at every hour of 2000 to 2040.
 
 A zone of Python tells no list of its changes. One answer costs about 1 µs, and the answers of a block of 32 days are
 kept for the next question: 8,192 blocks at most, in all zones together.

@@ -25,8 +25,7 @@ def test_segments_have_the_offset_of_each_hour_of_40_years() -> None:
     zone = Random().choice(ZONES)
     clock, tz = WallClock(ZoneInfo(zone)), ZoneInfo(zone)
     found = [clock.segment(at_ms).offset_ms for at_ms in range(ms("2000-01-01"), ms("2040-01-01"), HOUR)]
-    print(zone)
-    assert found == [offset_ms(tz, at_ms) for at_ms in range(ms("2000-01-01"), ms("2040-01-01"), HOUR)]
+    assert found == [offset_ms(tz, at_ms) for at_ms in range(ms("2000-01-01"), ms("2040-01-01"), HOUR)], zone
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Apia", "Africa/Casablanca", "America/Recife", "Asia/Gaza", "UTC"])
@@ -42,6 +41,25 @@ def test_a_segment_begins_and_ends_exactly_at_a_change(zone: str) -> None:
         if segment.after_ms != segment.offset_ms:
             assert (after.start_ms, after.before_ms) == (at_ms, segment.offset_ms)
             assert after.gap_ms == after.offset_ms - segment.offset_ms
+
+
+@pytest.mark.parametrize(
+    ("zone", "date"),
+    [
+        ("America/Recife", "2000-10-10"),
+        ("Asia/Gaza", "2040-10-24"),
+        ("Asia/Gaza", "2054-04-01"),
+        ("Asia/Gaza", "2072-10-26"),
+    ],
+)
+def test_the_shortest_times_of_an_offset_are_found(zone: str, date: str) -> None:
+    """A week: the reason why the offset is asked every four days."""
+    clock, tz = WallClock(ZoneInfo(zone)), ZoneInfo(zone)
+    hours = range(ms(date) - 240 * HOUR, ms(date) + 240 * HOUR, HOUR)
+    expected = [offset_ms(tz, at_ms) for at_ms in hours]
+    assert len(set(expected)) == 2
+    assert expected[0] == expected[-1]
+    assert [clock.segment(at_ms).offset_ms for at_ms in hours] == expected
 
 
 @pytest.mark.parametrize("zone", ["America/St_Johns", "Pacific/Apia", "Europe/Berlin"])
