@@ -26,6 +26,14 @@ class ArgumentError(WheelError, ValueError):
     """An argument of a request is invalid: ``<name> must be <rule>, got <value>``. Nothing was sent."""
 
 
+class RecurrenceError(WheelError, ValueError):
+    """A recurring schedule is invalid or never fires: ``<field> must be <rule>, got <value>``."""
+
+
+class PackageMissing(WheelError, ImportError):
+    """An optional package is not installed; the message names the extra that installs it."""
+
+
 class StoreError(WheelError, OSError):
     """The store failed; the last change may be committed or not."""
 

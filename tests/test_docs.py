@@ -169,6 +169,14 @@ def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
     assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
 
 
+def test_the_examples_of_recurring_schedules_run() -> None:
+    blocks = list(code(page("recurring.md"), "python"))
+    assert len(blocks) == 6
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)  # noqa: S102 - our own page
+
+
 # -- links and files -----------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "celery_wheel"
 #: lower floors, and its own room.
 FLOORS = (
     "errors values timing",
-    "store console conf",
+    "store console conf recurring",
     "engine requests results",
     "broker",
     "scheduler producer",
@@ -46,6 +46,9 @@ NEVER = {
         "celery_wheel.store",
     ],
     "celery_wheel.timing": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.store"],
+    "celery_wheel.recurring": ["celery", "celery_wheel.recurring.recurrence"],
+    "celery_wheel.recurring.local": ["celery", "kombu", "sqlalchemy", "django", "dateutil"],
+    "celery_wheel.recurring.document": ["sqlalchemy", "ephem", "holidays", "celery_wheel.store"],
     "celery_wheel.store.model": ["celery", "kombu", "sqlalchemy", "django", "celery_wheel.timing"],
     "celery_wheel.store": [
         "celery",
