@@ -1,0 +1,89 @@
+"""Recurring schedules as the store has them: what to run and when, how far it has been made, and every change of it.
+
+::
+
+    schedule   name ─► definition, policies, next_ms        an occurrence is an ordinary row of wheel_timer
+    revision   (schedule, number) ─► who, when, what before  never changed; rolled back by a new revision
+    run        (schedule, instant) ─► timer id              removed with the timer; the last 60 are the history
+    skip       (schedule, instants from … to) ─► reason      consecutive instants with one reason are one row
+
+    09:00  next_ms = 09:00, made = 4
+           the holder accepts the row of 09:00, in one transaction with next_ms = 10:00, made = 5
+    10:00  paused: next_ms = 11:00, a skip (10:00 … 10:00, "paused")
+
+A schedule belongs to the shard of its name, and only that shard's holder writes it: all changes come by the inbox.
+
+Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made of
+(schedule, instant). Each instant that did not run has a skip with its reason.
+Non-promises: ``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by
+``runs``. A definition is opaque here: ``celery_wheel.recurring`` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Reasons of a skip.
+PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
+
+
+@dataclass(slots=True)
+class Schedule:
+    """A schedule as stored. Instants are Unix milliseconds."""
+
+    id: int  #: a seq of the shard, given when it is created; never used twice
+    name: str  #: unique in the store
+    definition: str  #: JSON: recurrence, task, args, kwargs, options and policies
+    source: str  #: "api", or the source that follows it: "beat", "django-celery-beat", "code"
+    revision: int  #: 1 when it is created; each change adds one
+    next_ms: int | None  #: the next instant to be made; None: there is none, or it is paused
+    made: int = 0  #: occurrences made so far, for the limit of times
+    last_ms: int | None = None  #: the last instant that was made
+    paused: bool = False
+    note: str = ""  #: the reason of the pause, or of what is broken
+    broken: bool = False  #: the definition cannot be read by this version; nothing of it runs
+
+
+@dataclass(slots=True)
+class ScheduleStep:
+    """A schedule's progress: its next instant, once the occurrences before it exist or are skipped."""
+
+    id: int
+    next_ms: int | None
+    made: int
+    last_ms: int | None
+
+
+@dataclass(slots=True)
+class Revision:
+    """A change of a schedule: the definition before it, as JSON of a Schedule; "" for its creation."""
+
+    schedule: int
+    number: int
+    name: str  #: kept after the schedule is deleted
+    what: str  #: created | changed | paused | resumed | deleted | rolled back
+    actor: str
+    reason: str
+    at_ms: int
+    before: str
+
+
+@dataclass(slots=True)
+class Run:
+    """An occurrence: the row of wheel_timer that it became."""
+
+    schedule: int
+    instant_ms: int
+    timer_id: int
+
+
+@dataclass(slots=True)
+class Skip:
+    """Consecutive instants of a schedule that did not run, for one reason."""
+
+    schedule: int
+    from_ms: int
+    to_ms: int  #: the last of them
+    count: int
+    reason: str
+    at_ms: int  #: when that was decided
