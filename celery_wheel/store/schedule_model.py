@@ -13,15 +13,15 @@
 
 A schedule belongs to the shard of its name, and only that shard's holder writes it: all changes come by the inbox.
 
-Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made of
-(schedule, instant). Each instant that did not run has a skip with its reason.
+Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
+of (schedule, instant). Each instant that did not run has a skip with its reason.
 Non-promises: ``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by
 ``runs``. A definition is opaque here: ``celery_wheel.recurring`` reads it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
@@ -87,3 +87,15 @@ class Skip:
     count: int
     reason: str
     at_ms: int  #: when that was decided
+
+
+@dataclass(slots=True)
+class ScheduleChange:
+    """The part of a ``Change`` that concerns schedules; removals come first."""
+
+    removed_schedules: list[int] = field(default_factory=list)  #: ids; their runs and skips go with the history
+    schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
+    schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
+    revisions: list[Revision] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  #: each replaces an earlier one of its schedule and instant
+    skips: list[Skip] = field(default_factory=list)  #: each replaces an earlier one of its schedule and ``from_ms``

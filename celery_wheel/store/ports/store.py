@@ -39,6 +39,7 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
+from celery_wheel.store.schedule_model import Run, Schedule
 
 
 class Store(Protocol):
@@ -181,6 +182,27 @@ class Store(Protocol):
 
     def gates(self, shard: int) -> list[Gate]:
         """Return the gates in the order of their setting."""
+
+    # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        """Return the schedules with an instant to be made up to ``upto_ms``, the earliest first."""
+
+    def next_schedule_ms(self, shard: int) -> int | None:
+        """Return the earliest instant that is to be made; None where there is none."""
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        """Return the existing schedules among these names, in no order."""
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        """Return up to ``limit`` runs of each schedule with their rows, a schedule's latest instant first.
+
+        Args:
+            pending_only: only rows after their lane's offset: pending, or in doubt. A schedule without such rows costs
+                a look at each of its runs.
+        """
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         """Remove expired tombstones and old answers, and mark wholly accepted loads as done; need not be durable."""

@@ -43,6 +43,7 @@ from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
+from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
 from celery_wheel.store.sql.statements.lookups import ENVELOPES, FIND_PLACES
 from celery_wheel.values.format import format_count
@@ -54,7 +55,7 @@ NEVER_HELD = -1
 FORGOTTEN_AFTER_MS = 86_400_000
 
 
-class SqlStore(SqlControl):
+class SqlStore(SqlControl, SqlSchedules):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, shards: int) -> None:

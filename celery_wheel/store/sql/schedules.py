@@ -1,0 +1,81 @@
+"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``.
+
+::
+
+    due, next_ms     a range of the index (shard, next_ms)
+    named            the unique index of names
+    runs             a range of the index (schedule, instant), from its end; a row of wheel_timer for each run
+
+    write            remove ─► schedules ─► steps ─► revisions ─► runs ─► skips
+                                            └ a step of no schedule: StoreError; the caller rolls back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.schedule_model import Run, Schedule, ScheduleChange
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.statements.clauses import in_parts
+from celery_wheel.store.sql.statements.schedules import NAME_PLACES, ScheduleStatements
+
+
+class SqlSchedules:
+    """A part of ``SqlStore``."""
+
+    _database: Database
+    _statements: Statements
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        due = self._statements.schedules.due
+        with self._database.reading() as connection:
+            return [schedule_of(row) for row in due(connection, shard=shard, upto_ms=upto_ms, limit=limit)]
+
+    def next_schedule_ms(self, shard: int) -> int | None:
+        with self._database.reading() as connection:
+            next_ms: int | None = self._statements.schedules.next(connection, shard=shard).scalar()
+        return next_ms
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        named = self._statements.schedules.named
+        with self._database.reading() as connection:
+            rows = [row for part in in_parts(names, NAME_PLACES) for row in named.at(connection, part)]
+        return list({row.id: schedule_of(row[1:]) for row in rows if row.shard == shard}.values())
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        statements = self._statements.schedules
+        query = statements.pending_runs if pending_only else statements.runs
+        with self._database.reading() as connection:
+            rows = [row for one in schedule_ids for row in query(connection, shard=shard, schedule=one, limit=limit)]
+        return [(Run(*row[:3]), TaskRow(row[3], Row(*row[4:]))) for row in rows]
+
+
+def schedule_of(row: Sequence[Any]) -> Schedule:
+    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no type for truth."""
+    found = Schedule(*row)
+    found.paused, found.broken = bool(found.paused), bool(found.broken)
+    return found
+
+
+def write_schedules(connection: Connection, statements: ScheduleStatements, shard: int, change: ScheduleChange) -> None:
+    """Write the part of a change that concerns schedules, behind the fence."""
+    removed = [{"at_id": number, "at_shard": shard} for number in change.removed_schedules]
+    statements.remove.many(connection, in_order(statements.remove, removed))
+    statements.set.many(connection, change.schedules, shard)
+    if statements.step.many(connection, change.schedule_steps, shard) != len(change.schedule_steps):
+        raise StoreError(
+            f"a step of shard {shard} is of a schedule that the store does not have; nothing was written; the shard is "
+            "adopted anew, which reads the stored schedules; if this repeats, please report it"
+        )
+    statements.add_revision.many(connection, change.revisions)
+    statements.set_run.many(connection, change.runs)
+    statements.set_skip.many(connection, change.skips, shard)
