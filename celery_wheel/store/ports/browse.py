@@ -25,6 +25,7 @@ from celery_wheel.store.ports.pages import (
     StoppedTask,
     Task,
 )
+from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, SchedulePage
 
 
 class Browse(Protocol):
@@ -64,6 +65,15 @@ class Browse(Protocol):
 
     def find_pending(self, shard: int, task_ids: Sequence[str]) -> list[Task]:
         """Return the rows of those tasks after the watermarks of the shard: pending, and certainly not published."""
+
+    # -- recurring schedules ----------------------------------------------------------------------------
+
+    def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
+        """Return schedules in the order of their names, after the name ``after``."""
+
+    def schedule(self, name: str) -> ScheduleDetail | None:
+        """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
+        store has no schedule of that name and no change of one."""
 
     # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
 

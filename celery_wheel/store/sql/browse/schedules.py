@@ -1,0 +1,83 @@
+"""Recurring schedules for people: pages by name, and one name with its changes, runs and skips.
+
+::
+
+    page      (after, upto] of the unique index of names   ``upto``: so many rows further, whatever the filter skips
+    detail    a dozen statements of one moment; at most RUNS runs, skips and changes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celery_wheel.store.model import STOPPED, LaneState
+from celery_wheel.store.ports.pages import Task
+from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
+from celery_wheel.store.schedule_model import Revision, Skip
+from celery_wheel.store.sql.browse.dispatch_times import with_times
+from celery_wheel.store.sql.browse.states import state_of
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.queries import schedules as queries
+from celery_wheel.store.sql.schedules import schedule_of
+
+#: Rows that the filter of one page may skip.
+SCAN = 20_000
+
+#: Most runs, skips and changes of a schedule that are returned.
+RUNS = 60
+
+
+class Schedules:
+    """A part of ``SqlBrowse``."""
+
+    _database: Database
+
+    def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
+        with self._database.snapshot() as connection:
+            upto: str | None = connection.scalar(queries.nth_name(after, SCAN + limit))
+            rows = connection.execute(queries.page(criteria, after, upto, limit + 1)).all()
+        items = [schedule_of(row) for row in rows[:limit]]
+        return SchedulePage(items, items[-1].name if len(rows) > limit else upto)
+
+    def schedule(self, name: str) -> ScheduleDetail | None:
+        with self._database.snapshot() as connection:
+            row = connection.execute(queries.named(name)).one_or_none()
+            found = None if row is None else schedule_of(row)
+            revisions = [Revision(*row) for row in connection.execute(queries.revisions(name, RUNS))]
+            if found is None and not revisions:
+                return None
+            number = revisions[0].schedule if found is None else found.id
+            skips = [Skip(*row) for row in connection.execute(queries.skips(number, RUNS))]
+            return ScheduleDetail(found, revisions, self._runs(connection, number), skips)
+
+    def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
+        rows = connection.execute(queries.runs(number, RUNS)).all()
+        tasks = {task.id: (task, row.instant_ms) for row in rows for task in [Task(*row[1:])]}
+        shards = {task.shard for task, _ in tasks.values()}
+        lanes: dict[tuple[int, int], LaneState] = {
+            (shard, one.lane): one
+            for shard in shards
+            for one in read_lanes(connection, self._database.statements, shard, closed=True)
+        }
+        last: dict[int, Any] = {row.timer_id: row for row in connection.execute(queries.last_outcomes([*tasks]))}
+        states = {
+            id_: state_of(task, lanes.get((task.shard, task.lane)), last[id_].kind if id_ in last else None)
+            for id_, (task, _) in tasks.items()
+        }
+        gone = [task for task, _ in tasks.values() if states[task.id] == "dispatched"]
+        times = {task.id: task.dispatched_ms for task in with_times(connection, gone)}
+        return [
+            ScheduleRun(
+                instant_ms=instant_ms,
+                timer_id=id_,
+                task_id=task.task_id,
+                due_ms=task.due_ms,
+                state=states[id_],
+                dispatched_ms=times.get(id_),
+                reason=last[id_].reason if id_ in last and task.lane == STOPPED else "",
+            )
+            for id_, (task, instant_ms) in tasks.items()
+        ]

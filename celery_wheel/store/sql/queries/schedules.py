@@ -1,0 +1,60 @@
+"""The queries of schedules for people: pages by name, and everything of one name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, select
+
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import Revision, Skip
+from celery_wheel.store.sql.fields import columns_of
+from celery_wheel.store.sql.queries.browse import TASK
+from celery_wheel.store.sql.schema import outcome, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.statements.schedules import SCHEDULE
+
+
+def nth_name(after: str, number: int) -> Select[Any]:
+    """Select the name of row ``number`` after a name, counted from 1."""
+    return select(schedule.c.name).where(schedule.c.name > after).order_by(schedule.c.name).offset(number - 1).limit(1)
+
+
+def page(criteria: ScheduleCriteria, after: str, upto: str | None, limit: int) -> Select[Any]:
+    wanted = [schedule.c.name > after, *_named(criteria)]
+    wanted += [] if upto is None else [schedule.c.name <= upto]
+    return select(*SCHEDULE).where(*wanted).order_by(schedule.c.name).limit(limit)
+
+
+def named(name: str) -> Select[Any]:
+    return select(*SCHEDULE).where(schedule.c.name == name)
+
+
+def revisions(name: str, limit: int) -> Select[Any]:
+    found = select(*columns_of(Revision, revision)).where(revision.c.name == name)
+    return found.order_by(revision.c.id.desc()).limit(limit)
+
+
+def runs(schedule_id: int, limit: int) -> Select[Any]:
+    """Select instants with the tasks that they became."""
+    place = and_(timer.c.id == schedule_run.c.timer_id, schedule_run.c.schedule == schedule_id)
+    found = select(schedule_run.c.instant_ms, *TASK).join_from(schedule_run, timer, place)
+    return found.order_by(schedule_run.c.instant_ms.desc()).limit(limit)
+
+
+def skips(schedule_id: int, limit: int) -> Select[Any]:
+    found = select(*columns_of(Skip, schedule_skip)).where(schedule_skip.c.schedule == schedule_id)
+    return found.order_by(schedule_skip.c.from_ms.desc()).limit(limit)
+
+
+def last_outcomes(timer_ids: list[int]) -> Select[Any]:
+    """Select (timer, kind, reason), a timer's last outcome last."""
+    found = select(outcome.c.timer_id, outcome.c.kind, outcome.c.reason).where(outcome.c.timer_id.in_(timer_ids))
+    return found.order_by(outcome.c.at_ms, outcome.c.id)
+
+
+def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
+    equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
+    found = [column == value for column, value in equal if value is not None]
+    flags = [(schedule.c.paused, criteria.paused), (schedule.c.broken, criteria.broken)]
+    found += [column if value else ~column for column, value in flags if value is not None]
+    return found if criteria.part is None else [*found, schedule.c.name.icontains(criteria.part, autoescape=True)]
