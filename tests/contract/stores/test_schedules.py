@@ -1,0 +1,308 @@
+"""Recurring schedules: their progress and their occurrences are written together, once, and read by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced, StoreError
+from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, Schedule, ScheduleStep, Skip
+from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.test_tables import rows_of
+from tests.kit.holder import NO_LIMIT, NOW, Holder, place
+from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, schedule, step
+
+LATER = NOW + 86_400_000
+TABLES = (schema.schedule, schema.revision, schema.schedule_run, schema.schedule_skip, schema.timer)
+
+
+@pytest.fixture
+def holder(sql_holder: Holder) -> Holder:
+    return sql_holder
+
+
+def named(holder: Holder, *names: str) -> list[Schedule]:
+    return sorted(holder.store.schedules_named(holder.shard, names), key=lambda one: one.name)
+
+
+def runs(holder: Holder, *schedules: Schedule, pending_only: bool = False, limit: int = 100) -> list[Run]:
+    found = holder.store.runs_of(holder.shard, [one.id for one in schedules], pending_only, limit)
+    assert [run.timer_id for run, _ in found] == [task.row.id for _, task in found]
+    return [run for run, _ in found]
+
+
+def content(store: SqlStore) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: rows_of(store, table) for table in TABLES}
+
+
+# -- what is written ------------------------------------------------------------------------------------
+
+
+def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
+    whole = Schedule(holder.seq(), "Größe-漢字", '{"a": 1}', "beat", 7, NOW, 3, NOW - 1, True, "outage", True)
+    holder.apply(schedules=[whole])
+    [found] = named(holder, whole.name)
+    assert found == whole
+    assert (type(found.paused), type(found.broken)) == (bool, bool)
+
+
+def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
+    first, second = create(holder, "first", "second")
+    changed = replace(first, name="renamed", definition="{}", revision=2, next_ms=None, paused=True, note="paid")
+    holder.apply(schedules=[changed], revisions=[revision(changed, "paused")])
+    assert named(holder, "first", "renamed", "second") == [changed, second]
+
+
+def test_a_removed_schedules_name_is_free_in_the_same_change(holder: Holder, sql_store: SqlStore) -> None:
+    [old] = create(holder, "report")
+    new = schedule(holder, "report", NOW + 1)
+    holder.apply(removed_schedules=[old.id], schedules=[new], revisions=[revision(replace(old, revision=2), "deleted")])
+    assert named(holder, "report") == [new]
+    assert [row["what"] for row in rows_of(sql_store, schema.revision)] == ["created", "deleted"]
+
+
+def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
+    [one] = create(holder, "report", note="as it was")
+    holder.apply(schedule_steps=[ScheduleStep(one.id, None, 12, NOW)])
+    assert named(holder, "report") == [replace(one, next_ms=None, made=12, last_ms=NOW)]
+
+
+def test_a_run_replaces_that_of_its_instant(holder: Holder) -> None:
+    """An edit withdraws the occurrence of an instant, and makes it anew."""
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[run])
+    again = holder.row(NOW)
+    holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
+    assert runs(holder, one) == [Run(one.id, NOW, again.id)]
+
+
+def test_a_skip_grows_by_its_first_instant(holder: Holder, sql_store: SqlStore) -> None:
+    [one] = create(holder, "report")
+    holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
+    holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
+    found = [
+        (row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows_of(sql_store, schema.schedule_skip)
+    ]
+    assert sorted(found) == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
+
+
+# -- all or nothing -------------------------------------------------------------------------------------
+
+
+def everything(holder: Holder, one: Schedule) -> dict[str, Any]:
+    row, run = occurrence(holder, one, NOW)
+    new = schedule(holder, "new")
+    return {
+        "rows": [row],
+        "removed_schedules": [],
+        "schedules": [new],
+        "schedule_steps": [step(one)],
+        "revisions": [revision(new)],
+        "runs": [run],
+        "skips": [Skip(one.id, NOW - 5, NOW - 1, 5, MISSED, NOW)],
+    }
+
+
+def test_a_former_holder_writes_nothing(holder: Holder, sql_store: SqlStore) -> None:
+    [one] = create(holder, "report")
+    before, former = content(sql_store), holder.epoch
+    change = Change(seq=holder.highest_seq, **everything(holder, one))
+    holder.acquire()
+    with pytest.raises(Fenced):
+        sql_store.apply(0, former, change)
+    assert content(sql_store) == before
+
+
+def test_a_failure_of_the_last_part_leaves_nothing(holder: Holder, sql_store: SqlStore) -> None:
+    [one] = create(holder, "report")
+    before, parts = content(sql_store), everything(holder, one)
+    with pytest.raises(StoreError):
+        holder.apply(**{**parts, "skips": [*parts["skips"], Skip(one.id, NOW, NOW, 2**70, MISSED, NOW)]})
+    assert content(sql_store) == before
+    holder.apply(**parts)
+    assert runs(holder, one) == parts["runs"]
+
+
+def test_a_step_of_no_schedule_writes_nothing(holder: Holder, sql_store: SqlStore) -> None:
+    """An occurrence of a deleted schedule must not exist."""
+    [one] = create(holder, "report")
+    holder.apply(removed_schedules=[one.id])
+    before = content(sql_store)
+    with pytest.raises(StoreError, match="of a schedule that the store does not have; nothing was written"):
+        holder.apply(**everything(holder, one))
+    assert content(sql_store) == before
+
+
+def test_a_name_is_taken_once(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    with pytest.raises(StoreError, match="has one of these messages or ids already"):
+        create(holder, "other", "report")
+    assert named(holder, "report", "other") == [one]
+
+
+# -- the next instants ----------------------------------------------------------------------------------
+
+
+def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> None:
+    made = [create(holder, f"s-{n}", next_ms=NOW + n * 7 % 10)[0] for n in range(10)]
+    create(holder, "paused", next_ms=None)
+    expected = sorted(made, key=lambda one: (one.next_ms, one.id))
+    assert holder.store.due_schedules(0, NOW + 9, 100) == expected
+    assert holder.store.due_schedules(0, NOW + 4, 100) == expected[:5]
+    assert holder.store.due_schedules(0, NOW + 9, 3) == expected[:3]
+    assert holder.store.due_schedules(0, NOW - 1, 3) == []
+
+
+def test_a_herd_comes_in_the_order_of_creation(holder: Holder) -> None:
+    made = create(holder, *[f"s-{n}" for n in range(500)])
+    assert holder.store.due_schedules(0, NOW, 400) == made[:400]
+
+
+def test_the_next_instant_follows_every_change(holder: Holder) -> None:
+    store = holder.store
+    assert store.next_schedule_ms(0) is None
+    create(holder, "paused", next_ms=None)
+    assert store.next_schedule_ms(0) is None
+    [late], [early] = create(holder, "late", next_ms=NOW + 99), create(holder, "early")
+    assert store.next_schedule_ms(0) == NOW
+    holder.apply(schedule_steps=[step(early)])
+    assert store.next_schedule_ms(0) == late.next_ms
+    holder.apply(removed_schedules=[late.id])
+    assert store.next_schedule_ms(0) == NOW + MINUTE
+
+
+def test_each_shard_has_its_schedules(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    [first], [second] = create(one, "first"), create(other, "second", next_ms=NOW + 1)
+    assert (store.due_schedules(0, LATER, 9), store.due_schedules(1, LATER, 9)) == ([first], [second])
+    assert (store.next_schedule_ms(0), store.next_schedule_ms(1)) == (NOW, NOW + 1)
+    assert store.schedules_named(0, ["first", "second"]) == [first]
+    with pytest.raises(StoreError):
+        one.apply(schedule_steps=[step(second)])
+    one.apply(removed_schedules=[second.id])
+    assert store.schedules_named(1, ["second"]) == [second]
+
+
+@pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 170])
+def test_any_number_of_schedules_is_found_by_name(holder: Holder, count: int) -> None:
+    made = create(holder, *[f"s-{n}" for n in range(count)])
+    names = [name for n in range(count) for name in (f"s-{n}", f"x-{n}")]
+    assert {one.id for one in named(holder, *names)} == {one.id for one in made}
+    assert len(named(holder, *names)) == count
+
+
+# -- replay ---------------------------------------------------------------------------------------------
+
+
+def lose(store: SqlStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
+    """Make the next transaction fail: its answer is lost after the commit, or it is not committed."""
+    real = store.database.writing
+
+    @contextmanager
+    def losing(**options: Any) -> Iterator[Connection]:
+        monkeypatch.undo()
+        with real(**options) as connection:
+            yield connection
+            if not committed:
+                raise StoreError("the session was ended")
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(store.database, "writing", losing)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_instant_is_made_once_where_a_commit_is_in_doubt(
+    holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    made = create(holder, *[f"s-{n}" for n in range(20)])
+    assert materialise(holder, NOW) == 20
+    lose(sql_store, monkeypatch, committed=committed)
+    with pytest.raises(StoreError):
+        materialise(holder, NOW + MINUTE)
+    holder.acquire()
+    assert materialise(holder, NOW + MINUTE) == (0 if committed else 20)
+    assert materialise(holder, NOW + MINUTE) == 0
+    assert [one.made for one in named(holder, *[one.name for one in made])] == [2] * 20
+    for one in made:
+        assert [run.instant_ms for run in runs(holder, one)] == [NOW + MINUTE, NOW]
+    assert len(holder.slice()) == 40
+
+
+# -- runs -----------------------------------------------------------------------------------------------
+
+
+def made_runs(holder: Holder, one: Schedule, count: int) -> list[tuple[Any, Run]]:
+    made = [occurrence(holder, one, NOW + n) for n in range(count)]
+    holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    return made
+
+
+def test_the_latest_runs_of_each_schedule_come_first(holder: Holder) -> None:
+    first, second, third = create(holder, "first", "second", "third")
+    of_first = [run for _, run in made_runs(holder, first, 5)][::-1]
+    of_second = [run for _, run in made_runs(holder, second, 2)][::-1]
+    assert runs(holder, first, second, third, limit=3) == [*of_first[:3], *of_second]
+    assert runs(holder, second, first, limit=1) == [of_second[0], of_first[0]]
+    assert runs(holder) == []
+
+
+def test_a_run_has_its_row(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
+    holder.apply(rows=[row], runs=[run])
+    [(found, task)] = holder.store.runs_of(0, [one.id], True, 9)
+    assert (found, task.task_id, asdict(task.row)) == (run, "t-1", asdict(holder.slice()[0]))
+
+
+def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    made = made_runs(holder, one, 6)
+    rows = [row for row, _ in made]
+    holder.settle(ORIGIN, place(rows[0]))
+    in_doubt = LaneState(0, place(rows[0]), place(rows[1]))
+    gate = LaneState(3, ORIGIN, ORIGIN, "mail", scope="queue")
+    behind_it = holder.move(rows[2], NOW + 2, lane=3)
+    holder.apply(lanes=[in_doubt, gate], moves=[holder.stop(rows[4]), behind_it])
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True)] == [5, 3, 2, 1]
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True, limit=2)] == [5, 3]
+    assert [run.instant_ms - NOW for run in runs(holder, one)] == [5, 4, 3, 2, 1, 0]
+    holder.put_offset(Position(LATER, 0))
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True)] == [2]
+
+
+# -- forgetting -----------------------------------------------------------------------------------------
+
+
+def test_runs_are_forgotten_with_their_timers(holder: Holder, sql_store: SqlStore) -> None:
+    kept, deleted = create(holder, "kept", "deleted")
+    for one in (kept, deleted):
+        made_runs(holder, one, 3)
+    holder.apply(removed_schedules=[deleted.id])
+    holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
+    assert sql_store.forget(0, holder.epoch, NOW + 10, NO_LIMIT, 100) == 0
+    assert len(rows_of(sql_store, schema.schedule_run)) == 6
+    assert sql_store.forget(0, holder.epoch, NOW + 11, NO_LIMIT, 100) == 4
+    found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.schedule_run)}
+    assert found == {(kept.id, NOW + 2), (deleted.id, NOW + 2)}
+    assert named(holder, "kept") == [kept]
+    assert len(rows_of(sql_store, schema.revision)) == 2
+
+
+def test_skips_are_forgotten_by_their_age(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    [first], [second] = create(one, "first"), create(other, "second")
+    one.apply(skips=[Skip(first.id, NOW + n, NOW + n, 1, MISSED, NOW + n) for n in range(1_200)])
+    other.apply(skips=[Skip(second.id, NOW, NOW, 1, MISSED, NOW)])
+    assert store.forget(0, one.epoch, NOW + 1_100, NO_LIMIT, 100) == 0
+    left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(store, schema.schedule_skip)]
+    assert sorted(left) == sorted([*[(first.id, n) for n in range(1_100, 1_200)], (second.id, 0)])
