@@ -55,8 +55,10 @@ class SqlSchedules:
         statements = self._statements.schedules
         query = statements.pending_runs if pending_only else statements.runs
         with self._database.reading() as connection:
-            rows = [row for one in schedule_ids for row in query(connection, shard=shard, schedule=one, limit=limit)]
-        return [(Run(*row[:3]), TaskRow(row[3], Row(*row[4:]))) for row in rows]
+            found = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
+        # A resharding leaves dispatched rows in their shard.
+        rows = [(Run(*row[:3]), row[3], TaskRow(row[4], Row(*row[5:]))) for row in found]
+        return [(run, task) for run, at, task in rows if at == shard]
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:

@@ -81,19 +81,21 @@ class ScheduleStatements:
         self.named = self._prepare(select(schedule.c.shard, *SCHEDULE).where(schedule.c.name.in_(names)))
 
     def _prepare_runs(self) -> None:
+        # A join with wheel_lane, or the shard of the timer as a condition, would let PostgreSQL begin with the shard's
+        # timers: so it planned while the tables were empty, and it keeps such a plan until it has statistics.
+        self.runs = self._latest(select(schedule_run))
+        place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
+        offset = select(lane.c.offset_due_ms, lane.c.offset_seq).where(place).scalar_subquery()
+        after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > offset
         row = schedule_run.join(timer, timer.c.id == schedule_run.c.timer_id)
-        after_offset = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
-        in_lane = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)
-        self.runs = self._latest(row)
-        self.pending_runs = self._latest(row.join(lane, in_lane), after_offset)  # no lane is STOPPED
+        self.pending_runs = self._latest(select(schedule_run).select_from(row).where(after_offset))
 
-    def _latest(self, source: Any, *where: Any) -> Prepared:
-        """Look for the runs among the timers, and then read whole rows: of many timers that are not meant, no bytes."""
-        wanted = and_(schedule_run.c.schedule == bindparam("schedule"), timer.c.shard == bindparam("shard"), *where)
-        found = select(schedule_run).select_from(source).where(wanted).order_by(schedule_run.c.instant_ms.desc())
+    def _latest(self, runs: Any) -> Prepared:
+        """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
+        found = runs.where(schedule_run.c.schedule == bindparam("schedule")).order_by(schedule_run.c.instant_ms.desc())
         run = found.limit(bindparam("limit")).subquery("run")
         rows = run.join(timer, timer.c.id == run.c.timer_id).join(payload, payload.c.id == timer.c.id)
-        columns = (*[run.c[name] for name in names_of(Run)], timer.c.task_id, *ROW)
+        columns = (*[run.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
         return self._prepare(select(*columns).select_from(rows).order_by(run.c.instant_ms.desc()))
 
     def _set(self, table: Any, columns: list[str], place: list[str]) -> Prepared:
