@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from celery_wheel.store.schedule_model import ScheduleChange
+
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
 
@@ -34,8 +36,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 #: Raised by every change of the tables (``schema``); a store carries the version it was made or migrated with.
 SCHEMA_VERSION = 1
-
-#: Commands in the inbox, see ``celery_wheel.engine.intake.inbox``.
+#: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
 PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 
@@ -331,7 +332,7 @@ class LaneState:
 
 
 @dataclass(slots=True)
-class Change:
+class Change(ScheduleChange):
     """The writes of one transaction of a holder. An empty part costs nothing.
 
     ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is new or was closed.

@@ -39,6 +39,7 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
+from celery_wheel.store.schedule_model import Run, Schedule
 
 
 class Store(Protocol):
@@ -181,6 +182,26 @@ class Store(Protocol):
 
     def gates(self, shard: int) -> list[Gate]:
         """Return the gates in the order of their setting."""
+
+    # -- recurring schedules ------------------------------------------------------------------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
+
+    def next_schedule_ms(self, shard: int) -> int | None:
+        """Return the earliest ``next_ms``."""
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]: ...
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
+
+        Args:
+            pending_only: only rows after the offset of their lane.
+            limit: of all runs together.
+        """
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         """Remove expired tombstones and old answers, and mark wholly accepted loads as done; need not be durable."""
