@@ -42,6 +42,7 @@ from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
+from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.shard import ShardState
@@ -79,6 +80,8 @@ class Engine:
         *,
         on_cancelled: OnCancelled | None = None,
         stamps: RevokedStamps | None = None,
+        renderer: OccurrenceRenderer | None = None,
+        on_overlap: OnOverlap | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -93,6 +96,7 @@ class Engine:
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
         delivery = delivery_to(broker, self.clock)
         self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
+        self._ctx.renderer, self._ctx.on_overlap = renderer, on_overlap
         if stamps is not None:
             self._ctx.stamps = stamps
 
@@ -128,7 +132,15 @@ class Engine:
         return self._ctx.unannounced
 
     def wait_ms(self) -> int:
+        """Return how long dispatch may wait."""
         return wait_ms(self._ctx, self.state)
+
+    def ingest_wait_ms(self) -> int | None:
+        """Return how long ingest may wait for the next schedule; None where no schedule runs here."""
+        state = self.state
+        if state is None or self._ctx.renderer is None:
+            return None
+        return state.agenda.wait_ms(self.clock.now_ms(), self.clock.monotonic_ms())
 
     # -- rounds ------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import Fenced
@@ -66,6 +67,8 @@ class Context:
     unannounced: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
+    renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
+    on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
 
     @property
     def broker(self) -> Broker:

@@ -3,7 +3,7 @@
 ::
 
     tend        every half second, or every quarter of the lease if that is shorter
-    ingest      at once after a busy round; else after ``poll_ms``
+    ingest      at once after a busy round; else after ``poll_ms``, or when a schedule is due
     prefetch    at once after a busy round; else after 100 ms
     dispatch    at once after a busy round; else when the next row is due, at most after a second; commits and prefetch
                 wake it
@@ -23,6 +23,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round, RoundSteps, run_round
@@ -48,7 +49,7 @@ class Runner:
         tend_s = min(0.5, lease_ms / 4_000)
         plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
             "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
-            "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
+            "ingest": (engine.ingest, partial(self._await_poll_or_schedule, poll_ms)),
             "prefetch": (engine.prefetch, self._pause_unless_busy(0.1)),
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
@@ -99,6 +100,11 @@ class Runner:
 
     def _pause_unless_busy(self, seconds: float) -> Pause:
         return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
+
+    def _await_poll_or_schedule(self, poll_ms: int, round_: Round, took_s: float) -> None:
+        if round_ is not Round.BUSY:
+            schedule_ms = self.engine.ingest_wait_ms()
+            self._pause(min(poll_ms, poll_ms if schedule_ms is None else schedule_ms) / 1_000)
 
     def _pause_after_housekeeping(self, round_: Round, took_s: float) -> None:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched

@@ -36,8 +36,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 #: Raised by every change of the tables (``schema``); a store carries the version it was made or migrated with.
 SCHEMA_VERSION = 1
-
-#: Commands in the inbox, see ``celery_wheel.engine.intake.inbox``.
+#: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
 PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 

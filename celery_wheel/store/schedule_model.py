@@ -4,24 +4,30 @@
 
     schedule   name ─► definition, policies, next_ms        an occurrence is an ordinary row of wheel_timer
     revision   (schedule, number) ─► who, when, what before  never changed; rolled back by a new revision
-    run        (schedule, instant) ─► timer id              removed with the timer; the last 60 are the history
+    run        timer id ─► (schedule, instant), its end     removed with the timer; the last 60 are the history
     skip       (schedule, instants from … to) ─► reason      consecutive instants with one reason are one row
 
     09:00  next_ms = 09:00, made = 4
            the holder accepts the row of 09:00, in one transaction with next_ms = 10:00, made = 5
-    10:00  paused: next_ms = 11:00, a skip (10:00 … 10:00, "paused")
+    10:30  paused: next_ms = None, since_ms = 10:30
+    12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
 
 A schedule belongs to the shard of its name, and only that shard's holder writes it: all changes come by the inbox.
 
 Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
-of (schedule, instant). Each instant that did not run has a skip with its reason.
-Non-promises: ``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by
-``runs``. A definition is opaque here: ``celery_wheel.recurring`` reads it.
+of (schedule, revision, instant). Each instant that was due and did not run has a skip with its reason.
+Non-promises: an instant may have several runs: an edit withdraws one and makes another, and users trigger runs.
+``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by ``runs``. A
+definition is opaque here: ``celery_wheel.engine.recurring`` reads it. Instants that a calendar or a gap leaves out have
+no skips of their own: ``Recurrence.why_not`` tells their reason.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+#: Kinds of items of the inbox, see ``celery_wheel.engine.recurring.command``.
+SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
@@ -42,6 +48,7 @@ class Schedule:
     paused: bool = False
     note: str = ""  #: the reason of the pause, or of what is broken
     broken: bool = False  #: the definition cannot be read by this version; nothing of it runs
+    since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
 
 
 @dataclass(slots=True)
@@ -74,7 +81,8 @@ class Run:
 
     schedule: int
     instant_ms: int
-    timer_id: int
+    timer_id: int  #: a row has one run at most
+    ended_ms: int | None = None  #: when its worker said so; None: not yet, or nobody needs to know
 
 
 @dataclass(slots=True)
@@ -84,7 +92,7 @@ class Skip:
     schedule: int
     from_ms: int
     to_ms: int  #: the last of them
-    count: int
+    count: int  #: 0: too many to count
     reason: str
     at_ms: int  #: when that was decided
 
@@ -93,9 +101,9 @@ class Skip:
 class ScheduleChange:
     """The part of a ``Change`` that concerns schedules; removals come first."""
 
-    removed_schedules: list[int] = field(default_factory=list)  #: ids; their runs and skips go with the history
+    removed_schedules: list[int] = field(default_factory=list)  #: runs and skips are forgotten later; revisions stay
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
     revisions: list[Revision] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)  #: each replaces an earlier one of its schedule and instant
-    skips: list[Skip] = field(default_factory=list)  #: each replaces an earlier one of its schedule and ``from_ms``
+    runs: list[Run] = field(default_factory=list)  #: each is new, or replaces the run of its timer
+    skips: list[Skip] = field(default_factory=list)  #: each is new, or replaces one of its schedule and ``from_ms``

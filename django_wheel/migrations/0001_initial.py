@@ -656,6 +656,12 @@ class Migration(migrations.Migration):
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
                 ("note", models.TextField(db_comment="reason of the pause, or of what is broken")),
                 ("broken", models.BooleanField(db_comment="its definition cannot be read; nothing of it runs")),
+                (
+                    "since_ms",
+                    models.BigIntegerField(
+                        db_comment="later instants have no skip yet; instant, Unix milliseconds", null=True
+                    ),
+                ),
             ],
             options={
                 "db_table": "wheel_schedule",
@@ -673,12 +679,18 @@ class Migration(migrations.Migration):
                 ),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("instant_ms", models.BigIntegerField(db_comment="intended time; instant, Unix milliseconds")),
+                (
+                    "ended_ms",
+                    models.BigIntegerField(
+                        db_comment="end that its worker reported; instant, Unix milliseconds", null=True
+                    ),
+                ),
             ],
             options={
                 "db_table": "wheel_schedule_run",
                 "default_permissions": (),
-                "constraints": [
-                    models.UniqueConstraint(fields=("schedule", "instant_ms"), name="wheel_schedule_run_instant")
+                "indexes": [
+                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_schedule_run_instant")
                 ],
             },
         ),
@@ -695,7 +707,7 @@ class Migration(migrations.Migration):
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
                 ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
-                ("count", models.BigIntegerField(db_comment="skipped occurrences")),
+                ("count", models.BigIntegerField(db_comment="skipped occurrences; 0: too many to count")),
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
                 ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
             ],

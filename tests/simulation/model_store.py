@@ -12,6 +12,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -37,7 +38,8 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
-from tests.simulation import model_history
+from celery_wheel.store.schedule_model import Run, Schedule
+from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
 
@@ -173,6 +175,7 @@ class ModelStore:
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
+            model_schedules.apply(data, change)
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
@@ -341,6 +344,31 @@ class ModelStore:
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
             self.disk.loads.expire()
             self.fault("after commit")
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        self.fault("read")
+        with self.disk.lock:
+            return model_schedules.due(self.disk.shard(shard), upto_ms)[:limit]
+
+    def next_schedule_ms(self, shard: int) -> int | None:
+        found = self.due_schedules(shard, 2**62, 1)
+        return found[0].next_ms if found else None
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        self.fault("read")
+        with self.disk.lock:
+            return [replace(one) for one in self.disk.shard(shard).schedules.values() if one.name in names]
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        self.fault("read")
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
+            return [(run, TaskRow(task_id, copy_of(row))) for run, task_id, row in found]
 
     # -- bulk loads ----------------------------------------------------------------------------------
 

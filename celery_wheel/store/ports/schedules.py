@@ -47,6 +47,7 @@ class ScheduleRun:
     due_ms: int
     state: str
     dispatched_ms: int | None  #: None while it is pending, and where the history no longer says it
+    ended_ms: int | None  #: when its worker said so; None where it did not, or nobody needs to know
     reason: str  #: of its outcome; empty without one
 
 

@@ -186,10 +186,10 @@ class Store(Protocol):
     # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
-        """Return the schedules with an instant to be made up to ``upto_ms``, the earliest first."""
+        """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
 
     def next_schedule_ms(self, shard: int) -> int | None:
-        """Return the earliest instant that is to be made; None where there is none."""
+        """Return the earliest ``next_ms``; None where no schedule has one."""
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
         """Return the existing schedules among these names, in no order."""
@@ -197,11 +197,11 @@ class Store(Protocol):
     def runs_of(
         self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
     ) -> list[tuple[Run, TaskRow]]:
-        """Return up to ``limit`` runs of each schedule with their rows, a schedule's latest instant first.
+        """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
 
         Args:
-            pending_only: only rows after their lane's offset: pending, or in doubt. A schedule without such rows costs
-                a look at each of its runs.
+            pending_only: only rows after the offset of their lane. Of a schedule without such rows, all runs are read.
+            limit: of all runs together.
         """
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:

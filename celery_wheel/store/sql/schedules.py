@@ -21,10 +21,13 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Row, TaskRow
 from celery_wheel.store.schedule_model import Run, Schedule, ScheduleChange
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.fields import in_order, names_of
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.clauses import in_parts
 from celery_wheel.store.sql.statements.schedules import NAME_PLACES, ScheduleStatements
+
+#: Columns of a run, and of its row.
+RUN, ROW = len(names_of(Run)), len(names_of(Row))
 
 
 class SqlSchedules:
@@ -55,10 +58,12 @@ class SqlSchedules:
         statements = self._statements.schedules
         query = statements.pending_runs if pending_only else statements.runs
         with self._database.reading() as connection:
-            found = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
+            rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
         # A resharding leaves dispatched rows in their shard.
-        rows = [(Run(*row[:3]), row[3], TaskRow(row[4], Row(*row[5:]))) for row in found]
-        return [(run, task) for run, at, task in rows if at == shard]
+        here = [row for row in rows if row.shard == shard]
+        found = [(Run(*row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
+        found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
+        return found[:limit]
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:

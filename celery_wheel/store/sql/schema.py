@@ -16,6 +16,10 @@
     wheel_gate     pauses and slow resumes                                  read at adoption
     wheel_inbox    messages and commands for the holder                     read by id, deleted once carried out
     wheel_load     bulk loads, with their parts and chunks                  chunks deleted once accepted
+    wheel_schedule   name → a definition that recurs, its next instant      read by (shard, next_ms)
+      └ wheel_revision   a change of it                                     stays, also after the schedule
+      └ wheel_schedule_run   timer → schedule and instant                   removed with the timer
+      └ wheel_schedule_skip   instants that did not run                     removed with the history
     wheel_meta     one row: version of this description, the store's UUID, number of shards
 
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
@@ -326,6 +330,7 @@ schedule = Table(
     _required("paused", Boolean, "it has no next instant until it is resumed"),
     _required("note", Text, "reason of the pause, or of what is broken"),
     _required("broken", Boolean, "its definition cannot be read; nothing of it runs"),
+    _optional("since_ms", BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
     UniqueConstraint("name", name="wheel_schedule_name"),
     Index("wheel_schedule_due", "shard", "next_ms", "id"),
 )
@@ -352,7 +357,8 @@ schedule_run = Table(
     Column("timer_id", _ID, primary_key=True, autoincrement=False, comment="id of the timer"),
     _required("schedule", BigInteger, "id of the schedule"),
     _required("instant_ms", BigInteger, "intended time; instant, Unix milliseconds"),
-    UniqueConstraint("schedule", "instant_ms", name="wheel_schedule_run_instant"),
+    _optional("ended_ms", BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
 )
 
 schedule_skip = Table(
@@ -363,7 +369,7 @@ schedule_skip = Table(
     _required("schedule", BigInteger, "id of the schedule"),
     _required("from_ms", BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
     _required("to_ms", BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
-    _required("count", BigInteger, "skipped occurrences"),
+    _required("count", BigInteger, "skipped occurrences; 0: too many to count"),
     _required("reason", Text, "paused, overlapped, missed, excluded or gap"),
     _required("at_ms", BigInteger, "time of the decision; instant, Unix milliseconds"),
     UniqueConstraint("schedule", "from_ms", name="wheel_schedule_skip_first"),

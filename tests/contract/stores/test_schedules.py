@@ -23,11 +23,6 @@ LATER = NOW + 86_400_000
 TABLES = (schema.schedule, schema.revision, schema.schedule_run, schema.schedule_skip, schema.timer)
 
 
-@pytest.fixture
-def holder(sql_holder: Holder) -> Holder:
-    return sql_holder
-
-
 def named(holder: Holder, *names: str) -> list[Schedule]:
     return sorted(holder.store.schedules_named(holder.shard, names), key=lambda one: one.name)
 
@@ -46,7 +41,7 @@ def content(store: SqlStore) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
-    whole = Schedule(holder.seq(), "Größe-漢字", '{"a": 1}', "beat", 7, NOW, 3, NOW - 1, True, "outage", True)
+    whole = Schedule(holder.seq(), "Größe-漢字", '{"a": 1}', "beat", 7, NOW, 3, NOW - 1, True, "outage", True, NOW - 2)
     holder.apply(schedules=[whole])
     [found] = named(holder, whole.name)
     assert found == whole
@@ -60,7 +55,8 @@ def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
     assert named(holder, "first", "renamed", "second") == [changed, second]
 
 
-def test_a_removed_schedules_name_is_free_in_the_same_change(holder: Holder, sql_store: SqlStore) -> None:
+def test_a_removed_schedules_name_is_free_in_the_same_change(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
     [old] = create(holder, "report")
     new = schedule(holder, "report", NOW + 1)
     holder.apply(removed_schedules=[old.id], schedules=[new], revisions=[revision(replace(old, revision=2), "deleted")])
@@ -74,17 +70,27 @@ def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
     assert named(holder, "report") == [replace(one, next_ms=None, made=12, last_ms=NOW)]
 
 
-def test_a_run_replaces_that_of_its_instant(holder: Holder) -> None:
+def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     """An edit withdraws the occurrence of an instant, and makes it anew."""
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW)
     holder.apply(rows=[row], runs=[run])
     again = holder.row(NOW)
     holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
-    assert runs(holder, one) == [Run(one.id, NOW, again.id)]
+    assert runs(holder, one) == [Run(one.id, NOW, again.id), run]
+    assert runs(holder, one, pending_only=True) == [Run(one.id, NOW, again.id)]
 
 
-def test_a_skip_grows_by_its_first_instant(holder: Holder, sql_store: SqlStore) -> None:
+def test_a_run_replaces_that_of_its_timer(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[run])
+    holder.apply(runs=[replace(run, ended_ms=NOW + 7)])
+    assert runs(holder, one) == [replace(run, ended_ms=NOW + 7)]
+
+
+def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
     [one] = create(holder, "report")
     holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
     holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
@@ -111,7 +117,8 @@ def everything(holder: Holder, one: Schedule) -> dict[str, Any]:
     }
 
 
-def test_a_former_holder_writes_nothing(holder: Holder, sql_store: SqlStore) -> None:
+def test_a_former_holder_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
     [one] = create(holder, "report")
     before, former = content(sql_store), holder.epoch
     change = Change(seq=holder.highest_seq, **everything(holder, one))
@@ -121,7 +128,8 @@ def test_a_former_holder_writes_nothing(holder: Holder, sql_store: SqlStore) -> 
     assert content(sql_store) == before
 
 
-def test_a_failure_of_the_last_part_leaves_nothing(holder: Holder, sql_store: SqlStore) -> None:
+def test_a_failure_of_the_last_part_leaves_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
     [one] = create(holder, "report")
     before, parts = content(sql_store), everything(holder, one)
     with pytest.raises(StoreError):
@@ -131,8 +139,9 @@ def test_a_failure_of_the_last_part_leaves_nothing(holder: Holder, sql_store: Sq
     assert runs(holder, one) == parts["runs"]
 
 
-def test_a_step_of_no_schedule_writes_nothing(holder: Holder, sql_store: SqlStore) -> None:
+def test_a_step_of_no_schedule_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
     """An occurrence of a deleted schedule must not exist."""
+    holder = sql_holder
     [one] = create(holder, "report")
     holder.apply(removed_schedules=[one.id])
     before = content(sql_store)
@@ -141,7 +150,8 @@ def test_a_step_of_no_schedule_writes_nothing(holder: Holder, sql_store: SqlStor
     assert content(sql_store) == before
 
 
-def test_a_name_is_taken_once(holder: Holder) -> None:
+def test_a_name_is_taken_once(sql_holder: Holder) -> None:
+    holder = sql_holder
     [one] = create(holder, "report")
     with pytest.raises(StoreError, match="has one of these messages or ids already"):
         create(holder, "other", "report")
@@ -221,8 +231,9 @@ def lose(store: SqlStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_instant_is_made_once_where_a_commit_is_in_doubt(
-    holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
+    holder = sql_holder
     made = create(holder, *[f"s-{n}" for n in range(20)])
     assert materialise(holder, NOW) == 20
     lose(sql_store, monkeypatch, committed=committed)
@@ -246,12 +257,14 @@ def made_runs(holder: Holder, one: Schedule, count: int) -> list[tuple[Any, Run]
     return made
 
 
-def test_the_latest_runs_of_each_schedule_come_first(holder: Holder) -> None:
+def test_the_latest_runs_come_first(holder: Holder) -> None:
     first, second, third = create(holder, "first", "second", "third")
     of_first = [run for _, run in made_runs(holder, first, 5)][::-1]
     of_second = [run for _, run in made_runs(holder, second, 2)][::-1]
-    assert runs(holder, first, second, third, limit=3) == [*of_first[:3], *of_second]
-    assert runs(holder, second, first, limit=1) == [of_second[0], of_first[0]]
+    expected = [*of_first[:3], of_second[0], of_first[3], of_second[1], of_first[4]]
+    assert runs(holder, first, second, third) == expected
+    assert runs(holder, second, third, first, limit=4) == expected[:4]
+    assert runs(holder, second) == of_second
     assert runs(holder) == []
 
 
@@ -282,7 +295,8 @@ def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -
 # -- forgetting -----------------------------------------------------------------------------------------
 
 
-def test_runs_are_forgotten_with_their_timers(holder: Holder, sql_store: SqlStore) -> None:
+def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
     kept, deleted = create(holder, "kept", "deleted")
     for one in (kept, deleted):
         made_runs(holder, one, 3)

@@ -55,8 +55,8 @@ class Schedules:
 
     def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
         rows = connection.execute(queries.runs(number, RUNS)).all()
-        tasks = {task.id: (task, row.instant_ms) for row in rows for task in [Task(*row[1:])]}
-        shards = {task.shard for task, _ in tasks.values()}
+        tasks = {task.id: task for task in (Task(*row[2:]) for row in rows)}
+        shards = {task.shard for task in tasks.values()}
         lanes: dict[tuple[int, int], LaneState] = {
             (shard, one.lane): one
             for shard in shards
@@ -65,19 +65,20 @@ class Schedules:
         last: dict[int, Any] = {row.timer_id: row for row in connection.execute(queries.last_outcomes([*tasks]))}
         states = {
             id_: state_of(task, lanes.get((task.shard, task.lane)), last[id_].kind if id_ in last else None)
-            for id_, (task, _) in tasks.items()
+            for id_, task in tasks.items()
         }
-        gone = [task for task, _ in tasks.values() if states[task.id] == "dispatched"]
+        gone = [task for task in tasks.values() if states[task.id] == "dispatched"]
         times = {task.id: task.dispatched_ms for task in with_times(connection, gone)}
         return [
             ScheduleRun(
-                instant_ms=instant_ms,
+                instant_ms=row.instant_ms,
                 timer_id=id_,
                 task_id=task.task_id,
                 due_ms=task.due_ms,
                 state=states[id_],
                 dispatched_ms=times.get(id_),
+                ended_ms=row.ended_ms,
                 reason=last[id_].reason if id_ in last and task.lane == STOPPED else "",
             )
-            for id_, (task, instant_ms) in tasks.items()
+            for row, (id_, task) in zip(rows, tasks.items(), strict=True)
         ]

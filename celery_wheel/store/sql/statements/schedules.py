@@ -5,7 +5,8 @@
     wheel_schedule       set, step, remove        the holder of its shard
                          due, next, named         by (shard, next_ms) and by name
     wheel_revision       add                      never changed
-    wheel_schedule_run   set, of, pending_of      by (schedule, instant), with the timer and its bytes
+    wheel_schedule_run   set, forget              one for a timer
+                         runs, pending_runs       by (schedule, instant), with the timer and its bytes
     wheel_schedule_skip  set, forget
 """
 
@@ -59,7 +60,7 @@ class ScheduleStatements:
         self.remove = self._prepare(delete(schedule).where(here))
         new = insert(revision).inline().values(_places(*names_of(Revision)))
         self.add_revision = ObjectInsert(bulk(revision, new))
-        self.set_run = ObjectInsert(self._set(schedule_run, [*names_of(Run)], ["schedule", "instant_ms"]))
+        self.set_run = ObjectInsert(self._set(schedule_run, [*names_of(Run)], ["timer_id"]))
         columns = ["shard", *names_of(Skip)]
         self.set_skip = ObjectInsert(self._set(schedule_skip, columns, ["schedule", "from_ms"]), "shard")
         old = and_(schedule_skip.c.shard == bindparam("shard"), schedule_skip.c.at_ms < bindparam("before_ms"))
@@ -92,17 +93,21 @@ class ScheduleStatements:
 
     def _latest(self, runs: Any) -> Prepared:
         """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
-        found = runs.where(schedule_run.c.schedule == bindparam("schedule")).order_by(schedule_run.c.instant_ms.desc())
+        found = runs.where(schedule_run.c.schedule == bindparam("schedule")).order_by(*_latest_first(schedule_run))
         run = found.limit(bindparam("limit")).subquery("run")
         rows = run.join(timer, timer.c.id == run.c.timer_id).join(payload, payload.c.id == timer.c.id)
         columns = (*[run.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
-        return self._prepare(select(*columns).select_from(rows).order_by(run.c.instant_ms.desc()))
+        return self._prepare(select(*columns).select_from(rows).order_by(*_latest_first(run)))
 
     def _set(self, table: Any, columns: list[str], place: list[str]) -> Prepared:
         """Insert a row, or replace the values of the row with the same place."""
         new = self._insert_or(table).inline().values(_places(*columns))
         taken = {name: new.excluded[name] for name in columns if name not in place}
         return self._prepare(new.on_conflict_do_update(index_elements=place, set_=taken))
+
+
+def _latest_first(runs: Any) -> list[ColumnElement[int]]:
+    return [runs.c.instant_ms.desc(), runs.c.timer_id.desc()]
 
 
 def _places(*names: str) -> dict[str, BindParameter[Any]]:

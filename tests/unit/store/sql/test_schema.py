@@ -132,12 +132,12 @@ PLANS = {
     "schedules.remove": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.runs": [
         "MATERIALIZE run",
-        "SEARCH wheel_schedule_run USING COVERING INDEX sqlite_autoindex_wheel_schedule_run_1 (schedule=?)",
+        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
         *ROWS_OF_RUNS,
     ],
     "schedules.pending_runs": [
         "MATERIALIZE run",
-        "SEARCH wheel_schedule_run USING COVERING INDEX sqlite_autoindex_wheel_schedule_run_1 (schedule=?)",
+        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)",

@@ -1,0 +1,109 @@
+"""The definition of a schedule: JSON of a recurrence, a task and policies. The engine reads all but the task.
+
+::
+
+    {"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}},      see ``recurring.document``
+     "task": "app.report", "args": [], "kwargs": {}, "options": {"queue": "mail"},           for the renderer
+     "catch_up": "latest", "overlap": "skip", "max_runtime_ms": 600000}
+
+    catch_up         of the instants that the scheduler missed
+        latest       the last one runs, unless a later instant is on time; the default
+        all          those of the last ``catch_up_ms`` run, which must be given
+        none         none of them runs
+    overlap          at an instant at which an earlier run is not over
+        allow        another run starts; the default
+        skip         the instant is skipped
+        queue_one    the latest such instant runs when the earlier run is over; the instants before it are skipped
+        cancel_running   the earlier run is cancelled, and the instant runs
+    max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
+
+Anything else in it is refused, with its path. Reading the same text again costs a look into a cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
+from celery_wheel.recurring.document import from_json
+from celery_wheel.recurring.recurrence import Recurrence
+from celery_wheel.store.model import DAY_MS
+from celery_wheel.values.text import END_OF_TIME_MS
+
+LATEST, ALL, NONE = "latest", "all", "none"
+ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+
+#: Definitions that stay read; one has about 2 KB.
+CACHED = 10_000
+
+_FIELDS = ("recurrence", "task", "args", "kwargs", "options", "catch_up", "catch_up_ms", "overlap", "max_runtime_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    recurrence: Recurrence
+    catch_up: str = LATEST
+    catch_up_ms: int = 0
+    overlap: str = ALLOW
+    max_runtime_ms: int = DAY_MS
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether an instant has to wait for its time, and for earlier runs."""
+        return self.overlap != ALLOW
+
+
+@lru_cache(CACHED)
+def read_definition(text: str) -> Definition:
+    """Return the definition of a JSON text. Raises RecurrenceError, which names the field by its path."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecurrenceError(f"the definition must be JSON, got {text!r:.100}: {error}") from None
+    return _checked(document)
+
+
+def to_text(document: object) -> str:
+    """Return the text of a definition that is given as values of JSON. Raises RecurrenceError where it has none."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    read_definition(text)
+    return text
+
+
+def _checked(document: object) -> Definition:
+    if not isinstance(document, Mapping):
+        refuse("the definition", 'an object like {"recurrence": …, "task": "app.report"}', document)
+    for name in document:
+        if name not in _FIELDS:
+            close = get_close_matches(str(name), _FIELDS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
+            refuse(str(name), f"a field of a definition ({hint})", document[name])
+    check_text("task", document.get("task"), "app.report")
+    for name, kind, example in (("args", list, "[]"), ("kwargs", dict, "{}"), ("options", dict, "{}")):
+        if not isinstance(document.get(name, kind()), kind):
+            refuse(name, f"a JSON value like {example}", document[name])
+    try:
+        recurrence = from_json(document.get("recurrence"))
+    except RecurrenceError as error:
+        raise RecurrenceError(f"recurrence: {error}") from None
+    if not isinstance(recurrence, Recurrence):
+        refuse("recurrence", 'an object of kind "recurrence"', document["recurrence"])
+    return Definition(recurrence, **_policies(document))
+
+
+def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: document[name] for name in _FIELDS[5:] if name in document}
+    check_choice("catch_up", found.get("catch_up", LATEST), (LATEST, ALL, NONE))
+    check_choice("overlap", found.get("overlap", ALLOW), (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING))
+    for name in ("catch_up_ms", "max_runtime_ms"):
+        if name in found:
+            check_whole(name, found[name], 1, END_OF_TIME_MS)
+    if (found.get("catch_up") == ALL) != ("catch_up_ms" in found):
+        refuse("catch_up_ms", 'a whole number beside the catch_up "all", and nowhere else', found.get("catch_up_ms"))
+    return found

@@ -1,0 +1,253 @@
+"""Materialise: the instants of schedules that are due soon become messages, among the arrivals of a round of ingest.
+
+::
+
+    1 read       schedules with an instant up to the look-ahead, at most 1,000 and those that had to wait before
+    2 decide     ``instants``: which are made, which are skipped; a guarded schedule waits for its instant and its runs
+    3 render     each instant that is made becomes a message; an error makes the schedule broken
+    4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
+    5 record     in ingest's unit of work: the run of each row, the steps, the skips
+
+A round makes a limited number of occurrences, those that are on time first. A trigger or a backfill joins the same
+unit of work, with its answer: its occurrences are due at once, count to no limit of times, and ask no overlap policy.
+
+An envelope id is made of schedule, revision and instant, so a row that exists already is no second one.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from celery_wheel.engine.intake.inbox import ScheduleCommand
+from celery_wheel.engine.recurring.definition import CANCEL_RUNNING, Definition, read_definition
+from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
+from celery_wheel.engine.recurring.port import OccurrenceRenderer
+from celery_wheel.engine.recurring.runs import occupied
+from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.agenda import LOOK_MS
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.store.model import Answer, Change, Message
+from celery_wheel.store.schedule_model import Run, Schedule, ScheduleStep
+
+logger = logging.getLogger(__name__)
+
+#: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
+MAX_OF_ONE = 100
+
+#: Occurrences of one command to backfill.
+MAX_BACKFILL = 1_000
+
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """Occurrences of one round, and the rest of their unit of work."""
+
+    messages: list[Message] = field(default_factory=list)
+    change: Change = field(default_factory=Change)
+    cancelled: list[str] = field(default_factory=list)  #: ids of tasks that a later run replaces
+    waiting: int = 0  #: schedules that were read and have to wait
+    ready_ms: int | None = None  #: when the next one is due, as far as is known
+    more: bool = False  #: some that are due were not made in this round
+    was_read: bool = False
+    _of: dict[str, tuple[int, int]] = field(default_factory=dict)  #: envelope id → schedule, instant
+
+    def __bool__(self) -> bool:
+        change = self.change
+        return bool(self.messages or change.schedules or change.schedule_steps or change.inbox)
+
+    def add(self, schedule: Schedule, instant_ms: int, message: Message, request: int | None = None) -> None:
+        message.envelope_id = occurrence_id(schedule, instant_ms, request)
+        self.messages.append(message)
+        self._of[message.envelope_id] = schedule.id, instant_ms
+
+    def look_at(self, ready_ms: int) -> None:
+        """Read the schedules again at an instant."""
+        self.ready_ms = ready_ms if self.ready_ms is None else min(self.ready_ms, ready_ms)
+
+    def record(self, work: UnitOfWork) -> None:
+        """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
+        change, own = work.change, self.change
+        rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
+        change.runs += [*own.runs, *(Run(*of, row.id) for of, row in rows)]
+        change.schedules += own.schedules
+        change.schedule_steps += own.schedule_steps
+        change.skips += own.skips
+        change.inbox = change.inbox + own.inbox
+        change.answers += own.answers
+
+    def close(self, state: ShardState, monotonic_ms: int) -> None:
+        """Note in the agenda that all of it is committed."""
+        if self.was_read:
+            state.agenda.read(0 if self.more else self.ready_ms, monotonic_ms, self.waiting)
+
+
+def occurrence_id(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
+    """Return the envelope id of an occurrence; ``request`` is the inbox item that asked for it out of turn."""
+    return str(uuid.uuid5(NAMESPACE, f"{schedule.id} {schedule.revision} {instant_ms} {request}"))
+
+
+def materialise(
+    ctx: Context, state: ShardState, requests: Sequence[ScheduleCommand]
+) -> Generator[str, None, Occurrences]:
+    """Return the occurrences of this round.
+
+    Args:
+        requests: triggers and backfills from the inbox.
+    """
+    found = Occurrences()
+    if ctx.renderer is None:
+        return found
+    now_ms = ctx.clock.now_ms()
+    if state.agenda.is_time(now_ms, ctx.clock.monotonic_ms()):
+        yield from _read(ctx, state, ctx.renderer, found, now_ms)
+    for request in requests:
+        schedules = ctx.store.schedules_named(ctx.shard, request.names)
+        yield "requested schedules read"
+        _answer(found, ctx.renderer, request, schedules, now_ms)
+    if found.cancelled and ctx.on_overlap is not None:
+        try:
+            ctx.on_overlap(found.cancelled)
+        except Exception:  # raised by code of the application
+            logger.exception(
+                "shard %d: %d runs were not cancelled, and go on beside the later ones; correct the error below",
+                ctx.shard,
+                len(found.cancelled),
+                extra={"action": "overlap", "shard": ctx.shard},
+            )
+        yield "earlier runs cancelled"
+    return found
+
+
+def _read(
+    ctx: Context, state: ShardState, renderer: OccurrenceRenderer, found: Occurrences, now_ms: int
+) -> Generator[str, None, None]:
+    limits, most = ctx.limits, ctx.limits.occurrence_count + state.agenda.waiting
+    times = Times(now_ms, now_ms + limits.look_ahead_ms, limits.late_ms)
+    schedules = ctx.store.due_schedules(ctx.shard, times.upto_ms + LOOK_MS, most)
+    yield "schedules read"
+    found.was_read, found.more = True, len(schedules) >= most
+    for schedule in sorted(schedules, key=lambda one: (one.next_ms or 0) < times.missed_before_ms):
+        if len(found.messages) >= limits.occurrence_count:
+            found.more = True
+            return
+        try:
+            definition = read_definition(schedule.definition)
+        except RecurrenceError as error:
+            _break(ctx, found, schedule, error, now_ms)
+            continue
+        ahead_ms = 0 if definition.is_guarded else limits.look_ahead_ms
+        first = schedule.next_ms or 0
+        if first > now_ms + ahead_ms:
+            found.waiting += 1
+            found.look_at(first - ahead_ms)
+            continue
+        runs = None
+        if definition.is_guarded:
+            runs = yield from occupied(ctx, state, schedule.id, definition, now_ms)
+        try:
+            decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
+            messages = [renderer.render(schedule, instant_ms) for instant_ms in decision.make]
+        except Exception as error:  # a calendar that leaves nothing, or code of the application
+            _break(ctx, found, schedule, error, now_ms)
+            continue
+        _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
+
+
+def _step(
+    found: Occurrences,
+    schedule: Schedule,
+    definition: Definition,
+    decision: Decision,
+    messages: Iterable[Message],
+    runs: Occupied | None,
+    times: Times,
+    ahead_ms: int,
+) -> None:
+    if not decision.make and not decision.skips and decision.next_ms == schedule.next_ms:
+        found.waiting += 1  # queued behind a run
+        return
+    for instant_ms, message in zip(decision.make, messages, strict=True):
+        message.eta_ms = instant_ms
+        found.add(schedule, instant_ms, message)
+    made, last_ms = schedule.made + len(decision.make), decision.make[-1] if decision.make else schedule.last_ms
+    found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
+    found.change.skips += decision.skips
+    if runs is not None and decision.make and definition.overlap == CANCEL_RUNNING:
+        found.cancelled += runs.running
+        found.change.runs += [replace(run, ended_ms=times.now_ms) for run in runs.running.values()]
+    if decision.next_ms is not None:
+        found.look_at(decision.next_ms - ahead_ms)
+
+
+def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
+    """Stop a schedule that cannot be read or rendered."""
+    logger.error(
+        "shard %d: schedule %s stops: %s; update it, or resume it when the cause is mended",
+        ctx.shard,
+        schedule.name,
+        error,
+        exc_info=None if isinstance(error, RecurrenceError) else error,
+        extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
+    )
+    found.change.schedules.append(
+        replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=unmade_since(schedule, now_ms))
+    )
+
+
+def unmade_since(schedule: Schedule, now_ms: int) -> int:
+    """Return the instant after which a schedule that stops now has made nothing."""
+    return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, RecurrenceError) else f"it cannot be rendered: {error!r}"
+    return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]
+
+
+def _answer(
+    found: Occurrences,
+    renderer: OccurrenceRenderer,
+    request: ScheduleCommand,
+    schedules: Iterable[Schedule],
+    now_ms: int,
+) -> None:
+    """Make the occurrences that a trigger or a backfill asks for."""
+    named = {one.name: one for one in schedules}
+    results, room = dict[str, dict[str, object]](), MAX_BACKFILL
+    for name in request.names:
+        if name not in named:
+            results[name] = {"result": "unknown"}
+            continue
+        try:
+            instants = _requested(request, named[name], now_ms, room)
+            messages = [renderer.render(named[name], instant_ms) for instant_ms in instants]
+        except Exception as error:
+            results[name] = {"result": "refused", "reason": _reason(error)}
+            continue
+        room -= len(instants)
+        for instant_ms, message in zip(instants, messages, strict=True):
+            message.eta_ms = now_ms
+            found.add(named[name], instant_ms, message, request.item_id)
+        results[name] = {"result": "done", "task_ids": [message.task_id for message in messages]}
+    found.change.inbox.append(request.item_id)
+    if request.answer_to is not None:
+        found.change.answers.append(Answer(request.answer_to, results, now_ms))
+
+
+def _requested(request: ScheduleCommand, schedule: Schedule, now_ms: int, room: int) -> list[int]:
+    if request.do == "trigger":
+        return [now_ms]
+    upto_ms = unmade_since(schedule, min(now_ms, now_ms if request.upto_ms is None else request.upto_ms))
+    recurrence = read_definition(schedule.definition).recurrence
+    instants = list(islice(walk(recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
+    if len(instants) > room:
+        raise RecurrenceError(f"a command backfills at most {MAX_BACKFILL:,} instants; ask for a shorter time")
+    return instants

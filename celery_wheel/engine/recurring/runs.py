@@ -1,0 +1,73 @@
+"""Runs of a schedule: which of them are not over, and the ends that workers report.
+
+::
+
+    a run's row      pending                   the run goes on, however late it is
+                     in lane STOPPED           over: it was cancelled, expired or rejected
+                     published                 over when its worker has said so, or after max_runtime_ms
+
+Nothing of it is kept in memory: the store is read when an instant of a guarded schedule is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from celery_wheel.engine.intake.inbox import RunEnded
+from celery_wheel.engine.recurring.definition import Definition
+from celery_wheel.engine.recurring.instants import Occupied
+from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.store.model import STOPPED, TaskRow
+from celery_wheel.store.schedule_model import Run
+
+#: A run matters while it is among so many latest ones of its schedule.
+LATEST_RUNS = 20
+
+
+def occupied(
+    ctx: Context, state: ShardState, schedule_id: int, definition: Definition, now_ms: int
+) -> Generator[str, None, Occupied]:
+    """Return how far the runs of a schedule keep its instants from being made."""
+    found = ctx.store.runs_of(ctx.shard, [schedule_id], False, LATEST_RUNS)
+    yield "runs read"
+    with state.active():
+        return _occupied(state, found, definition.max_runtime_ms, now_ms)
+
+
+def _occupied(state: ShardState, found: Sequence[tuple[Run, TaskRow]], max_runtime_ms: int, now_ms: int) -> Occupied:
+    running, free_ms = dict[str, Run](), -1
+    for run, (task_id, row) in found:
+        if row.lane == STOPPED:
+            continue
+        if not state.may_be_published(row.lane, row.position):
+            running[task_id] = run
+            continue
+        over_ms = row.due_ms + max_runtime_ms if run.ended_ms is None else run.ended_ms
+        if over_ms > now_ms and run.ended_ms is None:
+            running[task_id] = run
+        else:
+            free_ms = max(free_ms, over_ms)
+    return Occupied(running, free_ms)
+
+
+def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
+    """Record the ends of runs, all in one unit of work; returns whether there were any."""
+    if not ended:
+        return False
+    wanted = {(one.schedule, one.instant_ms) for one in ended}
+    found: list[Run] = []
+    for schedule_id in dict.fromkeys(one.schedule for one in ended):
+        found += [run for run, _ in ctx.store.runs_of(ctx.shard, [schedule_id], False, LATEST_RUNS)]
+    yield "ended runs read"
+    with state.active():
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        over = [run for run in found if (run.schedule, run.instant_ms) in wanted and run.ended_ms is None]
+        work.change.runs = [replace(run, ended_ms=work.now_ms) for run in over]
+        work.change.inbox = [one.item_id for one in ended]
+        work.reserve()
+    if (yield from work.commit(ctx)):
+        state.agenda.reopen()
+    return True

@@ -1,0 +1,40 @@
+"""A renderer without Celery: the message of an occurrence names its schedule and its instant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from celery_wheel.store.model import Message
+from celery_wheel.store.schedule_model import Schedule
+
+
+class Renderer:
+    """Each call makes another task id: name, instant, number of the call."""
+
+    def __init__(self, fault: Callable[[Schedule], None] = lambda _: None) -> None:
+        self.fault = fault
+        self.rendered = 0
+
+    def render(self, schedule: Schedule, instant_ms: int) -> Message:
+        self.fault(schedule)
+        self.rendered += 1
+        headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
+        return Message(
+            envelope_id="",
+            task_id=f"{schedule.name} {instant_ms} {self.rendered}",
+            task="tasks.recurring",
+            eta_ms=0,
+            created_ms=instant_ms,
+            exchange="",
+            exchange_type="direct",
+            routing_key="celery",
+            queue="celery",
+            priority=None,
+            key=None,
+            expires_ms=None,
+            queue_expires_ms=None,
+            headers=headers,
+            properties=b"{}",
+            body=b"x",
+        )
