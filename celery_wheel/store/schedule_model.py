@@ -83,6 +83,7 @@ class Run:
     instant_ms: int
     timer_id: int  #: a row has one run at most
     ended_ms: int | None = None  #: when its worker said so; None: not yet, or nobody needs to know
+    requested: bool = False  #: by a trigger or a backfill, beside the schedule's own instants
 
 
 @dataclass(slots=True)

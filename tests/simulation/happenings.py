@@ -12,6 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
@@ -64,7 +65,8 @@ class Scheduler:
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
         self.broker.decode = world.loading.decode  # type: ignore[method-assign]
-        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell)
+        options = world.engine_options()
+        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.frozen_until_ms = 0
         self.due_offset_ms = self._due_offset_ms()
@@ -177,6 +179,10 @@ class Happenings(ABC):
     @abstractmethod
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
         """Judge messages that were removed from the wheel queue."""
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return arguments of the engines in worlds with more parts."""
+        return {}
 
     # -- the broker --------------------------------------------------------------------------------
 

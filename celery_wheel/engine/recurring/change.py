@@ -5,9 +5,9 @@
     create    {name: definition}    a schedule, next_ms after now
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
-    pause     every pending occurrence is withdrawn; next_ms = None, and the instants from now on are skipped
+    pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
-    delete    every pending occurrence is withdrawn; the schedule is removed, its revisions stay
+    delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
@@ -99,7 +99,7 @@ def _change(
         return _create(work, command, name) if schedule is None else ALREADY
     if schedule is None:
         return UNKNOWN
-    change = _Change(work, command, schedule, pending.get(schedule.id, ()))
+    change = _Alteration(work, command, schedule, pending.get(schedule.id, ()))
     doing: Mapping[str, Callable[[], Result]] = {
         **dict.fromkeys(DEFINING, change.update),
         "pause": change.pause,
@@ -135,7 +135,7 @@ def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule
 
 
 @dataclass(slots=True)
-class _Change:
+class _Alteration:
     """A change of one schedule."""
 
     work: UnitOfWork
@@ -154,11 +154,11 @@ class _Change:
         except RecurrenceError as error:
             return _refused(str(error))
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
-        made = schedule.made - len(withdrawn)
+        made, after_ms = schedule.made - len(withdrawn), self._published_upto(too_late)
         work.change.skips += self._unmade(unmade_since(schedule, work.now_ms), MISSED)
         next_ms = None
         if not schedule.paused:
-            next_ms = recurrence.next_after(max([work.now_ms, *too_late]), made)
+            next_ms = recurrence.next_after(after_ms, made)
         repaired: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
         self._write(definition=text, next_ms=next_ms, made=made, **repaired)
         return _done(too_late)
@@ -167,7 +167,7 @@ class _Change:
         work, schedule = self.work, self.schedule
         if schedule.paused:
             return ALREADY
-        withdrawn, too_late = self._withdraw(self.pending)
+        withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
         work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
         since_ms = unmade_since(schedule, work.now_ms) if schedule.since_ms is None else schedule.since_ms
@@ -176,7 +176,7 @@ class _Change:
             note=self.command.reason,
             next_ms=None,
             made=schedule.made - sum(run.instant_ms > work.now_ms for run in withdrawn),
-            since_ms=max([since_ms, *too_late]),
+            since_ms=max(since_ms, self._published_upto(too_late)) if since_ms == work.now_ms else since_ms,
         )
         return _done(too_late)
 
@@ -213,6 +213,14 @@ class _Change:
             else:
                 too_late.append(run.instant_ms)
         return withdrawn, sorted(too_late)
+
+    def _published_upto(self, too_late: list[int]) -> int:
+        """Return the last instant that may have been published: now, unless due time has gone back.
+
+        A row that a user has moved was published for the user, and not for its instant.
+        """
+        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == run.instant_ms]
+        return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 
     def _reason(self) -> str:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"

@@ -57,7 +57,7 @@ class Occurrences:
     ready_ms: int | None = None  #: when the next one is due, as far as is known
     more: bool = False  #: some that are due were not made in this round
     was_read: bool = False
-    _of: dict[str, tuple[int, int]] = field(default_factory=dict)  #: envelope id → schedule, instant
+    _of: dict[str, tuple[int, int, bool]] = field(default_factory=dict)  #: envelope id → schedule, instant, requested
 
     def __bool__(self) -> bool:
         change = self.change
@@ -66,7 +66,7 @@ class Occurrences:
     def add(self, schedule: Schedule, instant_ms: int, message: Message, request: int | None = None) -> None:
         message.envelope_id = occurrence_id(schedule, instant_ms, request)
         self.messages.append(message)
-        self._of[message.envelope_id] = schedule.id, instant_ms
+        self._of[message.envelope_id] = schedule.id, instant_ms, request is not None
 
     def look_at(self, ready_ms: int) -> None:
         """Read the schedules again at an instant."""
@@ -76,7 +76,7 @@ class Occurrences:
         """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
         rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
-        change.runs += [*own.runs, *(Run(*of, row.id) for of, row in rows)]
+        change.runs += [*own.runs, *(Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows)]
         change.schedules += own.schedules
         change.schedule_steps += own.schedule_steps
         change.skips += own.skips

@@ -2,9 +2,9 @@
 
 ::
 
-    a run's row      pending                   the run goes on, however late it is
-                     in lane STOPPED           over: it was cancelled, expired or rejected
-                     published                 over when its worker has said so, or after max_runtime_ms
+    a run's row      in lane STOPPED    over: it was cancelled, expired or rejected
+                     pending            the run goes on, however late it is, unless a later run has replaced it
+                     published          over when its worker has said so, or max_runtime_ms after the row was due
 
 Nothing of it is kept in memory: the store is read when an instant of a guarded schedule is due.
 """
@@ -42,11 +42,10 @@ def _occupied(state: ShardState, found: Sequence[tuple[Run, TaskRow]], max_runti
     for run, (task_id, row) in found:
         if row.lane == STOPPED:
             continue
-        if not state.may_be_published(row.lane, row.position):
-            running[task_id] = run
-            continue
-        over_ms = row.due_ms + max_runtime_ms if run.ended_ms is None else run.ended_ms
-        if over_ms > now_ms and run.ended_ms is None:
+        over_ms = run.ended_ms
+        if over_ms is None and state.may_be_published(row.lane, row.position):
+            over_ms = row.due_ms + max_runtime_ms
+        if over_ms is None or (run.ended_ms is None and over_ms > now_ms):
             running[task_id] = run
         else:
             free_ms = max(free_ms, over_ms)
