@@ -685,6 +685,7 @@ class Migration(migrations.Migration):
                         db_comment="end that its worker reported; instant, Unix milliseconds", null=True
                     ),
                 ),
+                ("requested", models.BooleanField(db_comment="a user asked for it: triggered or backfilled")),
             ],
             options={
                 "db_table": "wheel_schedule_run",

@@ -48,6 +48,7 @@ class ScheduleRun:
     state: str
     dispatched_ms: int | None  #: None while it is pending, and where the history no longer says it
     ended_ms: int | None  #: when its worker said so; None where it did not, or nobody needs to know
+    requested: bool  #: a user asked for it: triggered or backfilled
     reason: str  #: of its outcome; empty without one
 
 

@@ -61,7 +61,7 @@ class SqlSchedules:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
         # A resharding leaves dispatched rows in their shard.
         here = [row for row in rows if row.shard == shard]
-        found = [(Run(*row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
+        found = [(run_of(row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
         found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
@@ -70,6 +70,13 @@ def schedule_of(row: Sequence[Any]) -> Schedule:
     """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no type for truth."""
     found = Schedule(*row)
     found.paused, found.broken = bool(found.paused), bool(found.broken)
+    return found
+
+
+def run_of(row: Sequence[Any]) -> Run:
+    """Return the run of a row, as ``schedule_of`` does."""
+    found = Run(*row)
+    found.requested = bool(found.requested)
     return found
 
 

@@ -358,6 +358,7 @@ schedule_run = Table(
     _required("schedule", BigInteger, "id of the schedule"),
     _required("instant_ms", BigInteger, "intended time; instant, Unix milliseconds"),
     _optional("ended_ms", BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    _required("requested", Boolean, "a user asked for it: triggered or backfilled"),
     Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
 )
 

@@ -85,8 +85,10 @@ def test_a_run_replaces_that_of_its_timer(holder: Holder) -> None:
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW)
     holder.apply(rows=[row], runs=[run])
-    holder.apply(runs=[replace(run, ended_ms=NOW + 7)])
-    assert runs(holder, one) == [replace(run, ended_ms=NOW + 7)]
+    changed = replace(run, ended_ms=NOW + 7, requested=True)
+    holder.apply(runs=[changed])
+    [found] = runs(holder, one)
+    assert (found, type(found.requested)) == (changed, bool)
 
 
 def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:

@@ -21,6 +21,7 @@ from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import schedules as queries
+from celery_wheel.store.sql.queries.browse import TASK
 from celery_wheel.store.sql.schedules import schedule_of
 
 #: Rows that the filter of one page may skip.
@@ -55,7 +56,7 @@ class Schedules:
 
     def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
         rows = connection.execute(queries.runs(number, RUNS)).all()
-        tasks = {task.id: task for task in (Task(*row[2:]) for row in rows)}
+        tasks = {task.id: task for task in (Task(*row[-len(TASK) :]) for row in rows)}
         shards = {task.shard for task in tasks.values()}
         lanes: dict[tuple[int, int], LaneState] = {
             (shard, one.lane): one
@@ -78,6 +79,7 @@ class Schedules:
                 state=states[id_],
                 dispatched_ms=times.get(id_),
                 ended_ms=row.ended_ms,
+                requested=bool(row.requested),
                 reason=last[id_].reason if id_ in last and task.lane == STOPPED else "",
             )
             for row, (id_, task) in zip(rows, tasks.items(), strict=True)

@@ -35,9 +35,10 @@ def revisions(name: str, limit: int) -> Select[Any]:
 
 
 def runs(schedule_id: int, limit: int) -> Select[Any]:
-    """Select instants and ends, with the tasks that the instants became."""
+    """Select the columns of runs, with the tasks that they became."""
     place = and_(timer.c.id == schedule_run.c.timer_id, schedule_run.c.schedule == schedule_id)
-    found = select(schedule_run.c.instant_ms, schedule_run.c.ended_ms, *TASK).join_from(schedule_run, timer, place)
+    own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
+    found = select(*own, *TASK).join_from(schedule_run, timer, place)
     return found.order_by(schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc()).limit(limit)
 
 
