@@ -94,6 +94,10 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     intake = yield from _read(ctx)
     occurrences = intake.occurrences = yield from materialise(ctx, state, intake.requests)
     done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
+    if not done and not intake.commands and not intake.ended:
+        occurrences.close(state, ctx.clock.monotonic_ms())
+        yield Round.IDLE
+        return
     if not (yield from _accept(ctx, state, intake)):
         yield Round.BUSY  # nothing was committed, so nothing is trimmed; the next round reads all of it again
         return

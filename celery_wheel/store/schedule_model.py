@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Kinds of items of the inbox, see ``celery_wheel.engine.recurring.command``.
+#: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
 SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 
 #: Reasons of a skip.

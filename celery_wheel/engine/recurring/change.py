@@ -24,8 +24,8 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
@@ -70,11 +70,18 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
+    work = UnitOfWork(state, ctx.clock.now_ms())
+    results = dict.fromkeys(command.names, UNKNOWN)
+    # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
+    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
+    new = [name for name in command.names if name not in schedules] if command.do == "create" else []
+    created = {name: _new(command, name, work.now_ms) for name in new}
+    yield "changes prepared"
     with state.active():
         if state.may_be_diverted((row for found in pending.values() for _, (_, row) in found), diversions):
             return False
-        work = UnitOfWork(state, ctx.clock.now_ms())
-        results = {name: _change(work, command, name, schedules.get(name), pending) for name in command.names}
+        results |= {name: one.carry_out() for name, one in changes.items()}
+        results |= {name: _create(work, command, one) for name, one in created.items()}
         work.answer(command.item_id, command.answer_to, results)
         work.reserve()
     yield "reserved"
@@ -88,38 +95,24 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
 ALL = 2**31 - 1
 
 
-def _change(
-    work: UnitOfWork,
-    command: ScheduleCommand,
-    name: str,
-    schedule: Schedule | None,
-    pending: Mapping[int, Pending],
-) -> Result:
-    if command.do == "create":
-        return _create(work, command, name) if schedule is None else ALREADY
-    if schedule is None:
-        return UNKNOWN
-    change = _Alteration(work, command, schedule, pending.get(schedule.id, ()))
-    doing: Mapping[str, Callable[[], Result]] = {
-        **dict.fromkeys(DEFINING, change.update),
-        "pause": change.pause,
-        "resume": change.resume,
-        "delete": change.delete,
-    }
-    return doing[command.do]()
-
-
-def _create(work: UnitOfWork, command: ScheduleCommand, name: str) -> Result:
+def _new(command: ScheduleCommand, name: str, now_ms: int) -> Schedule | Result:
+    """Return a schedule without a number, or why there is none."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
     try:
         text = to_text(command.definitions[name])
-        next_ms = read_definition(text).recurrence.next_after(work.now_ms)
+        next_ms = read_definition(text).recurrence.next_after(now_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    schedule = Schedule(work.state.next_seq(), name, text, command.source, 1, next_ms)
-    work.change.schedules.append(schedule)
-    _add_revision(work, command, schedule, "")
+    return Schedule(0, name, text, command.source, 1, next_ms)
+
+
+def _create(work: UnitOfWork, command: ScheduleCommand, new: Schedule | Result) -> Result:
+    if not isinstance(new, Schedule):
+        return new
+    new.id = work.state.next_seq()
+    work.change.schedules.append(new)
+    _add_revision(work, command, new, "")
     return DONE
 
 
@@ -134,33 +127,59 @@ def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule
     )
 
 
-@dataclass(slots=True)
 class _Alteration:
-    """A change of one schedule."""
+    """A change of one schedule: prepared without the lock, and carried out under it."""
 
-    work: UnitOfWork
-    command: ScheduleCommand
-    schedule: Schedule
-    pending: Pending
+    def __init__(self, work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, pending: Pending) -> None:
+        self.work = work
+        self.command = command
+        self.schedule = schedule
+        self.pending = pending
+        self._text = schedule.definition  #: the new definition
+        self._refusal: Result | None = None
+        self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
+        self._next_ms: int | None = None
+        try:
+            if command.do in DEFINING and command.do != "create":
+                self._prepare_update()
+            elif command.do == "resume":
+                self._prepare_resume()
+        except RecurrenceError as error:
+            self._refusal = _refused(str(error))
+
+    def carry_out(self) -> Result:
+        """Add the change to the unit of work; the caller holds the lock."""
+        if self._refusal is not None:
+            return self._refusal
+        if self.command.do == "create":
+            return ALREADY
+        return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
+
+    def _prepare_update(self) -> None:
+        schedule, now_ms = self.schedule, self.work.now_ms
+        self._text = to_text(self.command.definitions[schedule.name])
+        read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
+        if schedule.next_ms is not None and schedule.next_ms <= now_ms:
+            self._unmade = self._skips(schedule.next_ms - 1, MISSED)
+
+    def _prepare_resume(self) -> None:
+        schedule, now_ms = self.schedule, self.work.now_ms
+        since_ms = now_ms if schedule.since_ms is None else schedule.since_ms
+        recurrence = read_definition(schedule.definition).recurrence
+        self._next_ms = recurrence.next_after(max(now_ms, since_ms), schedule.made)
+        self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
 
     def update(self) -> Result:
-        work, schedule, document = self.work, self.schedule, self.command.definitions[self.schedule.name]
-        try:
-            text = to_text(document)
-            recurrence = read_definition(text).recurrence
-            if text == schedule.definition and not schedule.broken:
-                return ALREADY
-            recurrence.next_after(work.now_ms, schedule.made)
-        except RecurrenceError as error:
-            return _refused(str(error))
+        work, schedule = self.work, self.schedule
+        if self._text == schedule.definition and not schedule.broken:
+            return ALREADY
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
-        made, after_ms = schedule.made - len(withdrawn), self._published_upto(too_late)
-        work.change.skips += self._unmade(unmade_since(schedule, work.now_ms), MISSED)
-        next_ms = None
+        made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused:
-            next_ms = recurrence.next_after(after_ms, made)
+            next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
+        work.change.skips += self._unmade
         repaired: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
-        self._write(definition=text, next_ms=next_ms, made=made, **repaired)
+        self._write(definition=self._text, next_ms=next_ms, made=made, **repaired)
         return _done(too_late)
 
     def pause(self) -> Result:
@@ -181,17 +200,10 @@ class _Alteration:
         return _done(too_late)
 
     def resume(self) -> Result:
-        work, schedule = self.work, self.schedule
-        if not schedule.paused and not schedule.broken:
+        if not self.schedule.paused and not self.schedule.broken:
             return ALREADY
-        since_ms = work.now_ms if schedule.since_ms is None else schedule.since_ms
-        try:
-            recurrence = read_definition(schedule.definition).recurrence
-            next_ms = recurrence.next_after(max(work.now_ms, since_ms), schedule.made)
-        except RecurrenceError as error:
-            return _refused(str(error))
-        work.change.skips += self._unmade(since_ms, PAUSED if schedule.paused else MISSED)
-        self._write(paused=False, broken=False, note="", since_ms=None, next_ms=next_ms)
+        self.work.change.skips += self._unmade
+        self._write(paused=False, broken=False, note="", since_ms=None, next_ms=self._next_ms)
         return DONE
 
     def delete(self) -> Result:
@@ -226,8 +238,8 @@ class _Alteration:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"
         return f"{reason}: {self.command.reason}" if self.command.reason else reason
 
-    def _unmade(self, since_ms: int, reason: str) -> list[Skip]:
-        """Return the skips of the instants since one, up to now, of the definition as it was."""
+    def _skips(self, since_ms: int, reason: str) -> list[Skip]:
+        """Return the skips of the instants since one, up to now, by the former definition."""
         try:
             recurrence = read_definition(self.schedule.definition).recurrence
             return skips_between(self.schedule.id, recurrence, since_ms, self.work.now_ms, reason)

@@ -102,11 +102,8 @@ def materialise(
     Args:
         requests: triggers and backfills from the inbox.
     """
-    found = Occurrences()
-    if ctx.renderer is None:
-        return found
-    now_ms = ctx.clock.now_ms()
-    if state.agenda.is_time(now_ms, ctx.clock.monotonic_ms()):
+    found, now_ms = Occurrences(), ctx.clock.now_ms()
+    if ctx.renderer is not None and state.agenda.is_time(now_ms, ctx.clock.monotonic_ms()):
         yield from _read(ctx, state, ctx.renderer, found, now_ms)
     for request in requests:
         schedules = ctx.store.schedules_named(ctx.shard, request.names)
@@ -214,7 +211,7 @@ def _reason(error: Exception) -> str:
 
 def _answer(
     found: Occurrences,
-    renderer: OccurrenceRenderer,
+    renderer: OccurrenceRenderer | None,
     request: ScheduleCommand,
     schedules: Iterable[Schedule],
     now_ms: int,
@@ -225,6 +222,9 @@ def _answer(
     for name in request.names:
         if name not in named:
             results[name] = {"result": "unknown"}
+            continue
+        if renderer is None:
+            results[name] = {"result": "refused", "reason": "the scheduler that holds the shard runs no schedules"}
             continue
         try:
             instants = _requested(request, named[name], now_ms, room)

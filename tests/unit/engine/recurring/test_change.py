@@ -207,6 +207,23 @@ def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) 
     assert rig.schedule().made == 0
 
 
+def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.engine._ctx.renderer = None
+    assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
+
+
+def test_a_pause_leaves_a_run_that_a_user_asked_for(rig: ScheduleRig) -> None:
+    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.create()
+    rig.ask("trigger", ["report"])
+    rig.ask("pause", ["report"])
+    rig.store.put_inbox(0, [("resume", b'{"gates": ["queue:celery"]}')])
+    rig.tick(1_000)
+    assert rig.ran() == [0]
+    assert rig.skips() == []
+
+
 def test_a_trigger_behind_a_change_waits_for_it(rig: ScheduleRig) -> None:
     commands = [
         ("create", {"definitions": {"report": definition(60_000)}}),
