@@ -54,7 +54,7 @@ class ScheduleRun:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDetail:
-    """What the store knows of a name, each list with the latest first.
+    """A name with everything that the store has of it; each list has the latest first.
 
     ``schedule`` is None where it was deleted. The changes are those of every schedule that had the name, the runs and
     skips those of the last one.

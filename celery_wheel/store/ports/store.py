@@ -201,7 +201,7 @@ class Store(Protocol):
 
         Args:
             pending_only: only rows after the offset of their lane. Of a schedule without such rows, all runs are read.
-            limit: of all runs together.
+            limit: the most runs that are returned, for all schedules together.
         """
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
