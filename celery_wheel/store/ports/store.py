@@ -200,7 +200,7 @@ class Store(Protocol):
         """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
 
         Args:
-            pending_only: only rows after the offset of their lane. Of a schedule without such rows, all runs are read.
+            pending_only: only rows after the offset of their lane. All runs of a schedule without such rows are read.
             limit: the most runs that are returned, for all schedules together.
         """
 
