@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_wheel.store.model import Row
 from tests.simulation.model_store import ModelStore
+from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.rendering import Renderer
 from tests.simulation.scheduling import Scheduling
 from tests.simulation.world import World
@@ -66,3 +67,7 @@ class RecurringWorld(World):
         super()._judge()
         if not self.clock_steps:
             self.scheduling.judge(self.disk.shard(0))
+
+
+class RecurringRabbitWorld(RecurringWorld, RabbitWorld):
+    """The same on RabbitMQ, where rows in doubt are published again with a mark."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.simulation.recurring_world import RecurringWorld
+import pytest
+
+from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 from tests.simulation.seeds import as_long_as_it_takes, seeds
 
 #: Each event of ``HAPPENS_TO_SCHEDULES`` is in one of these.
@@ -12,10 +14,11 @@ LEAST_SEEDS = 40
 
 
 @as_long_as_it_takes
-def test_no_seed_breaks_a_promise_of_schedules() -> None:
+@pytest.mark.parametrize("world", [RecurringWorld, RecurringRabbitWorld])
+def test_no_seed_breaks_a_promise_of_schedules(world: type[RecurringWorld]) -> None:
     happened: Counter[str] = Counter()
-    for seed in seeds(LEAST_SEEDS, 400, budget_s=12):
-        happened += RecurringWorld(seed).run().happened()
+    for seed in seeds(LEAST_SEEDS, 400, budget_s=8):
+        happened += world(seed).run().happened()
     never = [event for event in HAPPENS_TO_SCHEDULES if not happened[event]]
     assert not never, f"the simulation no longer reaches: {never}"
 

@@ -17,7 +17,8 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
-Anything else in it is refused, with its path. Reading the same text again costs a look into a cache.
+Anything else in it is refused, with its path. Reading the same text again costs a look into a cache. The first one that
+is read imports the specs, which import Celery's parser of crontabs: the engine itself imports none of it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
-from celery_wheel.recurring.document import from_json
-from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.store.model import DAY_MS
 from celery_wheel.values.text import END_OF_TIME_MS
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring import Recurrence
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
@@ -89,10 +92,10 @@ def _checked(document: object) -> Definition:
         if not isinstance(document.get(name, kind()), kind):
             refuse(name, f"a JSON value like {example}", document[name])
     try:
-        recurrence = from_json(document.get("recurrence"))
+        recurrence = recurring.from_json(document.get("recurrence"))
     except RecurrenceError as error:
         raise RecurrenceError(f"recurrence: {error}") from None
-    if not isinstance(recurrence, Recurrence):
+    if not isinstance(recurrence, recurring.Recurrence):
         refuse("recurrence", 'an object of kind "recurrence"', document["recurrence"])
     return Definition(recurrence, **_policies(document))
 

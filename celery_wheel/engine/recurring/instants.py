@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from celery_wheel.engine.recurring.definition import ALL, LATEST, NONE, QUEUE_ONE, SKIP, Definition
-from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, Run, Schedule, Skip
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring import Recurrence
 
 #: Skipped instants are counted up to so many.
 MAX_COUNTED = 100
