@@ -48,6 +48,7 @@ KNOWN = {
     "row_diverted_after_it_was_read": 117,
     "cancel_answered_by_a_stale_look": 533,
     "unknown_while_a_message_is_under_way": 7,
+    "refused_row_looks_published": 3768,
 }
 
 

@@ -36,7 +36,7 @@ Lanes are made by the shard's state under its lock; nothing here locks, reads a 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.port import RangeChecksum
@@ -301,6 +301,14 @@ class Lane:
         self._proven = 0
 
     # -- settle ------------------------------------------------------------------------------------
+
+    def leaving(self) -> Iterator[Row]:
+        """Yield the rows that the next settlement moves to other lanes."""
+        if self.in_flight is not None:
+            yield from (row for row, _ in self.in_flight.diverted)
+        for done in (self.unsettled, self.settling):
+            if done is not None:
+                yield from done.refused
 
     def begin_settling(self) -> Unsettled | None:
         """Return the unsettled chunks to commit; None where there are none, or a settlement is under way."""
