@@ -49,6 +49,7 @@ KNOWN = {
     "cancel_answered_by_a_stale_look": 533,
     "unknown_while_a_message_is_under_way": 7,
     "refused_row_looks_published": 3768,
+    "forgotten_rows_that_an_adoption_compares": 11245,
 }
 
 
