@@ -78,6 +78,7 @@ class Delivery(ABC):
     def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, checksum: bool) -> Chunk:
         state.attempted += 1
         flight.first_number = flight.first_number or state.attempted
+        flight.settled = lane.offset
         return Chunk(
             state.shard,
             state.epoch,

@@ -6,7 +6,8 @@
     2 refill    the tombstone filter is filled anew where it is full
     3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane
-    4 forget    history beyond its retention is deleted, oldest batch first, 2,000 rows a round
+    4 forget    history beyond its retention is deleted, oldest batch first, 2,000 rows a round; not the rows that the
+                next adoption compares with the broker's checksum, or it would take their absence for a rollback
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     before_ms = now_ms - limits.retention_ms
     most, only = limits.forget_count, limits.archived_only
     with state.history:
-        forgotten = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, archived_only=only)
+        with state.active():
+            upto = {number: lane.replayable for number, lane in state.lanes.all.items()}
+        forgotten = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, only, upto)
     ctx.stats.add(forgotten=forgotten)
     yield "forgotten"
     yield Round.BUSY if forgotten else Round.IDLE

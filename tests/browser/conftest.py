@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def log_in(page: Page, name: str = OPERATOR) -> None:
     page.fill("input[name=username]", name)
     page.fill("input[name=password]", PASSWORD)
     page.click("input[type=submit]")
+
+
+def open_page(page: Page, path: str) -> None:
+    """Open a page of the wheel, anew where the store was too busy to answer in the time that a page gives it."""
+
+    def opened() -> bool:
+        response = page.goto(path)
+        return response is not None and response.status != HTTPStatus.SERVICE_UNAVAILABLE
+
+    wait_until(opened, f"the store answers for {path}")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import OPERATOR, BrowsedSite, log_in
+from tests.browser.conftest import OPERATOR, BrowsedSite, log_in, open_page
 from tests.kit.patience import wait_until
 
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
@@ -39,7 +39,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     wait_until(lambda: states() == ["pending"] * 4, "the tasks are accepted")
 
     # two tasks are selected and cancelled by keyboard alone, after a first attempt is abandoned
-    page.goto(PENDING)
+    open_page(page, PENDING)
     boxes = page.locator("#wheel-pending input[type=checkbox]")
     for n in (0, 1):
         boxes.nth(n).focus()
@@ -76,7 +76,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     assert narrow(page)
 
     # a queue is paused and resumed
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     page.get_by_role("link", name="Pause or resume").click()
     page.get_by_label("Name").fill("celery")
     page.get_by_role("button", name="Pause").click()

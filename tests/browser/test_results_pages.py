@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import VIEWER, BrowsedSite, log_in
+from tests.browser.conftest import VIEWER, BrowsedSite, log_in, open_page
 from tests.kit.job_results import LAST, RUN, hour, leave_forecast, leave_lateness
 
 #: Returns WCAG's contrast of a coloured cell's text, as the browser paints it.
@@ -56,7 +56,7 @@ def test_links_lead_from_the_menu_to_a_task_and_its_hours(page: Page) -> None:
 
 
 def test_links_lead_from_the_wheel_to_the_forecast_and_to_pending_tasks(page: Page) -> None:
-    page.goto("/admin/django_wheel/wheel/")
+    open_page(page, "/admin/django_wheel/wheel/")
     page.locator("#content").get_by_role("link", name="Forecast from archive").click()
     expect(page.locator("#wheel-herds tbody tr")).to_have_count(12)
     expect(page.locator("#wheel-drains")).to_contain_text("2.5/s")
@@ -72,7 +72,7 @@ def test_every_heat_has_a_colour_of_its_own_and_can_be_read_without_a_script(
     context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     log_in(page, VIEWER)
-    page.goto("/admin/django_wheel/lateness/")
+    open_page(page, "/admin/django_wheel/lateness/")
     found = [page.locator(f"#wheel-heat td.wheel-heat-{heat}").first.evaluate(CONTRAST) for heat in range(1, 5)]
     assert len({round(back, 4) for back, _ in found}) == 4
     assert all(contrast >= 4.5 for _, contrast in found), found
@@ -85,7 +85,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Browser, site: Bro
     context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
     log_in(page, VIEWER)
-    page.goto(f"/admin/django_wheel/{address}")
+    open_page(page, f"/admin/django_wheel/{address}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     expect(page.locator("#content-main table").first).to_be_visible()
     context.close()

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import VIEWER, BrowsedSite, log_in
+from tests.browser.conftest import VIEWER, BrowsedSite, log_in, open_page
 from tests.kit.patience import patience, wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
@@ -39,7 +39,7 @@ def refreshed(page: Page) -> int:
 
 
 def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: BrowsedSite, store: SqlStore) -> None:
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     for n in range(600):
         site.app.send_task("site.soon", (n,), countdown=8 + n / 60)
     wait_until(lambda: pending(store) == 640, "the tasks are accepted")
@@ -67,7 +67,7 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Br
 
 
 def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     page.locator(".wheel-strip a").last.focus()
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/pending/\?shard=0&from=\d+&to=\d+"))
@@ -77,7 +77,7 @@ def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
 
 
 def test_open_details_stay_open_when_the_page_refreshes(page: Page) -> None:
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     page.locator("#ahead summary").click()
     refreshed(page)
     refreshed(page)
@@ -91,7 +91,7 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedS
         context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
         log_in(page, VIEWER)
-        page.goto(WHEEL)
+        open_page(page, WHEEL)
         strip = page.locator(".wheel-strip").first
         colours.add(strip.evaluate("one => getComputedStyle(one).backgroundColor"))
         context.close()
@@ -102,13 +102,13 @@ def test_without_a_script_the_page_is_complete(browser: Browser, site: BrowsedSi
     context = browser.new_context(base_url=site.url, java_script_enabled=False)
     page = context.new_page()
     log_in(page, VIEWER)
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     expect(page.locator("#wheel-pending-count")).to_contain_text("40")
     context.close()
 
 
 def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: BrowsedSite) -> None:
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     site["beat"].kill()
     expect(page.locator("#wheel-live .errornote")).to_contain_text("last sign of life", timeout=patience(15_000))
     site.beat()
@@ -120,7 +120,7 @@ def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: Brow
 
 
 def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> None:
-    page.goto(WHEEL)
+    open_page(page, WHEEL)
     refreshed(page)
     page.locator("#wheel-pace button").focus()
     page.keyboard.press("Tab")  # into the live part
@@ -140,5 +140,5 @@ def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> No
 @pytest.mark.parametrize("address", ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/"])
 def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
-    page.goto(f"/admin/django_wheel/{address}")
+    open_page(page, f"/admin/django_wheel/{address}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -76,7 +76,14 @@ def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[
     return [row_id for _, _, row_id in order[low:high]]
 
 
-def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived: Mapping[int, int] | None) -> int:
+def forget(
+    data: ShardData,
+    before_ms: int,
+    max_bytes: int,
+    limit: int,
+    archived: Mapping[int, int] | None,
+    upto: Mapping[int, Position],
+) -> int:
     """``archived``: shard → number up to which an archive has every change; None where no archive is required."""
     gone = 0
     for batch in sorted(data.batches, key=lambda batch: batch.id):
@@ -85,7 +92,10 @@ def forget(data: ShardData, before_ms: int, max_bytes: int, limit: int, archived
             break
         if archived is not None and not _archived(data, batch, archived):
             break
-        ids = ids_in(data, batch.lane, batch.from_, min(batch.to, data.lanes[batch.lane].offset))
+        end = min(batch.to, data.lanes[batch.lane].offset)
+        if end > upto.get(batch.lane, end):
+            break
+        ids = ids_in(data, batch.lane, batch.from_, end)
         free = _free(data, ids, archived)[: limit - gone]
         _remove(data, free)
         gone += len(free)

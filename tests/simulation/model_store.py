@@ -187,12 +187,19 @@ class ModelStore:
         bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
 
     def forget(
-        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+        self,
+        shard: int,
+        epoch: int,
+        before_ms: int,
+        max_bytes: int,
+        limit: int,
+        archived_only: bool = False,
+        upto: Mapping[int, Position] | None = None,
     ) -> int:
         with self.disk.lock:
             self.fault("before commit")
             archived = self.disk.archived if archived_only else None
-            return model_history.forget(self._held(shard, epoch), before_ms, max_bytes, limit, archived)
+            return model_history.forget(self._held(shard, epoch), before_ms, max_bytes, limit, archived, upto or {})
 
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None

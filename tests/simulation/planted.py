@@ -383,6 +383,13 @@ def wall_clock_followed_without_asking() -> Iterator[type[World]]:
         yield World
 
 
+@contextmanager
+def forgotten_rows_that_an_adoption_compares() -> Iterator[type[World]]:
+    """Settled rows are forgotten while the checksum that the broker keeps covers them."""
+    with mock.patch.object(Lane, "replayable", property(lambda lane: lane.offset)):
+        yield World
+
+
 PLANTED: list[Callable[[], object]] = [
     position_outside_reservation,
     slice_before_the_horizon_moves,
@@ -410,4 +417,5 @@ PLANTED: list[Callable[[], object]] = [
     memory_kept_after_a_slice_that_failed,
     rows_of_a_later_epoch_in_memory,
     memory_kept_after_a_commit_without_an_answer,
+    forgotten_rows_that_an_adoption_compares,
 ]

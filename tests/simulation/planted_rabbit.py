@@ -13,9 +13,10 @@ from celery_wheel.engine.delivery import ConfirmedDelivery
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state import lanes
-from celery_wheel.engine.state.lane import InFlight
+from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
+from celery_wheel.store.model import Row
 from tests.simulation.model_rabbit import ModelRabbit
 from tests.simulation.rabbit_world import RabbitWorld
 
@@ -86,6 +87,17 @@ def placed_though_withdrawn() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
+@contextmanager
+def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
+    """A row that its queue refused counts as published until the settlement that moves it is applied."""
+
+    def leaving(lane: Lane) -> Iterator[Row]:
+        return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
+
+    with mock.patch.object(Lane, "leaving", leaving):
+        yield RabbitWorld
+
+
 PLANTED: list[Callable[[], object]] = [
     chunk_not_announced,
     unknown_while_a_message_is_under_way,
@@ -94,4 +106,5 @@ PLANTED: list[Callable[[], object]] = [
     refused_rows_are_overtaken,
     nothing_is_marked,
     placed_though_withdrawn,
+    refused_row_looks_published,
 ]

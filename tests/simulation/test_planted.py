@@ -41,7 +41,7 @@ KNOWN = {
     "rows_of_a_later_epoch_in_memory": 21,
     "memory_kept_after_a_commit_without_an_answer": 43,
     "chunk_not_announced": 8,
-    "lease_not_looked_at": 197,
+    "lease_not_looked_at": 4311,
     "refused_rows_are_overtaken": 6,
     "nothing_is_marked": 9,
     "placed_though_withdrawn": 6,
@@ -55,6 +55,8 @@ KNOWN = {
     "made_while_the_earlier_run_goes_on": 14,
     "instants_skipped_without_a_word": 1,
     "due_before_its_instant": 1,
+    "refused_row_looks_published": 3768,
+    "forgotten_rows_that_an_adoption_compares": 11245,
 }
 
 

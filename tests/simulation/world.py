@@ -148,9 +148,10 @@ class World(Happenings):
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
-        stored = self.disk.shard(0).envelopes
+        data = self.disk.shard(0)
+        forgotten = {row.message.envelope_id for row in data.forgotten.values()}
         for arrival in arrivals:
-            if arrival.envelope_id not in stored:
+            if arrival.envelope_id not in data.envelopes and arrival.envelope_id not in forgotten:
                 raise self._violation(f"{arrival.envelope_id} went from the wheel queue and is not in the store")
 
     def _judge(self) -> None:

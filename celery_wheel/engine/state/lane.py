@@ -36,7 +36,7 @@ Lanes are made by the shard's state under its lock; nothing here locks, reads a 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.port import RangeChecksum
@@ -74,6 +74,7 @@ class InFlight:
     prepared: bool = False  #: the store has the end of the chunk
     redelivered: bool = False  #: rows of the chunk may be in their queues already
     first_number: int = 0  #: number of the first try to publish the chunk; 0 before that
+    settled: Position = ORIGIN  #: the lane's offset at the last try: the start of the range of the checksum
     done: set[int] = field(default_factory=set)  #: ids of the rows that need no further try
     failed: dict[int, str] = field(default_factory=dict)  #: id → reason, of rows that cannot reach a queue
 
@@ -117,7 +118,7 @@ class Lane:
     in_flight: InFlight | None = None  #: the chunk that was taken and that the broker has not confirmed yet
     unsettled: Unsettled | None = None
     settling: Unsettled | None = None  #: the part that is being committed to the store
-    checksum_after: Position = ORIGIN  #: start of the range of the last checksum that went to the broker
+    checksum_after: Position = ORIGIN  #: start of the range of the checksum that the broker has
     in_doubt_after: Position = ORIGIN  #: rows in (in_doubt_after, in_doubt_upto] are in doubt
     in_doubt_upto: Position = ORIGIN
     last_due_ms: int = 0  #: of a lane with a place: latest due time of its rows, as far as this holder knows
@@ -254,8 +255,7 @@ class Lane:
             if done is not None:
                 rows += done.count + len(done.failed)
                 ids += done.ids
-        self.checksum_after = self.offset
-        return RangeChecksum(self.offset, rows, ids)
+        return RangeChecksum(flight.settled, rows, ids)
 
     def chunk_limit(self, max_count: int) -> int:
         """Return how many rows one chunk may have."""
@@ -266,6 +266,7 @@ class Lane:
     def confirm(self, flight: InFlight, published_ms: int, refused: Collection[int] = ()) -> None:
         """Count a chunk that the broker has confirmed as unsettled; its failed and refused rows are noted there."""
         self.in_flight = None
+        self.checksum_after = flight.settled
         self._retry_ms = RETRY_FIRST_MS
         self._proven += len(flight.rows)
         self.in_doubt_after = max(self.in_doubt_after, flight.upto)
@@ -302,6 +303,14 @@ class Lane:
 
     # -- settle ------------------------------------------------------------------------------------
 
+    def leaving(self) -> Iterator[Row]:
+        """Yield the rows that the next settlement moves to other lanes."""
+        if self.in_flight is not None:
+            yield from (row for row, _ in self.in_flight.diverted)
+        for done in (self.unsettled, self.settling):
+            if done is not None:
+                yield from done.refused
+
     def begin_settling(self) -> Unsettled | None:
         """Return the unsettled chunks to commit; None where there are none, or a settlement is under way."""
         if self.settling is not None or self.unsettled is None:
@@ -329,7 +338,10 @@ class Lane:
 
     @property
     def replayable(self) -> Position:
-        """The position up to which rows may be replayed: settled, and in no range that the broker remembers."""
+        """Return the position up to which rows may be replayed or forgotten: settled, and in no checksum's range.
+
+        The broker keeps the checksum of its last chunk until the next one, and an adoption compares its rows.
+        """
         open_ = self.in_flight or self.unsettled or self.settling
         return min(self.offset, self.checksum_after) if open_ else self.offset
 

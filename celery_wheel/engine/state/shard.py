@@ -116,9 +116,10 @@ class ShardState:
         return found is None or found.may_be_published(position)
 
     def may_be_diverted(self, rows: Iterable[Row], diversions: int) -> bool:
-        """Whether any of some rows has moved to another lane since it was read, or is moving.
+        """Whether any of some rows has moved to another lane since it was read, or is about to.
 
         Such a row looks published at the position at which it was read, and is pending: the caller reads again later.
+        A row is moved by a gate, or since its queue refused it.
 
         Args:
             diversions: ``self.diversions`` before the rows were read.
@@ -126,8 +127,7 @@ class ShardState:
         passed = {row.id for row in rows if self.may_be_published(row.lane, row.position)}
         if not passed or self.diversions != diversions:
             return bool(passed)
-        flights = [lane.in_flight for lane in self.lanes if lane.in_flight is not None]
-        return any(row.id in passed for flight in flights for row, _ in flight.diverted)
+        return any(row.id in passed for lane in self.lanes for row in lane.leaving())
 
     # -- dispatch --------------------------------------------------------------------------------
 

@@ -77,7 +77,14 @@ class Store(Protocol):
         """Commit all of ``change``, durably, or nothing."""
 
     def forget(
-        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+        self,
+        shard: int,
+        epoch: int,
+        before_ms: int,
+        max_bytes: int,
+        limit: int,
+        archived_only: bool = False,
+        upto: Mapping[int, Position] | None = None,
     ) -> int:
         """Remove up to about ``limit`` rows of history, oldest batch first; returns how many.
 
@@ -85,6 +92,7 @@ class Store(Protocol):
         outcome; beyond ``max_bytes`` of history in all, the oldest batches are removed even if younger.
         Closed lanes without rows and batches are removed too.
         With ``archived_only`` a batch is removed only once an archive has all of it, and never before an older batch.
+        ``upto``: lane → the position after which rows stay, and all younger batches with them.
         """
 
     # -- reading --------------------------------------------------------------------------------------

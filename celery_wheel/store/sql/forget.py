@@ -23,7 +23,8 @@ keeps all younger batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -50,6 +51,7 @@ class Retention:
     before_ms: int
     max_bytes: int
     archived_only: bool = False
+    upto: Mapping[int, Position] = field(default_factory=dict)  #: lane → the position after which rows stay
 
 
 class ForgetTransaction:
@@ -97,6 +99,8 @@ class ForgetTransaction:
             if self._mark is not None and not self._is_archived(batch, shard.seq):
                 break
             end = min(Position(batch.to_due_ms, batch.to_seq), offsets.get(batch.lane, ORIGIN))
+            if end > retention.upto.get(batch.lane, end):
+                break
             before = len(self._ids)
             whole = self._collect(batch.lane, Position(batch.from_due_ms, batch.from_seq), end)
             if whole or len(self._ids) > before:

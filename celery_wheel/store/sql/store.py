@@ -162,9 +162,16 @@ class SqlStore(SqlControl, SqlSchedules):
             changes.write(connection, self._statements, shard, epoch, change)
 
     def forget(
-        self, shard: int, epoch: int, before_ms: int, max_bytes: int, limit: int, archived_only: bool = False
+        self,
+        shard: int,
+        epoch: int,
+        before_ms: int,
+        max_bytes: int,
+        limit: int,
+        archived_only: bool = False,
+        upto: Mapping[int, Position] | None = None,
     ) -> int:
-        retention = history.Retention(before_ms, max_bytes, archived_only)
+        retention = history.Retention(before_ms, max_bytes, archived_only, upto or {})
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)
 
     # -- reading --------------------------------------------------------------------------------------

@@ -69,6 +69,19 @@ def test_the_oldest_batch_is_removed_first(holder: Holder) -> None:
     assert left >= {row.id for row in second}
 
 
+def test_rows_after_a_given_position_stay_and_so_do_all_younger_batches(holder: Holder) -> None:
+    _, second, third = settled(holder, 2, 3, 4)
+
+    def forget_upto(due_ms: int) -> int:
+        upto = {0: Position(due_ms, 0), 7: ORIGIN}
+        return holder.store.forget(0, holder.epoch, LATER, NO_LIMIT, 1_000, upto=upto)
+
+    assert forget_upto(NOW + 150) == 2, "the second batch ends after that"
+    assert holder.ids() == [row.id for row in [*second, *third]]
+    assert forget_upto(NOW + 199) == 3
+    assert forget(holder) == 4
+
+
 def test_thousands_of_rows_can_be_removed_in_one_call(holder: Holder) -> None:
     settled(holder, 90, 90, 90, 90)
     rows = [holder.row(NOW + 500) for _ in range(2_400)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import amqp
@@ -46,6 +47,18 @@ class Yard:
         self.connection.collect()
         self.connection = self.app.connection_for_write()
         self.channel = self.connection.default_channel
+
+    def limit_memory(self, share: str, *edges: AmqpBroker) -> None:
+        """Set the share of memory above which the server raises its alarm.
+
+        ``rabbitmqctl`` may take longer than the server waits for a heartbeat, so the edges go on sending theirs.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(self.server.ctl, "set_vm_memory_high_watermark", share)
+            while wait([done], timeout=0.5).not_done:
+                for edge in edges:
+                    edge.now_ms()
+            done.result()
 
     def queue(self, name: str, **arguments: Any) -> str:
         self.channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)

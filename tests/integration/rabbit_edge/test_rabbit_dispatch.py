@@ -146,14 +146,14 @@ def test_an_alarm_is_noticed_and_dispatch_goes_on_after_it(yard: Yard) -> None:
     yard.queue("mail")
     edge = yard.edge()
     yard.publish(edge, [row(1)])
-    yard.server.ctl("set_vm_memory_high_watermark", "0.0000001")
+    yard.limit_memory("0.0000001", edge)
     try:
         began = time.monotonic()
         with pytest.raises(BrokerError, match=r"alarm|confirm"):
             yard.publish(edge, [row(2)])
         assert time.monotonic() - began < patience(10)
     finally:
-        yard.server.ctl("set_vm_memory_high_watermark", "0.6")
+        yard.limit_memory("0.6")
 
     def goes_on() -> bool:
         try:

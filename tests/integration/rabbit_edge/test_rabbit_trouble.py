@@ -228,7 +228,7 @@ def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pyte
     yard.queue("mail")
     edge, rows = yard.edge(), [row(n) for n in range(10)]
     yard.publish(edge, [row(99)])
-    yard.server.ctl("set_vm_memory_high_watermark", "0.0000001")
+    yard.limit_memory("0.0000001", edge)
     interrupted = 0
     try:
         for _ in range(6):
@@ -236,7 +236,7 @@ def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pyte
                 yard.publish(edge, rows, redelivered=bool(interrupted))
             interrupted += isinstance(caught.value, PublishInterrupted)
     finally:
-        yard.server.ctl("set_vm_memory_high_watermark", "0.6")
+        yard.limit_memory("0.6")
     assert interrupted == 1, "after that nothing of it was written"
 
     def goes_on() -> bool:
