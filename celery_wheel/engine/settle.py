@@ -43,7 +43,7 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
     yield from work.commit(ctx)
     if flight is not None:
         ctx.unsettled.set()  # the settle thread skipped lanes that this commit held
-        flight.prepared, flight.diverted, flight.misfired = True, [], []
+        flight.diverted, flight.misfired = [], []
     return True
 
 
@@ -59,6 +59,7 @@ def settlement(state: ShardState, now_ms: int, flight: InFlight | None = None) -
     if flight is not None:
         lane = state.lanes[flight.lane]
         held.append(lane)
+        flight.prepared = True  # a preparation that fails ends the state
         for row, place in flight.diverted:
             work.divert(row, place, flight.redelivered or lane.redelivered)
         for row in flight.misfired:

@@ -16,7 +16,7 @@ from celery_wheel.engine.state import lanes
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
-from celery_wheel.store.model import Row
+from celery_wheel.store.model import LaneState, Position, Row
 from tests.simulation.model_rabbit import ModelRabbit
 from tests.simulation.rabbit_world import RabbitWorld
 
@@ -30,6 +30,19 @@ def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
 
     settle_all = settle.settle_now
     with mock.patch.object(dispatch, "settle_now", settle_now):
+        yield RabbitWorld
+
+
+@contextmanager
+def end_of_a_chunk_stored_too_early() -> Iterator[type[RabbitWorld]]:
+    """A holder that stands down stores the end of a chunk whose diverted rows have not moved yet."""
+
+    def state(self: Lane, offset: Position | None = None) -> LaneState:
+        found = as_stored(self, offset)
+        return replace(found, watermark=max(found.watermark, self.watermark))
+
+    as_stored = Lane.state
+    with mock.patch.object(Lane, "state", state):
         yield RabbitWorld
 
 
@@ -100,6 +113,7 @@ def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
 
 PLANTED: list[Callable[[], object]] = [
     chunk_not_announced,
+    end_of_a_chunk_stored_too_early,
     unknown_while_a_message_is_under_way,
     cancel_answered_by_a_stale_look,
     lease_not_looked_at,

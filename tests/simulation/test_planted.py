@@ -41,6 +41,7 @@ KNOWN = {
     "rows_of_a_later_epoch_in_memory": 21,
     "memory_kept_after_a_commit_without_an_answer": 43,
     "chunk_not_announced": 8,
+    "end_of_a_chunk_stored_too_early": 18510,
     "lease_not_looked_at": 4311,
     "refused_rows_are_overtaken": 6,
     "nothing_is_marked": 9,

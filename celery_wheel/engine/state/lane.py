@@ -71,7 +71,7 @@ class InFlight:
     diverted: list[tuple[Row, Place]] = field(default_factory=list)  #: rows of the range that move to another lane
     misfired: list[Row] = field(default_factory=list)  #: rows of the range that are later than their misfire option
     taken_ms: int = 0  #: due time; 0 for rows in doubt
-    prepared: bool = False  #: the store has the end of the chunk
+    prepared: bool = False  #: the store has the end of the chunk, or learns it in a commit that has begun
     redelivered: bool = False  #: rows of the chunk may be in their queues already
     first_number: int = 0  #: number of the first try to publish the chunk; 0 before that
     settled: Position = ORIGIN  #: the lane's offset at the last try: the start of the range of the checksum
@@ -135,10 +135,16 @@ class Lane:
         return self.place is not None and self.place[0] is None
 
     def state(self, offset: Position | None = None) -> LaneState:
-        """Return the lane's row for the store, once the lane is settled up to ``offset``."""
+        """Return the lane's row for the store, once the lane is settled up to ``offset``.
+
+        The store does not learn the end of a chunk before the commit that prepares it: rows of the chunk that move or
+        expire are still in its range, and the next holder would publish them as rows in doubt.
+        """
         scope, target = self.place or (None, None)
         offset = self.offset if offset is None else offset
-        return LaneState(self.number, offset, max(offset, self.watermark), target, self.redelivered, scope)
+        flight = self.in_flight
+        watermark = self.watermark if flight is None or flight.prepared else flight.after
+        return LaneState(self.number, offset, max(offset, watermark), target, self.redelivered, scope)
 
     # -- reserve -----------------------------------------------------------------------------------
 

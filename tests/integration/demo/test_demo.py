@@ -22,11 +22,12 @@ class Runner:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
+        self.port = free_port()  # demos of several tests run at once, and each takes 8000 by default
         self._log = run_dir.with_name("demo.log")
         self.process: Process | None = None
 
     def start(self, *arguments: str) -> "Runner":
-        arguments = (f"--run-dir={self.run_dir}", f"--port={free_port()}", *arguments)
+        arguments = (f"--run-dir={self.run_dir}", f"--port={self.port}", *arguments)
         self.process = python(self._log, "-m", "demo", *arguments, folder=PROJECT)
         return self
 
@@ -61,10 +62,9 @@ def nothing_is_left(run_dir: Path) -> bool:
 
 
 def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runner) -> None:
-    port = free_port()
-    demo.start("--seconds=20", f"--port={port}").wait_for("Where to look")
+    demo.start("--seconds=20").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{demo.port}/", timeout=PATIENCE_S) as page:
         assert "2013" in page.read().decode()
     assert demo.end() == 0, demo.output
     figures = demo.figures()
