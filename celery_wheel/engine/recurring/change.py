@@ -30,7 +30,7 @@ from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
-from celery_wheel.engine.recurring.definition import read_definition, to_text
+from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
 from celery_wheel.engine.round import Context
