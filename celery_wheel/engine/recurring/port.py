@@ -9,7 +9,7 @@ from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
 
 if TYPE_CHECKING:
-    from celery_wheel.engine.recurring.definition import Definition
+    from celery_wheel.recurring.definition import Definition
 
 
 class Occurrence(NamedTuple):

@@ -28,11 +28,11 @@ from typing import Any
 from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
-from celery_wheel.engine.recurring.definition import Definition
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.options import parse
+from celery_wheel.recurring.definition import Definition
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.schedule_model import Schedule

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.recurring.definition import read_definition, to_text
 from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule

@@ -18,6 +18,9 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
+A *patch* has new values for some of the fields; of ``recurrence`` and ``options`` it names single values, too. None
+removes a value, so that its default holds again.
+
 Anything else in it is refused, with its path. Reading the same text again costs a look into a cache. The first one that
 is read imports the specs, which import Celery's parser of crontabs: the engine itself imports none of it.
 """
@@ -35,7 +38,6 @@ from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.call import FIELDS, Call, check_call
 from celery_wheel.recurring.checks import check_choice, check_whole, refuse
-from celery_wheel.store.model import DAY_MS
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+
+#: The longest run where a definition names none: a day.
+MAX_RUNTIME_MS = 86_400_000
 
 #: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
@@ -58,7 +63,7 @@ class Definition:
     catch_up: str = LATEST
     catch_up_ms: int = 0
     overlap: str = ALLOW
-    max_runtime_ms: int = DAY_MS
+    max_runtime_ms: int = MAX_RUNTIME_MS
 
     @property
     def is_guarded(self) -> bool:
@@ -81,6 +86,25 @@ def to_text(document: object) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     read_definition(text)
     return text
+
+
+def patched(text: str, patch: object) -> dict[str, Any]:
+    """Return the document of a definition with the values of a patch. Raises RecurrenceError."""
+    if not isinstance(patch, Mapping):
+        refuse("the change", 'an object like {"recurrence": {"zone": "Europe/Paris"}}', patch)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+    changes = dict(patch)
+    for name in ("recurrence", "options"):
+        old, new = document.get(name), changes.get(name)
+        if isinstance(old, dict) and isinstance(new, Mapping):
+            changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
+    merged = {**document, **changes}
+    return {field: value for field, value in merged.items() if value is not None and value != {}}
 
 
 def _checked(document: object) -> Definition:

@@ -1,0 +1,295 @@
+"""``Schedules``: the commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
+
+::
+
+    "report"                        one answer, a refused definition raises RecurrenceError
+    ["report", "backup"]            name ─► answer
+    schedules.where(queue="mail")   the same, read page by page in the order of the names, AT_ONCE in a request
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal, Unpack, overload
+
+from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms, names_of
+from celery_wheel.requests.request import Names, TransactionalRequest
+from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
+from celery_wheel.requests.schedules.definitions import Changes, DefinitionFields, definition_of, patch_of
+from celery_wheel.requests.schedules.queries import ScheduleQueries
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import SCHEDULE
+
+Several = Iterable[str] | ScheduleCriteria
+Answers = dict[str, ScheduleAnswer]
+InTransaction = TransactionalRequest[ScheduleAnswer]
+Exists = Literal["error", "update"]
+
+#: Names in one request: its time-out is for all of them.
+AT_ONCE = 5_000
+
+_HOW = ("reason", "actor", "timeout", "transactional")
+
+
+class CreateFields(DefinitionFields, CommandOptions, total=False):
+    """Policies and options of a schedule, and options of the request."""
+
+
+class UpdateFields(Changes, CommandOptions, total=False):
+    """Values of a definition, and options of the request."""
+
+
+class Schedules(ScheduleQueries):
+    """The recurring schedules of one app.
+
+    A change has a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is none of
+    that name) or ``refused``. For a single name, a refused definition raises RecurrenceError. ``too_late`` of the
+    answer has the instants whose occurrences the change should withdraw, and which were dispatched or may have been.
+
+    Every change takes ``reason``, ``actor`` and ``timeout`` as ``Wheel.cancel`` does, and raises WheelUnavailable, with
+    the certain results, when no holder answers in time; the request is withdrawn then. With ``transactional=True``, and
+    inside an atomic block where ``wheel_transactional`` is set, it is part of the caller's transaction, and the call
+    returns a ``TransactionalRequest``.
+    """
+
+    def create(
+        self,
+        name: str,
+        recurrence: Any,
+        task: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        exists: Exists = "error",
+        source: str = "api",
+        **fields: Unpack[CreateFields],
+    ) -> ScheduleAnswer:
+        """Create a schedule: ``task`` runs at each instant of the recurrence.
+
+        Args:
+            name: unique among the schedules of the store.
+            recurrence: a ``Recurrence``, a spec like ``Crontab("0", "9")``, a schedule of Celery, a timedelta or a
+                number of seconds.
+            task: a task or its name.
+            args, kwargs: of the task, as values of JSON.
+            exists: "error" raises ScheduleExists where the name is in use; "update" replaces its definition.
+            source: for programs that follow another list of schedules; see ``where``.
+            fields: ``zone``, ``start``, ``until``, ``times``, ``without``, ``gap`` and ``fold`` of the recurrence;
+                the policies ``catch_up``, ``catch_up_window``, ``overlap``, ``max_runtime``, ``jitter`` and
+                ``jitter_by``; options of ``apply_async`` like ``queue`` and ``priority``; ``expires`` counts from the
+                instant. Datetimes need a time zone; durations are seconds or a timedelta.
+        """
+        do = _creating(exists)
+        values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
+        definition = definition_of(self._wheel.conf.app, values)
+        found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
+        if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
+            raise ScheduleExists(
+                f'schedule {name!r} exists already; nothing was changed; exists="update" replaces its definition, and '
+                "update() changes parts of it"
+            )
+        return found
+
+    def create_many(
+        self,
+        schedules: Mapping[str, Mapping[str, Any]] | Iterable[tuple[str, Mapping[str, Any]]],
+        *,
+        exists: Exists = "error",
+        source: str = "api",
+        **how: Unpack[CommandOptions],
+    ) -> Answers:
+        """Create many schedules; the answer is ``already`` where a name is in use, and ``refused`` with the reason.
+
+        Args:
+            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
+                as needed.
+            exists, source, how: as for ``create``; the timeout is for each thousand.
+        """
+        do, app = _creating(exists), self._wheel.conf.app
+        pairs: Iterator[tuple[str, Mapping[str, Any]]] = iter(
+            schedules.items() if isinstance(schedules, Mapping) else schedules
+        )
+        refused: Answers = {}
+
+        def definitions() -> Iterator[dict[str, Any]]:
+            while part := list(islice(pairs, AT_ONCE)):
+                found: dict[str, Any] = {}
+                for name, arguments in part:
+                    try:
+                        found[_name(name)] = definition_of(app, arguments)
+                    except (RecurrenceError, ArgumentError, TypeError) as error:
+                        refused[name] = ScheduleAnswer("refused", str(error))
+                yield found
+
+        found: Answers = self._change_parts(do, definitions(), how, {"source": source})
+        return found | refused
+
+    @overload
+    def update(self, names: str | Several, *, transactional: Literal[True], **changes: Any) -> InTransaction: ...
+    @overload
+    def update(self, names: str, **changes: Unpack[UpdateFields]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def update(self, names: Several, **changes: Unpack[UpdateFields]) -> Answers: ...
+    def update(self, names: Any, **changes: Any) -> Any:
+        """Change parts of a schedule, or of several; values that are not named stay as they are.
+
+        Args:
+            names: a name, several, or ``where(…)``.
+            changes: as the arguments of ``create``; None sets a value to its default. A ``Recurrence`` replaces zone
+                and limits too; a spec keeps them.
+        """
+        values, how = _split(changes)
+        patch = patch_of(self._wheel.conf.app, values)
+        if not patch:
+            raise TypeError("update must have a value to change, got none")
+        return self._each("patch", names, how, patch)
+
+    @overload
+    def delete(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def delete(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def delete(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def delete(self, names: Any, **how: Any) -> Any:
+        """Delete a schedule, or several, and withdraw their pending occurrences. Their revisions stay."""
+        return self._each("delete", names, how)
+
+    @overload
+    def pause(
+        self, names: str | Several, note: str = "", *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def pause(self, names: str, note: str = "", **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def pause(self, names: Several, note: str = "", **how: Unpack[CommandOptions]) -> Answers: ...
+    def pause(self, names: Any, note: str = "", **how: Any) -> Any:
+        """Pause a schedule, or several, and withdraw their pending occurrences, but those that users asked for.
+
+        Args:
+            note: the reason, which the schedule shows until it is resumed.
+        """
+        return self._each("pause", names, {**how, "reason": note or how.get("reason", "")})
+
+    @overload
+    def resume(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def resume(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def resume(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def resume(self, names: Any, **how: Any) -> Any:
+        """Resume a paused or broken schedule, or several: at the next instant after now."""
+        return self._each("resume", names, how)
+
+    @overload
+    def trigger(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def trigger(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def trigger(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def trigger(self, names: Any, **how: Any) -> Any:
+        """Run the task of a schedule now, or of several, beside their own instants, also of paused ones.
+
+        The answer has the id of the task. The run counts to no limit of times, and no overlap policy holds it back.
+        """
+        return self._each("trigger", names, how)
+
+    def backfill(self, name: str, first: datetime, last: datetime, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
+        """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
+
+        All runs are due now: they overlap, whatever the policy of the schedule is. Instants that the schedule itself
+        has still to make are left to it. The answer has the ids of the tasks.
+        """
+        times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times)
+        return found
+
+    def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
+        """Give a schedule the definition that it had at a revision; see ``history``. This is a new revision.
+
+        Raises LookupError where the store does not have that revision.
+        """
+        definition = self._definition_at(_name(name), revision)
+        found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
+        return found
+
+    def change(self, do: str, names: Names, how: Any = None, *, single: str | None = None, **options: Any) -> Any:
+        """Send one change of schedules, as ``celery_wheel.engine.recurring.change`` describes them, in one request.
+
+        Args:
+            names: names, or for a change with definitions name → definition, as JSON.
+            how: reason, actor, timeout, transactional.
+            single: the only name, whose answer is returned; RecurrenceError is raised where it is refused.
+            options: fields of the command, like ``source``.
+        """
+        how = how or {}
+        list_name = "definitions" if isinstance(names, Mapping) else "names"
+        request = self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
+        found = self._wheel.ask(request, names, how, single)
+        if isinstance(found, ScheduleAnswer) and found.result == "refused":
+            raise RecurrenceError(f"schedule {single!r}: {found.reason}")
+        return found
+
+    def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
+        """Carry out one change of each name; ``patch`` is the part of an update."""
+
+        def with_patch(part: list[str]) -> Names:
+            return part if patch is None else dict.fromkeys(part, patch)
+
+        if isinstance(names, str):
+            return self.change(do, with_patch(names_of(names)), how, single=names)
+        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(names_of(names))
+        return self._change_parts(do, (with_patch(part) for part in parts), how, {})
+
+    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: dict[str, Any]) -> Any:
+        if self._wheel.joins_transaction(how):
+            whole = list(parts)
+            names: Any = [name for part in whole for name in part]
+            if whole and isinstance(whole[0], Mapping):
+                names = {name: body for part in whole for name, body in part.items()}
+            return self.change(do, names, how, **options)
+        found: Answers = {}
+        for part in parts:
+            try:
+                found |= self.change(do, part, how, **options) if part else {}
+            except WheelUnavailable as error:
+                error.results = {**found, **error.results}
+                raise
+        return found
+
+    def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
+        after: str | None = ""
+        while after is not None:
+            page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
+            yield [one.name for one in page.items]
+            after = page.next
+
+
+def _in_parts(names: list[str]) -> Iterator[list[str]]:
+    return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+
+
+def _creating(exists: Any) -> str:
+    if exists not in ("error", "update"):
+        raise ValueError(f'exists must be "error" or "update", got {exists!r:.60}')
+    return "create" if exists == "error" else "put"
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name must be a text, got {name!r:.60}")
+    return names_of(name)[0]
+
+
+def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], CommandOptions]:
+    """Return the values of a definition, and the options of the request."""
+    how: Any = {name: value for name, value in fields.items() if name in _HOW}
+    return {name: value for name, value in fields.items() if name not in _HOW}, how
