@@ -16,7 +16,7 @@
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, update, delete, pause,
                   resume, trigger, backfill or rollback; see ``recurring.change``
                   create, update and rollback: {"definitions": {name: {…}, …}} in place of the names; create:
-                  {"source": "api"}; backfill: {"from_ms": int, "upto_ms": int}
+                  {"source": "api", "last_ms": {name: int}}: its last instant before; backfill: {"from_ms": int, "upto_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer
 
 A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
@@ -92,6 +92,7 @@ class ScheduleCommand:
     source: str = "api"
     from_ms: int | None = None
     upto_ms: int | None = None
+    last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
 
     @property
     def is_request(self) -> bool:
@@ -171,9 +172,11 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     if do == "backfill":
         for name, at_ms in zip(("from_ms", "upto_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source = check_text("source", fields.get("source", "api"))
+    source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
+    for at_ms in last_ms.values():
+        _check_instant("last_ms", at_ms)
     return ScheduleCommand(
-        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times
+        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, last_ms
     )
 
 
