@@ -72,7 +72,7 @@ def entry_of(entry: Any, app: Any) -> Entry:
         return of_base(task, f"it cannot be read: {error!r}")
 
 
-class _Stays(Exception):  # noqa: N818
+class _Stays(Exception):
     """The entry stays with the base scheduler, for the reason of the message."""
 
 
