@@ -28,7 +28,7 @@ import click
 from celery.beat import PersistentScheduler, Scheduler
 from celery.utils.imports import symbol_by_name
 
-from celery_wheel.app import WheelApp
+from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.service import WheelService
@@ -70,6 +70,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
                 "celery_wheel.install(app)",
                 extra={"action": "not_installed"},
             )
+            install(app)  # in this process: schedules are rendered by the installed app
         try:
             self._service.check()
         except WheelError as error:

@@ -253,8 +253,15 @@ class _Alteration:
 
         A row that a user has moved was published for the user, and not for its instant.
         """
-        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == run.instant_ms]
+        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
+
+    def _due_ms(self, run: Run) -> int:
+        try:
+            call = read_definition(self.schedule.definition).call
+        except RecurrenceError:
+            return run.instant_ms
+        return call.due_ms(self.schedule.id, self.schedule.name, run.instant_ms)
 
     def _reason(self) -> str:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection
@@ -15,7 +16,7 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.ports.schedules import RunOfSource, ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
-from celery_wheel.store.schedule_model import Revision, Skip
+from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
@@ -31,6 +32,17 @@ SCAN = 20_000
 RUNS = 60
 
 
+def _is_meant(schedule: Schedule, criteria: ScheduleCriteria) -> bool:
+    """Whether a schedule that the query has found has the prefix, the task and the queue of a filter."""
+    if not schedule.name.startswith(criteria.prefix or ""):
+        return False
+    if criteria.task is None and criteria.queue is None:
+        return True
+    definition = json.loads(schedule.definition)
+    task, queue = definition.get("task"), definition.get("options", {}).get("queue")
+    return criteria.task in (None, task) and criteria.queue in (None, queue)
+
+
 class ScheduleViews:
     """A part of ``SqlBrowse``."""
 
@@ -41,7 +53,8 @@ class ScheduleViews:
             upto: str | None = connection.scalar(queries.nth_name(after, SCAN + limit))
             rows = connection.execute(queries.page(criteria, after, upto, limit + 1)).all()
         items = [schedule_of(row) for row in rows[:limit]]
-        return SchedulePage(items, items[-1].name if len(rows) > limit else upto)
+        following = items[-1].name if len(rows) > limit else upto
+        return SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
     def schedule(self, name: str) -> ScheduleDetail | None:
         with self._database.snapshot() as connection:
