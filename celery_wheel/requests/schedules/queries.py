@@ -12,7 +12,6 @@ from celery_wheel.conf import Conf
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms
-from celery_wheel.requests.queries import now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import Merge, Result
 from celery_wheel.requests.schedules.definitions import RecurrenceFields, recurrence_of
@@ -109,7 +108,7 @@ class ScheduleQueries:
             recurrence, made = read_definition(detail.schedule.definition).recurrence, detail.schedule.made
         else:
             recurrence = recurrence_of(self._wheel.conf.app, {**fields, "recurrence": what})
-        after_ms = now_ms() if after is None else instant_ms("after", after)
+        after_ms = instant_ms("after", self._wheel.conf.app.now() if after is None else after)
         zone = zone_of(recurrence.zone) or UTC
         return [moment(at_ms).astimezone(zone) for at_ms in recurrence.preview(after_ms, n, made)]
 
