@@ -13,9 +13,9 @@
     pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
-    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, update, delete, pause,
-                  resume, trigger, backfill or rollback; see ``recurring.change``
-                  create, update and rollback: {"definitions": {name: {…}, …}} in place of the names; create:
+    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
+                  rollback, delete, pause, resume, trigger or backfill; see ``recurring.change``
+                  the first five: {"definitions": {name: {…}, …}} in place of the names; create and put:
                   {"source": "api"}; backfill: {"from_ms": int, "upto_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer
 
@@ -57,7 +57,7 @@ MAX_NAMES = 1_000
 LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
 
 #: Changes of schedules that bring a definition for each name.
-DEFINING = ("create", "update", "rollback")
+DEFINING = ("create", "put", "update", "patch", "rollback")
 
 #: The database's largest whole number has 19 digits.
 _ROW = re.compile(r"[0-9]{1,18}").fullmatch

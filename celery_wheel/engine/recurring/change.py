@@ -4,6 +4,8 @@
 
     create    {name: definition}    a schedule, next_ms after now
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+    patch     as update, with the values of the definition that change; the others stay as they are
+    put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
     pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
@@ -11,7 +13,7 @@
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
-    {"result": "already"}                        create: the name exists; update: the definition is the same;
+    {"result": "already"}                        create: the name exists; update, put: the definition is the same;
                                                  pause, resume: the schedule is so
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name
@@ -30,13 +32,13 @@ from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
-from celery_wheel.engine.recurring.definition import read_definition, to_text
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.definition import patched, read_definition, to_text
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
 from celery_wheel.values.text import text_rule
@@ -51,7 +53,9 @@ UNKNOWN: Result = {"result": "unknown"}
 #: The word of a revision for each change.
 _WHAT = {
     "create": "created",
+    "put": "changed",
     "update": "changed",
+    "patch": "changed",
     "rollback": "rolled back",
     "pause": "paused",
     "resume": "resumed",
@@ -74,7 +78,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     results = dict.fromkeys(command.names, UNKNOWN)
     # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
-    new = [name for name in command.names if name not in schedules] if command.do == "create" else []
+    new = [name for name in command.names if name not in schedules] if command.do in ("create", "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
@@ -121,7 +125,7 @@ def _refused(reason: str) -> Result:
 
 
 def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, before: str) -> None:
-    number, what = schedule.revision, _WHAT[command.do]
+    number, what = schedule.revision, _WHAT[command.do] if before else _WHAT["create"]
     work.change.revisions.append(
         Revision(schedule.id, number, schedule.name, what, command.actor, command.reason, work.now_ms, before)
     )
@@ -157,7 +161,8 @@ class _Alteration:
 
     def _prepare_update(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
-        self._text = to_text(self.command.definitions[schedule.name])
+        new = self.command.definitions[schedule.name]
+        self._text = to_text(patched(schedule.definition, new) if self.command.do == "patch" else new)
         read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
         if schedule.next_ms is not None and schedule.next_ms <= now_ms:
             self._unmade = self._skips(schedule.next_ms - 1, MISSED)

@@ -35,7 +35,7 @@ PENDING_RUNS = 20
 RUNS = 60
 
 
-class Schedules:
+class ScheduleViews:
     """A part of ``SqlBrowse``."""
 
     _database: Database
