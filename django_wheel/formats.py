@@ -36,6 +36,7 @@ __all__ = [
     "number",
     "printable",
     "result_label",
+    "schedule_state",
     "state_label",
     "to_datetime",
 ]
@@ -51,12 +52,20 @@ STATES = {
     "parked": gettext_lazy("parked"),
     "moved": gettext_lazy("moved"),
 }
+#: States of a schedule.
+SCHEDULE_STATES = {
+    "active": gettext_lazy("active"),
+    "paused": gettext_lazy("paused"),
+    "broken": gettext_lazy("broken"),
+    "ended": gettext_lazy("ended"),
+}
 #: Results of a request, as ``celery_wheel.requests.results`` names them.
 RESULTS = {
     "done": gettext_lazy("done"),
     "already": gettext_lazy("already"),
     "too_late": gettext_lazy("too late"),
     "unknown": gettext_lazy("unknown"),
+    "refused": gettext_lazy("refused"),
 }
 
 
@@ -91,6 +100,10 @@ def counted(text: Promise, count: int, **values: Any) -> str:
 
 def state_label(state: str) -> str:
     return str(STATES.get(state, state))
+
+
+def schedule_state(state: str) -> str:
+    return str(SCHEDULE_STATES[state])
 
 
 def result_label(result: str) -> str:
