@@ -266,6 +266,10 @@ class Wheel(Queries):
         results = request.ask(names, timeout_of(how))
         return results if single is None else results[single]
 
+    def joins_transaction(self, how: CommandOptions) -> bool:
+        """Whether a request with these options would be part of the caller's transaction."""
+        return self._inbox(how) is not None
+
     def _command(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         task_ids = ids_of(tasks)
         request = self.request(BestResult(), kind, options, how)

@@ -19,7 +19,6 @@ from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -58,12 +57,12 @@ _JITTER_BY = (("run", _("another one for each run")), ("name", _("the same one f
 _PATH = re.compile(r"(?:recurrence: )?([\w.\[\]]+) (.+)", re.DOTALL).fullmatch
 
 
-def _text(label: Promise, help_text: str | Promise = "", size: int = 12, **attrs: Any) -> forms.CharField:
+def _text(label: Any, help_text: Any = "", size: int = 12, **attrs: Any) -> forms.CharField:
     widget = forms.TextInput(attrs={"size": size, "autocomplete": "off", "spellcheck": "false", **attrs})
     return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
 
 
-def _lines(label: Promise, help_text: str | Promise = "", rows: int = 4) -> forms.CharField:
+def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
     widget = forms.Textarea(attrs={"rows": rows, "cols": 50, "spellcheck": "false"})
     return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
 
@@ -94,7 +93,9 @@ class ScheduleForm(ReasonForm):
     )
     latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
     longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
-    instants = _lines(_("Instants"), _("One in each line. ") + _TIME_HELP)
+    instants = _lines(
+        _("Instants"), _("One in each line, of the schedule's zone or with an offset: 2026-11-21 08:30+01:00.")
+    )
     zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
     gap = forms.ChoiceField(
         label=_("Times that the clocks skip"), required=False, choices=_GAPS, help_text=_("When clocks go forward.")
@@ -162,11 +163,15 @@ class ScheduleForm(ReasonForm):
         def moment(text: str) -> int:
             return moment_ms(text, zone)
 
-        found = {"start": moment, "until": moment, "times": _whole, "calendar": _json}
+        found: dict[str, Any] = {"start": moment, "until": moment, "times": _whole, "calendar": _json}
         found |= dict.fromkeys(("args", "kwargs", "options"), _json)
-        of_kind = {"interval": {"anchor": moment}, "solar": {"latitude": _degrees, "longitude": _degrees}}
-        of_kind["instants"] = {"instants": lambda text: [moment(line) for line in text.split("\n") if line.strip()]}
-        return found | of_kind.get(kind, {})
+        if kind == "interval":
+            found["anchor"] = moment
+        elif kind == "solar":
+            found |= {"latitude": _degrees, "longitude": _degrees}
+        elif kind == "instants":
+            found["instants"] = lambda text: [moment(line) for line in text.split("\n") if line.strip()]
+        return found
 
     def _read(self, values: dict[str, Any], name: str, reader: Any) -> Any:
         text = str(values.get(name) or "").replace("\r\n", "\n").strip()

@@ -7,8 +7,8 @@
         ▼             │
     {"kind": "crontab", "minute": "0", …, "zone": …, "weekdays": ["sat"], "calendar": "", "task": …}
 
-A form has fields for days of the week, one calendar of holidays, and dates; any other part of ``without`` is JSON in the
-field ``calendar``. A definition of which the form changes nothing stays as it is, also where it names a default.
+A form has fields for days of the week, one calendar of holidays, and dates; any other part of ``without`` is JSON in
+the field ``calendar``. A definition of which the form changes nothing stays as it is, also where it names a default.
 """
 
 from __future__ import annotations

@@ -226,9 +226,8 @@ def _carry_out(
 
 def report(request: HttpRequest, answers: Answers, done: Promise, already: Promise) -> None:
     """Add a message for each kind of result with its names, and one for each refusal with its reason."""
-    texts = {"done": (messages.success, done), "already": (messages.info, already)}
-    texts["unknown"] = (messages.warning, _UNKNOWN)
-    for result, (add, text) in texts.items():
+    texts = (("done", messages.success, done), ("already", messages.info, already))
+    for result, add, text in (*texts, ("unknown", messages.warning, _UNKNOWN)):
         if named := [name for name, answer in answers.items() if answer.result == result]:
             add(request, counted(text, len(named), names=listed(named)))
     late = [moment for answer in answers.values() for moment in answer.too_late]
@@ -240,8 +239,8 @@ def report(request: HttpRequest, answers: Answers, done: Promise, already: Promi
         values = {"name": printable(name), "reason": printable(reason, 500)}
         messages.error(request, gettext("Schedule %(name)s was not changed: %(reason)s.") % values)
     if others := [name for name, _reason in refused[REFUSALS:]]:
-        text = gettext("Other schedules that were not changed: %(names)s.")
-        messages.error(request, text % {"names": listed(others)})
+        sentence = gettext("Other schedules that were not changed: %(names)s.")
+        messages.error(request, sentence % {"names": listed(others)})
 
 
 def listed(names: Sequence[str]) -> str:

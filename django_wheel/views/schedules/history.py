@@ -2,7 +2,7 @@
 
 ::
 
-    revision 3  before = the schedule as revision 2 left it     after = ``before`` of revision 4, or the schedule as it is
+    revision 3    before: the schedule as revision 2 left it    after: ``before`` of revision 4, or the schedule itself
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ def revision_lines(detail: ScheduleDetail) -> list[RevisionLine]:
             after = _definition(befores.get((one.schedule, one.number + 1), ""))
         before = _definition(one.before)
         changes = [] if one.what == "deleted" or after is None else list(_changes(_values(before), _values(after)))
-        can_roll_back = (
-            schedule is not None and one.schedule == schedule.id and after not in (None, schedule.definition)
-        )
+        is_own = schedule is not None and one.schedule == schedule.id
+        can_roll_back = is_own and after is not None and schedule is not None and after != schedule.definition
         lines.append(RevisionLine(one, changes, can_roll_back))
     return lines
 

@@ -22,7 +22,7 @@ from django_wheel.views.schedules.acts import OF_SELECTION
 SEARCHES = 5
 
 #: State → its flags in the store.
-STATES: dict[str, dict[str, bool]] = {
+STATES: dict[str, dict[str, Any]] = {
     "active": {"paused": False, "broken": False},
     "paused": {"paused": True},
     "broken": {"broken": True},

@@ -1,4 +1,4 @@
-"""The next instants of a recurrence, in its zone and in the viewer's, for the page of a schedule and for the preview."""
+"""The next instants of a recurrence, in its zone and in the viewer's: for the page of a schedule and the preview."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UpcomingLine:
         """The change of the clocks on its day: "clocks +1 h"; empty without one."""
         if not self.instant.shift_ms:
             return ""
-        sign = "+" if self.instant.shift_ms > 0 else "−"
+        sign = "+" if self.instant.shift_ms > 0 else "-"
         return gettext("clocks %(shift)s") % {"shift": f"{sign}{format_duration(abs(self.instant.shift_ms))}"}
 
 
