@@ -37,6 +37,7 @@ __all__ = [
     "printable",
     "result_label",
     "schedule_state",
+    "second",
     "state_label",
     "to_datetime",
 ]
@@ -81,6 +82,11 @@ def instant(at_ms: int | None) -> str:
     except OverflowError:  # the last hours of the calendar, in a zone that is ahead of UTC
         local = moment
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
+
+
+def second(at_ms: int | None) -> str:
+    """Return a time without the milliseconds that instants of schedules rarely have."""
+    return instant(at_ms).removesuffix(".000")
 
 
 def clock(at_ms: int | None) -> str:

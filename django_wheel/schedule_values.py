@@ -122,7 +122,7 @@ def to_document(before: Document, spec: Document, without: Document | None, valu
 
 
 def _put(document: Document, name: str, value: Any, default: Any) -> None:
-    if value is None:
+    if value is None or value == "":
         value = default
     if value == document.get(name, default):
         return

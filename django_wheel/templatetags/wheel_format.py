@@ -13,6 +13,7 @@ register = template.Library()
 
 register.filter("instant", formats.instant)
 register.filter("clock", formats.clock)
+register.filter("second", formats.second)
 register.filter("duration", formats.format_duration)
 register.filter("part", formats.format_part)
 register.filter("number", formats.number)

@@ -23,8 +23,8 @@ from django_wheel.formats import format_duration, to_datetime
 SHOWN = 20
 
 LEFT_OUT: dict[str, Promise] = {
-    "excluded": _("left out by the calendar"),
-    "gap": _("left out, since clocks skip it"),
+    "excluded": _("excluded"),
+    "gap": _("skipped by the clocks"),
 }
 
 
