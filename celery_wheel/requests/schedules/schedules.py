@@ -16,6 +16,7 @@ from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms, names_of
+from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.requests.schedules.definitions import Changes, DefinitionFields, definition_of, patch_of
@@ -84,7 +85,7 @@ class Schedules(ScheduleQueries):
         """
         do = _creating(exists)
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
-        definition = definition_of(self._wheel.conf.app, values)
+        definition = definition_of(self.conf.app, values)
         found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
             raise ScheduleExists(
@@ -108,7 +109,7 @@ class Schedules(ScheduleQueries):
                 as needed.
             exists, source, how: as for ``create``; the timeout is for each thousand.
         """
-        do, app = _creating(exists), self._wheel.conf.app
+        do, app = _creating(exists), self.conf.app
         pairs: Iterator[tuple[str, Mapping[str, Any]]] = iter(
             schedules.items() if isinstance(schedules, Mapping) else schedules
         )
@@ -142,7 +143,7 @@ class Schedules(ScheduleQueries):
                 and limits too; a spec keeps them.
         """
         values, how = _split(changes)
-        patch = patch_of(self._wheel.conf.app, values)
+        patch = patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
         return self._each("patch", names, how, patch)
@@ -237,6 +238,16 @@ class Schedules(ScheduleQueries):
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
+
+    acreate = twin(create)
+    acreate_many = twin(create_many)
+    aupdate = twin(update)
+    adelete = twin(delete)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    arollback = twin(rollback)
 
     def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
         """Carry out one change of each name; ``patch`` is the part of an update."""
