@@ -733,6 +733,17 @@ class Migration(migrations.Migration):
             bases=("django_wheel.batchrow",),
         ),
         migrations.CreateModel(
+            name="Schedule",
+            fields=[],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "proxy": True,
+                "default_permissions": (),
+            },
+            bases=("django_wheel.schedulerow",),
+        ),
+        migrations.CreateModel(
             name="Shard",
             fields=[],
             options={

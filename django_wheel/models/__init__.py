@@ -11,7 +11,7 @@ program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.s
 
 from __future__ import annotations
 
-from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Shard, Wheel
+from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Schedule, Shard, Wheel
 from django_wheel.models.rows import (
     AnswerRow,
     BatchRow,
@@ -55,6 +55,7 @@ __all__ = [
     "Pending",
     "Rejected",
     "RevisionRow",
+    "Schedule",
     "ScheduleRow",
     "ScheduleRunRow",
     "ScheduleSkipRow",
