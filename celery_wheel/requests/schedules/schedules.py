@@ -19,7 +19,7 @@ from celery_wheel.requests.arguments import CommandOptions, RequestOptions, dura
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
-from celery_wheel.requests.schedules.definitions import Changes, DefinitionFields, Duration, definition_of, patch_of
+from celery_wheel.requests.schedules.definitions import DefinitionChanges, DefinitionFields, Duration, definition_of, patch_of
 from celery_wheel.requests.schedules.queries import ScheduleQueries
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
@@ -39,7 +39,7 @@ class CreateFields(DefinitionFields, CommandOptions, total=False):
     """Policies and options of a schedule, and options of the request."""
 
 
-class UpdateFields(Changes, CommandOptions, total=False):
+class UpdateFields(DefinitionChanges, CommandOptions, total=False):
     """Values of a definition, and options of the request."""
 
 
