@@ -19,7 +19,13 @@ from celery_wheel.requests.arguments import CommandOptions, RequestOptions, dura
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
-from celery_wheel.requests.schedules.definitions import DefinitionChanges, DefinitionFields, Duration, definition_of, patch_of
+from celery_wheel.requests.schedules.definitions import (
+    DefinitionChanges,
+    DefinitionFields,
+    Duration,
+    definition_of,
+    patch_of,
+)
 from celery_wheel.requests.schedules.queries import ScheduleQueries
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
