@@ -16,7 +16,7 @@
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
                   rollback, delete, pause, resume, trigger or backfill; see ``recurring.change``
                   the first five: {"definitions": {name: {…}, …}} in place of the names; create and put:
-                  {"source": "api"}; backfill: {"from_ms": int, "upto_ms": int}
+                  {"source": "api", "last_ms": {name: int}}; backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
                   as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
@@ -93,6 +93,8 @@ class ScheduleCommand:
     source: str = "api"
     from_ms: int | None = None
     upto_ms: int | None = None
+    every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
+    last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
 
     @property
     def is_request(self) -> bool:
@@ -168,13 +170,16 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     if do in DEFINING:
         definitions = dict(fields["definitions"])
         fields["names"] = list(definitions)
-    names, times = _names(fields, "names"), (fields.get("from_ms"), fields.get("upto_ms"))
+    times = fields.get("from_ms"), fields.get("upto_ms"), fields.get("every_ms", 0)
+    names = _names(fields, "names")
     if do == "backfill":
-        for name, at_ms in zip(("from_ms", "upto_ms"), times, strict=True):
+        for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source = check_text("source", fields.get("source", "api"))
+    source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
+    for at_ms in last_ms.values():
+        _check_instant("last_ms", at_ms)
     return ScheduleCommand(
-        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times
+        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, last_ms
     )
 
 

@@ -66,7 +66,7 @@ class DefinitionFields(RecurrenceFields, total=False):
     wheel: Mapping[str, Any] | None
 
 
-class Changes(DefinitionFields, total=False):
+class DefinitionChanges(DefinitionFields, total=False):
     """All values of a definition."""
 
     recurrence: Any
@@ -205,6 +205,9 @@ def _json(name: str, value: Any) -> Any:
     """Return arguments of a task, which must be values of JSON: a schedule outlives every class."""
     if value is None:
         return None
+    if isinstance(value, Mapping) != (name == "kwargs") or isinstance(value, str | bytes):
+        kind = "an object like {'day': 1}" if name == "kwargs" else "a list like [1]"
+        raise ArgumentError(f"{name} must be {kind}, got {value!r:.100}")
     try:
         return json.loads(json.dumps(list(value) if name == "args" else dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
