@@ -188,7 +188,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     blocks = list(code(page("schedules.md"), "python"))
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in blocks:
