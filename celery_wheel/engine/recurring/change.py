@@ -8,10 +8,11 @@
     pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
+    restore   {name: document}      a schedule of another store, with its progress; see ``restore``
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
-    {"result": "already"}                        create: the name exists; update: the definition is the same;
+    {"result": "already"}                        create, restore: the name exists; update: the definition is the same;
                                                  pause, resume: the schedule is so
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name
@@ -29,10 +30,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
-from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
+from celery_wheel.engine.intake.inbox import CREATING, DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.definition import read_definition, to_text
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
+from celery_wheel.engine.recurring.restore import imported, restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
@@ -66,7 +68,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int, list[tuple[Run, TaskRow]]] = {}
-    if schedules and command.do not in ("create", "resume"):
+    if schedules and command.do not in (*CREATING, "resume"):
         for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
@@ -74,7 +76,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     results = dict.fromkeys(command.names, UNKNOWN)
     # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
-    new = [name for name in command.names if name not in schedules] if command.do == "create" else []
+    new = [name for name in command.names if name not in schedules] if command.do in CREATING else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
@@ -94,25 +96,35 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
 #: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
 ALL = 2**31 - 1
 
+#: A new schedule without a number, and its revisions before this command.
+New = tuple[Schedule, list[Revision]]
 
-def _new(command: ScheduleCommand, name: str, now_ms: int) -> Schedule | Result:
-    """Return a schedule without a number, or why there is none."""
+
+def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
+    """Return a schedule, or why there is none."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
     try:
+        if command.do == "restore":
+            return restored(name, command.definitions[name], now_ms)
         text = to_text(command.definitions[name])
         next_ms = read_definition(text).recurrence.next_after(now_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 1, next_ms)
+    return Schedule(0, name, text, command.source, 1, next_ms), []
 
 
-def _create(work: UnitOfWork, command: ScheduleCommand, new: Schedule | Result) -> Result:
-    if not isinstance(new, Schedule):
+def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
+    if not isinstance(new, tuple):
         return new
-    new.id = work.state.next_seq()
-    work.change.schedules.append(new)
-    _add_revision(work, command, new, "")
+    schedule, earlier = new
+    schedule.id = work.state.next_seq()
+    work.change.schedules.append(schedule)
+    work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
+    if command.do == "restore":
+        work.change.revisions.append(imported(schedule, command.actor, command.reason, work.now_ms))
+    else:
+        _add_revision(work, command, schedule, "")
     return DONE
 
 
@@ -140,7 +152,7 @@ class _Alteration:
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
-            if command.do in DEFINING and command.do != "create":
+            if command.do in DEFINING and command.do not in CREATING:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
@@ -151,7 +163,7 @@ class _Alteration:
         """Add the change to the unit of work; the caller holds the lock."""
         if self._refusal is not None:
             return self._refusal
-        if self.command.do == "create":
+        if self.command.do in CREATING:
             return ALREADY
         return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
 
