@@ -7,6 +7,7 @@
         └──► local ──► wall_clock     wall-clock times as instants, by the rules for gap and fold
 
     document             to_json, from_json
+    definition           a recurrence with a task and its policies, as the store has it: JSON
     celery_schedules     from_celery: Celery's own schedule, crontab and solar
 
 Promises

@@ -8,20 +8,19 @@
                                    ▼                          │
     store ─ schedules due ─► materialise ─► arrivals of ingest ┼── the schedule's step: next_ms, made
               2 s before their time   │                       └── skips of instants that will not run
-                                      └ instants (after an outage), runs (while one runs), definition
+                                      └ instants (after an outage), runs (while one runs)
 
     10:29:58  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
     10:30:00  dispatch publishes the row
     10:30:30  an update takes the row of 10:31 out, if it exists, and writes the new definition and its next instant
 
-The modules; each imports from those below it::
+The modules; each imports from those below it, and ``celery_wheel.recurring.definition``::
 
     materialise      the fourth source of arrivals
     change           commands of the inbox
     restore          a schedule of another store, with its progress
     runs             which runs of a schedule are not over
     instants         which of the instants that are due are made, and why the others are skipped
-    definition       the JSON of a schedule, read once
     port             the protocols that the scheduler implements
 
 Promises

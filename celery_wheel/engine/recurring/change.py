@@ -31,7 +31,6 @@ from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import CREATING, DEFINING, ScheduleCommand
-from celery_wheel.engine.recurring.definition import read_definition, to_text
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
 from celery_wheel.engine.recurring.restore import imported, restored
@@ -39,6 +38,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
 from celery_wheel.values.text import text_rule
@@ -58,6 +58,7 @@ _WHAT = {
     "pause": "paused",
     "resume": "resumed",
     "delete": "deleted",
+    "restore": "imported",
 }
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from celery_wheel.engine.recurring.definition import ALL, LATEST, NONE, QUEUE_ONE, SKIP, Definition
+from celery_wheel.recurring.definition import ALL, LATEST, NONE, QUEUE_ONE, SKIP, Definition
 from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, Run, Schedule, Skip
 
 if TYPE_CHECKING:

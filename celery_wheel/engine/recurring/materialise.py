@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring.definition import CANCEL_RUNNING, Definition, read_definition
+from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
 from celery_wheel.engine.recurring.port import OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied

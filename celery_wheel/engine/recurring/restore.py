@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from celery_wheel.engine.recurring.definition import read_definition
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_type, check_whole, refuse
+from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.schedule_model import Revision, Schedule
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 

@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.intake.inbox import RunEnded
-from celery_wheel.engine.recurring.definition import Definition
+from celery_wheel.recurring.definition import Definition
 from celery_wheel.engine.recurring.instants import Occupied
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
-from celery_wheel.store.model import DAY_MS
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+
+#: The longest run where a definition names none: a day.
+MAX_RUNTIME_MS = 86_400_000
 
 #: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
@@ -54,7 +56,7 @@ class Definition:
     catch_up: str = LATEST
     catch_up_ms: int = 0
     overlap: str = ALLOW
-    max_runtime_ms: int = DAY_MS
+    max_runtime_ms: int = MAX_RUNTIME_MS
 
     @property
     def is_guarded(self) -> bool:
