@@ -58,7 +58,6 @@ _WHAT = {
     "pause": "paused",
     "resume": "resumed",
     "delete": "deleted",
-    "restore": "imported",
 }
 
 
