@@ -30,6 +30,10 @@ class RecurrenceError(WheelError, ValueError):
     """A recurring schedule is invalid or never fires: ``<field> must be <rule>, got <value>``."""
 
 
+class ScheduleExists(WheelError, ValueError):
+    """A recurring schedule of that name exists already. Nothing was changed."""
+
+
 class PackageMissing(WheelError, ImportError):
     """An optional package is not installed; the message names the extra that installs it."""
 

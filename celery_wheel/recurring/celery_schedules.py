@@ -43,7 +43,7 @@ def from_celery(celery_schedule: Any, anchor_ms: int) -> Recurrence | None:
     """
     if _is_own(celery_schedule, crontab):
         last_run_at, _, _ = celery_schedule.remaining_delta(celery_schedule.now())
-        zone = _zone_name(last_run_at.tzinfo)
+        zone = zone_name(last_run_at.tzinfo)
         return None if zone is None else Recurrence(_to_crontab(celery_schedule), zone)
     if _is_own(celery_schedule, solar):
         return Recurrence(Solar(celery_schedule.event, celery_schedule.lat, celery_schedule.lon))
@@ -75,7 +75,7 @@ def _to_field(original: Any, numbers: Iterable[int]) -> str:
 
 
 def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | None:
-    zone = _zone_name(value.tz)
+    zone = zone_name(value.tz)
     tz = None if zone is None else zone_of(zone)
     if zone is None or tz is None:
         return None
@@ -90,7 +90,7 @@ def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | No
     return Recurrence(Interval(every_ms // unit_ms * unit_ms, first_ms), zone)
 
 
-def _zone_name(zone: tzinfo | None) -> str | None:
+def zone_name(zone: tzinfo | None) -> str | None:
     """Return a zone's name for a Recurrence; None where it has none, like the local zone of an unnamed machine."""
     for attribute in ("key", "zone"):
         name = getattr(zone, attribute, None)

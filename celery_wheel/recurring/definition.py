@@ -17,6 +17,9 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
+A *patch* has new values for some of the fields; of ``recurrence`` and ``options`` it names single values, too. None
+removes a value, so that its default holds again.
+
 Anything else in it is refused, with its path. Reading the same text again costs a look into a cache. The first one that
 is read imports the specs, which import Celery's parser of crontabs: the engine itself imports none of it.
 """
@@ -79,6 +82,25 @@ def to_text(document: object) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     read_definition(text)
     return text
+
+
+def patched(text: str, patch: object) -> dict[str, Any]:
+    """Return the document of a definition with the values of a patch. Raises RecurrenceError."""
+    if not isinstance(patch, Mapping):
+        refuse("the change", 'an object like {"recurrence": {"zone": "Europe/Paris"}}', patch)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+    changes = dict(patch)
+    for name in ("recurrence", "options"):
+        old, new = document.get(name), changes.get(name)
+        if isinstance(old, dict) and isinstance(new, Mapping):
+            changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
+    merged = {**document, **changes}
+    return {field: value for field, value in merged.items() if value is not None and value != {}}
 
 
 def _checked(document: object) -> Definition:

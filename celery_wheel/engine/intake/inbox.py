@@ -13,9 +13,9 @@
     pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
-    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, update, delete, pause,
-                  resume, restore, trigger, backfill or rollback; see ``recurring.change``
-                  create, restore, update and rollback: {"definitions": {name: {…}, …}} in place of the names; create:
+    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
+                  rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
+                  the first six: {"definitions": {name: {…}, …}} in place of the names; create and put:
                   {"source": "api"}; backfill: {"from_ms": int, "upto_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer
 
@@ -56,9 +56,8 @@ MAX_NAMES = 1_000
 #: Kind → name of the command's list, where it is not "task_ids".
 LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
 
-#: Changes of schedules that bring a definition for each name; those that make a schedule.
-DEFINING = ("create", "restore", "update", "rollback")
-CREATING = DEFINING[:2]
+#: Changes of schedules that bring a definition for each name.
+DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
 
 #: The database's largest whole number has 19 digits.
 _ROW = re.compile(r"[0-9]{1,18}").fullmatch

@@ -4,6 +4,8 @@
 
     create    {name: definition}    a schedule, next_ms after now
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+    patch     as update, with the values of the definition that change; the others stay as they are
+    put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
     pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
@@ -12,8 +14,8 @@
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
-    {"result": "already"}                        create, restore: the name exists; update: the definition is the same;
-                                                 pause, resume: the schedule is so
+    {"result": "already"}                        create, restore: the name exists; update, put: the definition is
+                                                 the same; pause, resume: the schedule is so
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name
 
@@ -30,7 +32,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
-from celery_wheel.engine.intake.inbox import CREATING, DEFINING, ScheduleCommand
+from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
 from celery_wheel.engine.recurring.restore import imported, restored
@@ -38,7 +40,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.recurring.definition import patched, read_definition, to_text
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
 from celery_wheel.values.text import text_rule
@@ -50,10 +52,15 @@ DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
 UNKNOWN: Result = {"result": "unknown"}
 
+#: Changes that make a schedule, and keep one that exists.
+KEEPING = ("create", "restore")
+
 #: The word of a revision for each change.
 _WHAT = {
     "create": "created",
+    "put": "changed",
     "update": "changed",
+    "patch": "changed",
     "rollback": "rolled back",
     "pause": "paused",
     "resume": "resumed",
@@ -68,7 +75,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int, list[tuple[Run, TaskRow]]] = {}
-    if schedules and command.do not in (*CREATING, "resume"):
+    if schedules and command.do not in (*KEEPING, "resume"):
         for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
@@ -76,7 +83,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     results = dict.fromkeys(command.names, UNKNOWN)
     # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
-    new = [name for name in command.names if name not in schedules] if command.do in CREATING else []
+    new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
@@ -133,7 +140,7 @@ def _refused(reason: str) -> Result:
 
 
 def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, before: str) -> None:
-    number, what = schedule.revision, _WHAT[command.do]
+    number, what = schedule.revision, _WHAT[command.do] if before else _WHAT["create"]
     work.change.revisions.append(
         Revision(schedule.id, number, schedule.name, what, command.actor, command.reason, work.now_ms, before)
     )
@@ -152,7 +159,7 @@ class _Alteration:
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
-            if command.do in DEFINING and command.do not in CREATING:
+            if command.do in DEFINING and command.do not in KEEPING:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
@@ -163,13 +170,14 @@ class _Alteration:
         """Add the change to the unit of work; the caller holds the lock."""
         if self._refusal is not None:
             return self._refusal
-        if self.command.do in CREATING:
+        if self.command.do in KEEPING:
             return ALREADY
         return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
 
     def _prepare_update(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
-        self._text = to_text(self.command.definitions[schedule.name])
+        new = self.command.definitions[schedule.name]
+        self._text = to_text(patched(schedule.definition, new) if self.command.do == "patch" else new)
         read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
         if schedule.next_ms is not None and schedule.next_ms <= now_ms:
             self._unmade = self._skips(schedule.next_ms - 1, MISSED)

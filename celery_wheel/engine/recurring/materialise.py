@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
 from celery_wheel.engine.recurring.port import OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
@@ -32,6 +31,7 @@ from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
 from celery_wheel.store.schedule_model import Run, Schedule, ScheduleStep
 

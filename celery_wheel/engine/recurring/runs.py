@@ -15,11 +15,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.intake.inbox import RunEnded
-from celery_wheel.recurring.definition import Definition
 from celery_wheel.engine.recurring.instants import Occupied
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import STOPPED, TaskRow
 from celery_wheel.store.schedule_model import Run
 

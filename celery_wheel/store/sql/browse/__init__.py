@@ -20,11 +20,11 @@ from celery_wheel.store.sql.browse.detail import Details
 from celery_wheel.store.sql.browse.heads import Heads
 from celery_wheel.store.sql.browse.overview import Overview
 from celery_wheel.store.sql.browse.pages import Pages
-from celery_wheel.store.sql.browse.schedules import Schedules
+from celery_wheel.store.sql.browse.schedules import ScheduleViews
 from celery_wheel.store.sql.database import Database
 
 
-class SqlBrowse(Pages, Details, Heads, Overview, Schedules):
+class SqlBrowse(Pages, Details, Heads, Overview, ScheduleViews):
     """Implements ``celery_wheel.store.ports.Browse``."""
 
     def __init__(self, database: Database, shards: int) -> None:

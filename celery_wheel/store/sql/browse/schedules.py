@@ -31,7 +31,7 @@ SCAN = 20_000
 RUNS = 60
 
 
-class Schedules:
+class ScheduleViews:
     """A part of ``SqlBrowse``."""
 
     _database: Database

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.recurring.definition import Definition
 from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
+from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.schedule_model import Run, Schedule
 
 NOW = 1_700_000_000_000
