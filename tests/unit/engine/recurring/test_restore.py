@@ -46,7 +46,7 @@ def test_instants_since_then_are_decided_by_its_catch_up(rig: ScheduleRig) -> No
     rig.ask("restore", {"report": document(next_ms=START_MS - 60_000)})
     rig.tick(1_000)
     assert rig.skips()[0][3] == "missed"
-    assert min(rig.ran()) >= 0
+    assert min(rig.ran()) >= -rig.limits.late_ms
 
 
 def test_a_paused_one_stays_paused_until_it_is_resumed(rig: ScheduleRig) -> None:
