@@ -1,9 +1,9 @@
-"""Restore: a schedule with the progress that it had in another store. It goes on where the other store stopped.
+"""Restore: a schedule with the progress that it had in another store or system. It goes on where that one stopped.
 
 ::
 
     {"schedule": {"definition": text, "source", "revision", "next_ms", "made", "last_ms", "paused", "note", "broken",
-                  "since_ms"},                     the fields of a Schedule but its id and its name; most have defaults
+                  "since_ms"},         the fields of a Schedule but its id and its name; all but the first have defaults
      "revisions": [{"number", "what", "actor", "reason", "at_ms", "before"}, …]}        its changes there, by number
 
 Instants between ``next_ms`` and now were missed: the schedule's catch-up decides on them, as after an outage. No
@@ -29,7 +29,7 @@ from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 MAX_NUMBER = 2**30
 
 _DEFAULTS: dict[str, Any] = {
-    **{"source": "api", "revision": 1, "next_ms": None, "made": 0, "last_ms": None},
+    **{"source": "api", "revision": 0, "next_ms": None, "made": 0, "last_ms": None},
     **{"paused": False, "note": "", "broken": False, "since_ms": None},
 }
 _REVISION = ("number", "what", "actor", "reason", "at_ms", "before")
@@ -41,7 +41,7 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
     for field in ("definition", "note"):
         _check_text(field, values[field])
     _check_text("source", values["source"], short=True)
-    check_whole("revision", values["revision"], 1, MAX_NUMBER)
+    check_whole("revision", values["revision"], 0, MAX_NUMBER)
     check_whole("made", values["made"], 0, 2**62)
     for field in ("next_ms", "last_ms", "since_ms"):
         if values[field] is not None:
@@ -54,7 +54,7 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
 
 def imported(schedule: Schedule, actor: str, reason: str, now_ms: int) -> Revision:
     """Return the revision of the import, and give the schedule its number."""
-    before = json.dumps(asdict(schedule))
+    before = json.dumps(asdict(schedule)) if schedule.revision else ""
     schedule.revision += 1
     return Revision(schedule.id, schedule.revision, schedule.name, "imported", actor, reason, now_ms, before)
 

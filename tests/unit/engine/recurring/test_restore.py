@@ -49,6 +49,12 @@ def test_instants_since_then_are_decided_by_its_catch_up(rig: ScheduleRig) -> No
     assert min(rig.ran()) >= -rig.limits.late_ms
 
 
+def test_one_without_earlier_changes_begins_with_the_import(rig: ScheduleRig) -> None:
+    rig.ask("restore", {"report": document()})
+    [revision] = rig.disk.shard(0).revisions
+    assert (revision.number, revision.what, revision.before, rig.schedule().revision) == (1, "imported", "", 1)
+
+
 def test_a_paused_one_stays_paused_until_it_is_resumed(rig: ScheduleRig) -> None:
     rig.ask("restore", {"report": document(paused=True, note="holidays", next_ms=START_MS + 1_000)})
     rig.tick(2_000)
@@ -86,7 +92,7 @@ def test_a_name_that_exists_stays_as_it_is(rig: ScheduleRig) -> None:
         document(definition=1),
         document(source=""),
         document(note="a\0b"),
-        document(revision=0),
+        document(revision=-1),
         document(revision=2**40),
         document(made=-1),
         document(next_ms=1.5),
