@@ -1,9 +1,10 @@
-"""The definition of a schedule: JSON of a recurrence, a task and policies. The engine reads all but the task.
+"""The definition of a schedule: JSON of a recurrence, a call and policies.
 
 ::
 
     {"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}},      see ``recurring.document``
-     "task": "app.report", "args": [], "kwargs": {}, "options": {"queue": "mail"},           for the renderer
+     "task": "app.report", "args": [], "kwargs": {}, "options": {"queue": "mail"},               see ``recurring.call``
+     "jitter_ms": 60000, "jitter_by": "run",
      "catch_up": "latest", "overlap": "skip", "max_runtime_ms": 600000}
 
     catch_up         of the instants that the scheduler missed
@@ -35,7 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
+from celery_wheel.recurring.call import FIELDS, Call, check_call
+from celery_wheel.recurring.checks import check_choice, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -50,12 +52,14 @@ MAX_RUNTIME_MS = 86_400_000
 #: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
 
-_FIELDS = ("recurrence", "task", "args", "kwargs", "options", "catch_up", "catch_up_ms", "overlap", "max_runtime_ms")
+_POLICIES = ("catch_up", "catch_up_ms", "overlap", "max_runtime_ms")
+_FIELDS = ("recurrence", *FIELDS, *_POLICIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
     recurrence: Recurrence
+    call: Call
     catch_up: str = LATEST
     catch_up_ms: int = 0
     overlap: str = ALLOW
@@ -111,21 +115,18 @@ def _checked(document: object) -> Definition:
             close = get_close_matches(str(name), _FIELDS, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
             refuse(str(name), f"a field of a definition ({hint})", document[name])
-    check_text("task", document.get("task"), "app.report")
-    for name, kind, example in (("args", list, "[]"), ("kwargs", dict, "{}"), ("options", dict, "{}")):
-        if not isinstance(document.get(name, kind()), kind):
-            refuse(name, f"a JSON value like {example}", document[name])
+    call = check_call(document)
     try:
         recurrence = recurring.from_json(document.get("recurrence"))
     except RecurrenceError as error:
         raise RecurrenceError(f"recurrence: {error}") from None
     if not isinstance(recurrence, recurring.Recurrence):
         refuse("recurrence", 'an object of kind "recurrence"', document["recurrence"])
-    return Definition(recurrence, **_policies(document))
+    return Definition(recurrence, call, **_policies(document))
 
 
 def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: document[name] for name in _FIELDS[5:] if name in document}
+    found = {name: document[name] for name in _POLICIES if name in document}
     check_choice("catch_up", found.get("catch_up", LATEST), (LATEST, ALL, NONE))
     check_choice("overlap", found.get("overlap", ALLOW), (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING))
     for name in ("catch_up_ms", "max_runtime_ms"):
