@@ -42,40 +42,40 @@ class Crontab(Spec):
     day_of_month: str = "*"
     month_of_year: str = "*"
     second: str = "0"
-    _times: DayTimes = field(init=False, repr=False, compare=False)
-    _weekdays: frozenset[int] = field(init=False, repr=False, compare=False)
-    _days: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _months: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    times: DayTimes = field(init=False, repr=False, compare=False)
+    weekdays: frozenset[int] = field(init=False, repr=False, compare=False)
+    days: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    months: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = {name: _parse(name, getattr(self, name)) for name in _FIELDS}
         times = DayTimes(values["hour"], values["minute"], values["second"])
-        object.__setattr__(self, "_times", times)
-        object.__setattr__(self, "_weekdays", frozenset(values["day_of_week"]))
-        object.__setattr__(self, "_days", values["day_of_month"])
-        object.__setattr__(self, "_months", values["month_of_year"])
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "weekdays", frozenset(values["day_of_week"]))
+        object.__setattr__(self, "days", values["day_of_month"])
+        object.__setattr__(self, "months", values["month_of_year"])
         # 2000 is a leap year: 29 February occurs.
-        if min(self._days) > max(month_length(2000, month) for month in self._months):
+        if min(self.days) > max(month_length(2000, month) for month in self.months):
             rule = f"a day that occurs in month_of_year {self.month_of_year!r}"
             refuse("day_of_month", rule, self.day_of_month)
 
     def next_after(self, at_ms: int) -> int | None:
         day, second = divmod(at_ms // 1_000 + 1, DAY_S)
         if self._allows(day):
-            time = self._times.first_from(second)
+            time = self.times.first_from(second)
             if time is not None:
                 return (day * DAY_S + time) * 1_000
-        found = first_day(day + 1, self._months, self._days_of)
-        return None if found is None else (found * DAY_S + self._times.nth(0)) * 1_000
+        found = first_day(day + 1, self.months, self._days_of)
+        return None if found is None else (found * DAY_S + self.times.nth(0)) * 1_000
 
     def _allows(self, day: int) -> bool:
         date = day_to_date(day)
-        return date.day in self._days and date.month in self._months and (day + 4) % 7 in self._weekdays
+        return date.day in self.days and date.month in self.months and (day + 4) % 7 in self.weekdays
 
     def _days_of(self, year: int, month: int) -> Iterator[int]:
-        length, weekdays = month_length(year, month), self._weekdays
+        length, weekdays = month_length(year, month), self.weekdays
         sunday = day_number(year, month, 1) + 3  # 1970-01-01, day 0, is a Thursday
-        return (day for day in self._days if day <= length and (sunday + day) % 7 in weekdays)
+        return (day for day in self.days if day <= length and (sunday + day) % 7 in weekdays)
 
 
 def _parse(name: str, value: object) -> tuple[int, ...]:

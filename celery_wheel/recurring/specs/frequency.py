@@ -57,7 +57,7 @@ class Frequency:
     minutes: tuple[int, ...] = ()
     seconds: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
-    _times: DayTimes = field(init=False, repr=False, compare=False)
+    times: DayTimes = field(init=False, repr=False, compare=False)
     _months: tuple[int, ...] = field(init=False, repr=False, compare=False)  #: all months that may have a day
     _period: tuple[int, list[int], int] = field(init=False, repr=False, compare=False, default=(0, [], 0))
     _last: int | None = field(init=False, repr=False, compare=False)  #: the rule's last second; None: no limit
@@ -116,7 +116,7 @@ class Frequency:
         hours = self.hours or ((second // 3_600,) if finest > 3_600 else _ALL_HOURS)
         minutes = self.minutes or ((second // 60 % 60,) if finest > 60 else _ALL_SIXTY)
         seconds = self.seconds or ((second % 60,) if finest > 1 else _ALL_SIXTY)
-        derived["_times"] = DayTimes(hours, minutes, seconds)
+        derived["times"] = DayTimes(hours, minutes, seconds)
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_months", self.months or self._months_of_numbers() or _ALL_MONTHS)
@@ -137,7 +137,7 @@ class Frequency:
         """Return the second of the last of ``count`` occurrences; None where the rule has fewer."""
         object.__setattr__(self, "_last", None)
         whole_days = self.freq not in _UNITS and not self.positions
-        in_day, first, last = self._times.count(), self._times.nth(0), self._times.nth(self._times.count() - 1)
+        in_day, first, last = self.times.count(), self.times.nth(0), self.times.nth(self.times.count() - 1)
         second, found = self.start, self.start
         while count > 0:
             following = self.next_from(second)
@@ -157,13 +157,13 @@ class Frequency:
         day, time = divmod(second, DAY_S)
         found = self._first_day(day)
         if found == day:
-            if (within := self._times.first_from(time)) is not None:
+            if (within := self.times.first_from(time)) is not None:
                 return day * DAY_S + within
             found = self._first_day(day + 1)
-        return None if found is None else found * DAY_S + self._times.nth(0)
+        return None if found is None else found * DAY_S + self.times.nth(0)
 
     def _next_by_position(self, second: int) -> int | None:
-        day, in_day = self._first_day(second // DAY_S), self._times.count()
+        day, in_day = self._first_day(second // DAY_S), self.times.count()
         # The first period with an allowed day at or after ``second`` may have begun before it.
         for _ in range(MAX_STEPS):
             if day is None:
@@ -172,7 +172,7 @@ class Frequency:
             total = len(days) * in_day
             indexes = {position - 1 if position > 0 else total + position for position in self.positions}
             for index in sorted(index for index in indexes if 0 <= index < total):
-                found = days[index // in_day] * DAY_S + self._times.nth(index % in_day)
+                found = days[index // in_day] * DAY_S + self.times.nth(index % in_day)
                 if found >= second:
                     return found
             day = self._first_day(end)
@@ -191,7 +191,7 @@ class Frequency:
                 return None
             if allowed != day:
                 second = allowed * DAY_S
-            elif (within := self._times.first_from(time)) is None:
+            elif (within := self.times.first_from(time)) is None:
                 second = (day + 1) * DAY_S
             elif within == time:
                 return second

@@ -35,22 +35,22 @@ class RRule(Spec):
     is_local: ClassVar[bool] = True
 
     text: str
-    _rules: RuleSet = field(init=False, repr=False, compare=False)
+    rules: RuleSet = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_rules", read_rules(self.text, None))
+        object.__setattr__(self, "rules", read_rules(self.text, None))
 
     def in_zone(self, zone: tzinfo) -> RRule:
         """Return the rules with each UNTIL that is an instant (``UNTIL=…Z``) as a wall-clock time of the zone."""
-        if not self._rules.has_utc:
+        if not self.rules.has_utc:
             return self
         spec = RRule.__new__(RRule)
         object.__setattr__(spec, "text", self.text)
-        object.__setattr__(spec, "_rules", read_rules(self.text, zone))
+        object.__setattr__(spec, "rules", read_rules(self.text, zone))
         return spec
 
     def next_after(self, at_ms: int) -> int | None:
-        rules, second = self._rules, at_ms // 1_000 + 1
+        rules, second = self.rules, at_ms // 1_000 + 1
         while True:
             found = [one for rule in rules.frequencies if (one := rule.next_from(second)) is not None]
             index = bisect_left(rules.added, second)

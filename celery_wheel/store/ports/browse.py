@@ -71,6 +71,9 @@ class Browse(Protocol):
     def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
         """Return schedules in the order of their names, after the name ``after``."""
 
+    def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
+        """Return how many of its latest twenty runs are pending, for each schedule that has such runs."""
+
     def schedule(self, name: str) -> ScheduleDetail | None:
         """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
         store has no schedule of that name and no change of one."""

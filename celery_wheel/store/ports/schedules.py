@@ -22,6 +22,7 @@ class ScheduleCriteria:
     shard: int | None = None
     part: str | None = None  #: a part of the name, in capitals or not
     source: str | None = None
+    task: str | None = None  #: the name of its task, in capitals or not
     paused: bool | None = None
     broken: bool | None = None
 

@@ -13,7 +13,7 @@ from celery_wheel.store.schedule_model import MISSED, PAUSED, Schedule, Skip
 from celery_wheel.store.sql.browse import schedules as browsing
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, place
-from tests.kit.schedules import create, occurrence, revision, schedule
+from tests.kit.schedules import MINUTE, create, occurrence, revision, schedule
 
 ALL = ScheduleCriteria()
 
@@ -56,6 +56,9 @@ def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> 
         (ScheduleCriteria(part="l_"), ["mail_x"]),
         (ScheduleCriteria(part="100%"), ["100% sure"]),
         (ScheduleCriteria(source="beat"), ["from-beat"]),
+        (ScheduleCriteria(task='app."100%"'), ["quoted"]),
+        (ScheduleCriteria(task="app.a"), ["plain"]),
+        (ScheduleCriteria(task="APP.A"), ["plain"]),
         (ScheduleCriteria(paused=True), ["held"]),
         (ScheduleCriteria(paused=False, broken=False, source="api"), ["100% sure", "mail-daily", "mail_x"]),
         (ScheduleCriteria(broken=True), ["wrong"]),
@@ -68,6 +71,9 @@ def test_a_page_is_filtered(
 ) -> None:
     create(sql_holder, "mail-daily", "mail_x", "100% sure")
     create(sql_holder, "from-beat", source="beat")
+    create(sql_holder, "quoted", source="code", definition='{"args":[],"task":"app.\\"100%\\""}')
+    create(sql_holder, "plain", source="code", definition='{"args":["app.ab"],"task":"app.a"}')
+    create(sql_holder, "other", source="code", definition='{"args":["app.a"],"task":"app.ab"}')
     create(sql_holder, "held", paused=True, next_ms=None)
     create(sql_holder, "wrong", broken=True, next_ms=None)
     assert sorted(one.name for one in sql_store.browse.schedules(criteria).items) == sorted(expected)
@@ -143,3 +149,18 @@ def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Hold
     found = sql_store.browse.schedule("report")
     assert found is not None
     assert (found.schedule, len(found.revisions), found.runs) == (new, 3, [])
+
+
+def test_pending_runs_are_counted_among_the_latest(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    busy, idle, new = create(holder, "busy", "idle", "new")
+    made = [occurrence(holder, busy, NOW + n * MINUTE) for n in range(30)]
+    made += [occurrence(holder, idle, NOW - n * MINUTE) for n in range(1, 4)]
+    holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    holder.put_offset(Position(NOW + 12 * MINUTE, holder.highest_seq))
+    stopped = made[29][0]
+    holder.apply(moves=[holder.stop(stopped)], outcomes=[holder.outcome(stopped.id, "cancelled")])
+    assert sql_store.browse.pending_runs([busy.id, idle.id, new.id]) == {busy.id: 16}
+    holder.put_offset(ORIGIN)
+    assert sql_store.browse.pending_runs([busy.id, idle.id]) == {busy.id: 19, idle.id: 3}
+    assert sql_store.browse.pending_runs([]) == {}

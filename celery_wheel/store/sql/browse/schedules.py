@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -27,6 +28,9 @@ from celery_wheel.store.sql.schedules import schedule_of
 #: Rows that the filter of one page may skip.
 SCAN = 20_000
 
+#: Runs of a schedule among which the pending ones are counted.
+PENDING_RUNS = 20
+
 #: Most runs, skips and changes of a schedule that are returned.
 RUNS = 60
 
@@ -42,6 +46,13 @@ class ScheduleViews:
             rows = connection.execute(queries.page(criteria, after, upto, limit + 1)).all()
         items = [schedule_of(row) for row in rows[:limit]]
         return SchedulePage(items, items[-1].name if len(rows) > limit else upto)
+
+    def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
+        if not schedule_ids:
+            return {}
+        with self._database.snapshot() as connection:
+            rows = connection.execute(queries.pending_runs(schedule_ids, PENDING_RUNS))
+            return {schedule: count for schedule, count in rows if count}
 
     def schedule(self, name: str) -> ScheduleDetail | None:
         with self._database.snapshot() as connection:

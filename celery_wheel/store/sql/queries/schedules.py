@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_
 
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Revision, Skip
 from celery_wheel.store.sql.fields import columns_of
 from celery_wheel.store.sql.queries.browse import TASK
-from celery_wheel.store.sql.schema import outcome, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
 from celery_wheel.store.sql.statements.schedules import SCHEDULE
 
 
@@ -39,7 +41,19 @@ def runs(schedule_id: int, limit: int) -> Select[Any]:
     place = and_(timer.c.id == schedule_run.c.timer_id, schedule_run.c.schedule == schedule_id)
     own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
     found = select(*own, *TASK).join_from(schedule_run, timer, place)
-    return found.order_by(schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc()).limit(limit)
+    return found.order_by(*_latest_first()).limit(limit)
+
+
+def pending_runs(schedule_ids: Sequence[int], limit: int) -> Select[Any]:
+    """Select (schedule, how many of its latest ``limit`` runs are pending)."""
+    own = schedule_run.c.schedule == schedule.c.id
+    latest = select(schedule_run.c.timer_id).where(own).order_by(*_latest_first()).limit(limit).correlate(schedule)
+    run = latest.subquery("run")
+    place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
+    after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
+    rows = run.join(timer, timer.c.id == run.c.timer_id).join(lane, place)
+    count = select(func.count()).select_from(rows).where(after_offset).scalar_subquery()
+    return select(schedule.c.id, count).where(schedule.c.id.in_(schedule_ids))
 
 
 def skips(schedule_id: int, limit: int) -> Select[Any]:
@@ -53,9 +67,15 @@ def last_outcomes(timer_ids: list[int]) -> Select[Any]:
     return found.order_by(outcome.c.at_ms, outcome.c.id)
 
 
+def _latest_first() -> list[ColumnElement[int]]:
+    return [schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc()]
+
+
 def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
     equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
     found = [column == value for column, value in equal if value is not None]
+    if criteria.task is not None:  # as ``to_text`` writes it; arguments may have such a part, too
+        found.append(schedule.c.definition.icontains(f'"task":{json.dumps(criteria.task)}', autoescape=True))
     flags = [(schedule.c.paused, criteria.paused), (schedule.c.broken, criteria.broken)]
     found += [column if value else ~column for column, value in flags if value is not None]
     return found if criteria.part is None else [*found, schedule.c.name.icontains(criteria.part, autoescape=True)]

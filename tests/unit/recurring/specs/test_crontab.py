@@ -47,11 +47,11 @@ def test_a_field_means_the_numbers_that_it_means_to_celery(field: str, text: str
         return
     ours, theirs = Crontab(**{field: text}), crontab(**{field: text})
     numbers = {
-        "minute": ours._times.minutes,
-        "hour": ours._times.hours,
-        "day_of_week": ours._weekdays,
-        "day_of_month": ours._days,
-        "month_of_year": ours._months,
+        "minute": ours.times.minutes,
+        "hour": ours.times.hours,
+        "day_of_week": ours.weekdays,
+        "day_of_month": ours.days,
+        "month_of_year": ours.months,
     }
     assert set(numbers[field]) == getattr(theirs, field)
 
