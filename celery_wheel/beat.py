@@ -27,7 +27,7 @@ import click
 from celery.beat import PersistentScheduler
 from celery.utils.imports import symbol_by_name
 
-from celery_wheel.app import WheelApp
+from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.service import WheelService
@@ -66,6 +66,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
                 "celery_wheel.install(app)",
                 extra={"action": "not_installed"},
             )
+            install(app)  # in this process: schedules are rendered by the installed app
         try:
             self._service.check()
         except WheelError as error:

@@ -132,6 +132,11 @@ class Conf:
         scheduler(),
         "The beat scheduler that runs the periodic entries; django-celery-beat's where it is installed.",
     )
+    periodic = Setting(
+        "wheel",
+        one_of("wheel", "base"),
+        'Who runs periodic entries: "wheel" makes schedules of them, "base" leaves them to the base scheduler.',
+    )
     control = Setting(
         True,
         flag(),

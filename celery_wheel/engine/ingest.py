@@ -11,7 +11,8 @@
                     5 reserve    dispatch takes no row at or after the lowest of these positions
                     6 commit     one transaction and one fsync for all of them
                     7 apply      rows up to the horizon go into the window; the reservation ends
-                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
+                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now;
+                                 the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
 
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
@@ -48,6 +49,7 @@ from celery_wheel.engine.intake.inbox import (
     RunEnded,
     ScheduleCommand,
     parse,
+    run_ended,
 )
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.engine.port import Peeked
@@ -72,6 +74,7 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 
 
 @dataclass(slots=True)
@@ -94,19 +97,19 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     intake = yield from _read(ctx)
     occurrences = intake.occurrences = yield from materialise(ctx, state, intake.requests)
     done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
-    if not done and not intake.commands and not intake.ended:
+    done += len(intake.ended)
+    if not done and not intake.commands:
         occurrences.close(state, ctx.clock.monotonic_ms())
         yield Round.IDLE
         return
-    if not (yield from _accept(ctx, state, intake)):
-        yield Round.BUSY  # nothing was committed, so nothing is trimmed; the next round reads all of it again
+    if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
+        yield Round.BUSY  # not all was committed, so nothing is trimmed; the next round reads all of it again
         return
     if intake.peeked.arrivals:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
         ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
         yield "trimmed"
     occurrences.close(state, ctx.clock.monotonic_ms())
-    done += yield from end_runs(ctx, state, intake.ended)
     for command in intake.commands:
         done += yield from _carry_out(ctx, state, command, intake)
     yield Round.BUSY if done else Round.IDLE
@@ -122,7 +125,13 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     intake = _Intake(chunks, ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes), peeked_at_ms)
     yield "peeked"
     _sort(intake, inbox, ctx.broker.decode)
-    intake.arrivals += intake.peeked.arrivals
+    for arrival in intake.peeked.arrivals:
+        if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
+            intake.arrivals.append(arrival)
+        elif isinstance(meaning := run_ended(arrival), RunEnded):
+            intake.ended.append(meaning)
+        else:
+            intake.arrivals.append(meaning)
     for chunk in chunks:
         intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
     return intake

@@ -18,6 +18,12 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
+A source (``scheduler.sources``) may also name an entry of which nothing runs here, with the reason in place of all else
+but the task::
+
+    {"task": "app.report", "broken": "args must be JSON"}          the entry cannot be read
+    {"task": "app.report", "base": "its schedule is a Market"}     Beat's own scheduler runs it
+
 A *patch* has new values for some of the fields; of ``recurrence`` and ``options`` it names single values, too. None
 removes a value, so that its default holds again.
 
@@ -45,6 +51,9 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+
+#: The fields of a definition of which nothing runs here.
+BROKEN, BASE = "broken", "base"
 
 #: The longest run where a definition names none: a day.
 MAX_RUNTIME_MS = 86_400_000
@@ -84,8 +93,18 @@ def read_definition(text: str) -> Definition:
 def to_text(document: object) -> str:
     """Return the text of a definition that is given as values of JSON. Raises RecurrenceError where it has none."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    read_definition(text)
+    if reason_not_run(document) is None:
+        read_definition(text)
     return text
+
+
+def reason_not_run(document: object) -> str | None:
+    """Return why nothing of a definition runs here, as its source says; None for a definition that runs."""
+    if isinstance(document, Mapping) and len(document) == 2 and isinstance(document.get("task"), str):
+        for kind in (BROKEN, BASE):
+            if isinstance(reason := document.get(kind), str):
+                return reason
+    return None
 
 
 def patched(text: str, patch: object) -> dict[str, Any]:
@@ -110,6 +129,8 @@ def patched(text: str, patch: object) -> dict[str, Any]:
 def _checked(document: object) -> Definition:
     if not isinstance(document, Mapping):
         refuse("the definition", 'an object like {"recurrence": …, "task": "app.report"}', document)
+    if (reason := reason_not_run(document)) is not None:
+        raise RecurrenceError(reason)
     for name in document:
         if name not in _FIELDS:
             close = get_close_matches(str(name), _FIELDS, 1)

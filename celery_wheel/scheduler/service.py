@@ -23,6 +23,8 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
+from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
+from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.store import open_store
@@ -33,11 +35,13 @@ from celery_wheel.timing import SystemClock
 class WheelService:
     """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None) -> None:
         self._app = app
+        self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._store: FullStore | None = None
         self._runners: list[Runner] = []
+        self._renderers: list[ScheduleRenderer] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
 
@@ -57,11 +61,24 @@ class WheelService:
         stamps = RevokedStamps()
         others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps))
-        on_cancelled = node.revoked_state()
+        on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store.uuid)
-            engine = Engine(shard, holder, store, broker, clock, limits, on_cancelled=on_cancelled, stamps=stamps)
+            renderer = ScheduleRenderer(self._app, store.uuid, conf.max_message_bytes, broker.decode, self._apply_entry)
+            self._renderers.append(renderer)
+            engine = Engine(
+                shard,
+                holder,
+                store,
+                broker,
+                clock,
+                limits,
+                on_cancelled=on_cancelled,
+                stamps=stamps,
+                renderer=renderer,
+                on_overlap=on_overlap,
+            )
             self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
         self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
         self._balance.start()
@@ -98,6 +115,8 @@ class WheelService:
             self._balance.stop()
         for runner in runners:
             runner.stop()
+        for renderer in self._renderers:
+            renderer.close()
         if self._node is not None:
             self._node.join()
         if self._store is not None:

@@ -29,6 +29,9 @@ from dataclasses import dataclass, field
 #: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
 SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 
+#: The task's name in a worker's message to the wheel queue whose body is that of an item ``run_ended``.
+RUN_ENDED_TASK = "celery_wheel.run_ended"
+
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
 
@@ -87,6 +90,14 @@ class Run:
 
 
 @dataclass(slots=True)
+class RunEnd:
+    """The end of the run of a timer."""
+
+    timer_id: int
+    ended_ms: int
+
+
+@dataclass(slots=True)
 class Skip:
     """Consecutive instants of a schedule that did not run, for one reason."""
 
@@ -106,5 +117,6 @@ class ScheduleChange:
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
     revisions: list[Revision] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)  #: each is new, or replaces the run of its timer
+    runs: list[Run] = field(default_factory=list)  #: each is new
+    run_ends: list[RunEnd] = field(default_factory=list)  #: a run that is forgotten, or has ended, is left as it is
     skips: list[Skip] = field(default_factory=list)  #: each is new, or replaces one of its schedule and ``from_ms``

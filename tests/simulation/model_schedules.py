@@ -23,7 +23,11 @@ def apply(data: ShardData, change: Change) -> None:
     assert not any((one.schedule, one.number) in numbers for one in change.revisions), "a revision never changes"
     data.revisions += change.revisions
     assert all(run.timer_id in data.rows for run in change.runs), "a run has a row"
+    assert not any(run.timer_id in data.runs for run in change.runs), "a row has one run"
     data.runs.update({run.timer_id: replace(run) for run in change.runs})
+    for end in change.run_ends:
+        if end.timer_id in data.runs and data.runs[end.timer_id].ended_ms is None:
+            data.runs[end.timer_id].ended_ms = end.ended_ms
     skips = {(one.schedule, one.from_ms): one for one in (*data.skips, *change.skips)}
     data.skips = list(skips.values())
 

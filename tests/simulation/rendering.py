@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
 
@@ -16,8 +18,9 @@ class Renderer:
         self.fault = fault
         self.rendered = 0
 
-    def render(self, schedule: Schedule, instant_ms: int) -> Message:
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         self.fault(schedule)
+        instant_ms = occurrence.instant_ms
         self.rendered += 1
         headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
         return Message(

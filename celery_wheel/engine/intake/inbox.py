@@ -16,8 +16,9 @@
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
                   rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
                   the first six: {"definitions": {name: {…}, …}} in place of the names; create and put:
-                  {"source": "api"}; backfill: {"from_ms": int, "upto_ms": int}
-    run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer
+                  {"source": "api", "last_ms": {name: int}}; backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
+    run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
+                  as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
 A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
 unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
@@ -29,7 +30,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_wheel.store.model import (
@@ -92,6 +93,7 @@ class ScheduleCommand:
     source: str = "api"
     from_ms: int | None = None
     upto_ms: int | None = None
+    last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
 
     @property
     def is_request(self) -> bool:
@@ -103,7 +105,7 @@ class ScheduleCommand:
 class RunEnded:
     """A run of a schedule is over."""
 
-    item_id: int
+    item_id: int | None  #: None: it came by the wheel queue
     schedule: int
     instant_ms: int
 
@@ -171,9 +173,11 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     if do == "backfill":
         for name, at_ms in zip(("from_ms", "upto_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source = check_text("source", fields.get("source", "api"))
+    source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
+    for at_ms in last_ms.values():
+        _check_instant("last_ms", at_ms)
     return ScheduleCommand(
-        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times
+        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, last_ms
     )
 
 
@@ -183,6 +187,14 @@ def _run_ended(item: InboxItem) -> RunEnded:
         raise ValueError(f"schedule must be the number of a schedule, got {fields['schedule']!r:.60}")
     _check_instant("instant_ms", fields["instant_ms"])
     return RunEnded(item.id, fields["schedule"], fields["instant_ms"])
+
+
+def run_ended(message: Message) -> RunEnded | Unreadable:
+    """Return the end of a run that a worker has sent to the wheel queue."""
+    try:
+        return replace(_run_ended(InboxItem(0, RUN_ENDED, message.body)), item_id=None)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Unreadable(message.envelope_id, f"the end of a run cannot be read: {error!r}", message.body)
 
 
 def _check_instant(name: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    create    {name: definition}    a schedule, next_ms after now
+    create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
@@ -17,7 +17,8 @@
     {"result": "already"}                        create, restore: the name exists; update, put: the definition is
                                                  the same; pause, resume: the schedule is so
     {"result": "unknown"}                        there is no schedule of that name
-    {"result": "refused", "reason": text}        the definition, with the path of the field, or the name
+    {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
+                                                 schedule is of another source than the asker
 
 ``trigger`` and ``backfill`` change no schedule: see ``materialise``.
 
@@ -40,7 +41,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import patched, read_definition, to_text
+from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
 from celery_wheel.values.text import text_rule
@@ -54,6 +55,9 @@ UNKNOWN: Result = {"result": "unknown"}
 
 #: Changes that make a schedule, and keep one that exists.
 KEEPING = ("create", "restore")
+
+#: The source of requests by users, who may change any schedule.
+API = "api"
 
 #: The word of a revision for each change.
 _WHAT = {
@@ -111,14 +115,17 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
     """Return a schedule, or why there is none."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
+    document, last_ms = command.definitions[name], command.last_ms.get(name)
     try:
         if command.do == "restore":
-            return restored(name, command.definitions[name], now_ms)
-        text = to_text(command.definitions[name])
-        next_ms = read_definition(text).recurrence.next_after(now_ms)
+            return restored(name, document, now_ms)
+        text = to_text(document)
+        if (reason := reason_not_run(document)) is not None:
+            return Schedule(0, name, text, command.source, 1, None, note=reason, broken=BROKEN in document), []
+        next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 1, next_ms), []
+    return Schedule(0, name, text, command.source, 1, next_ms, last_ms=last_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -155,10 +162,13 @@ class _Alteration:
         self.schedule = schedule
         self.pending = pending
         self._text = schedule.definition  #: the new definition
+        self._why_not: str | None = None  #: nothing of the new definition runs here, for this reason
         self._refusal: Result | None = None
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
+            if command.do not in KEEPING and command.source not in (API, schedule.source):
+                raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
             if command.do in DEFINING and command.do not in KEEPING:
                 self._prepare_update()
             elif command.do == "resume":
@@ -177,8 +187,10 @@ class _Alteration:
     def _prepare_update(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
         new = self.command.definitions[schedule.name]
-        self._text = to_text(patched(schedule.definition, new) if self.command.do == "patch" else new)
-        read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
+        document = patched(schedule.definition, new) if self.command.do == "patch" else new
+        self._text, self._why_not = to_text(document), reason_not_run(document)
+        if self._why_not is None:
+            read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
         if schedule.next_ms is not None and schedule.next_ms <= now_ms:
             self._unmade = self._skips(schedule.next_ms - 1, MISSED)
 
@@ -195,11 +207,13 @@ class _Alteration:
             return ALREADY
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
-        if not schedule.paused:
+        if not schedule.paused and self._why_not is None:
             next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
         work.change.skips += self._unmade
-        repaired: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
-        self._write(definition=self._text, next_ms=next_ms, made=made, **repaired)
+        state: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
+        if self._why_not is not None:
+            state = {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+        self._write(definition=self._text, next_ms=next_ms, made=made, **state)
         return _done(too_late)
 
     def pause(self) -> Result:
@@ -251,8 +265,15 @@ class _Alteration:
 
         A row that a user has moved was published for the user, and not for its instant.
         """
-        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == run.instant_ms]
+        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
+
+    def _due_ms(self, run: Run) -> int:
+        try:
+            call = read_definition(self.schedule.definition).call
+        except RecurrenceError:
+            return run.instant_ms
+        return call.due_ms(self.schedule.id, self.schedule.name, run.instant_ms)
 
     def _reason(self) -> str:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"

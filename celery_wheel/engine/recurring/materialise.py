@@ -4,7 +4,8 @@
 
     1 read       schedules with an instant up to the look-ahead, at most 1,000 and those that had to wait before
     2 decide     ``instants``: which are made, which are skipped; a guarded schedule waits for its instant and its runs
-    3 render     each instant that is made becomes a message; an error makes the schedule broken
+    3 render     each instant that is made becomes a message, due at the instant and its jitter; an error makes the
+                 schedule broken
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
@@ -24,21 +25,24 @@ from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
-from celery_wheel.engine.recurring.port import OccurrenceRenderer
+from celery_wheel.engine.recurring.port import Occurrence, OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import RecurrenceError
+from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
-from celery_wheel.store.schedule_model import Run, Schedule, ScheduleStep
+from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
 
 logger = logging.getLogger(__name__)
 
 #: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
 MAX_OF_ONE = 100
+
+#: A renderer that could not reach its result backend is asked again after this time.
+RENDER_AGAIN_MS = 1_000
 
 #: Occurrences of one command to backfill.
 MAX_BACKFILL = 1_000
@@ -63,10 +67,9 @@ class Occurrences:
         change = self.change
         return bool(self.messages or change.schedules or change.schedule_steps or change.inbox)
 
-    def add(self, schedule: Schedule, instant_ms: int, message: Message, request: int | None = None) -> None:
-        message.envelope_id = occurrence_id(schedule, instant_ms, request)
+    def add(self, schedule: Schedule, instant_ms: int, message: Message, *, requested: bool = False) -> None:
         self.messages.append(message)
-        self._of[message.envelope_id] = schedule.id, instant_ms, request is not None
+        self._of[message.envelope_id] = schedule.id, instant_ms, requested
 
     def look_at(self, ready_ms: int) -> None:
         """Read the schedules again at an instant."""
@@ -76,7 +79,8 @@ class Occurrences:
         """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
         rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
-        change.runs += [*own.runs, *(Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows)]
+        change.runs += [Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows]
+        change.run_ends += own.run_ends
         change.schedules += own.schedules
         change.schedule_steps += own.schedule_steps
         change.skips += own.skips
@@ -108,7 +112,7 @@ def materialise(
     for request in requests:
         schedules = ctx.store.schedules_named(ctx.shard, request.names)
         yield "requested schedules read"
-        _answer(found, ctx.renderer, request, schedules, now_ms)
+        _answer(ctx, found, request, schedules, now_ms)
     if found.cancelled and ctx.on_overlap is not None:
         try:
             ctx.on_overlap(found.cancelled)
@@ -151,11 +155,49 @@ def _read(
             runs = yield from occupied(ctx, state, schedule.id, definition, now_ms)
         try:
             decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
-            messages = [renderer.render(schedule, instant_ms) for instant_ms in decision.make]
+            messages = _render(ctx, renderer, schedule, definition, decision.make)
+        except BrokerError as error:
+            _postpone(ctx, found, schedule, error, now_ms)
+            continue
         except Exception as error:  # a calendar that leaves nothing, or code of the application
             _break(ctx, found, schedule, error, now_ms)
             continue
         _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
+
+
+def _render(
+    ctx: Context,
+    renderer: OccurrenceRenderer,
+    schedule: Schedule,
+    definition: Definition,
+    instants: Sequence[int],
+    request: ScheduleCommand | None = None,
+    now_ms: int = 0,
+) -> list[Message]:
+    """Return the messages of instants; those that a request asks for are due now."""
+    messages, previous_ms = [], schedule.last_ms
+    for instant_ms in instants:
+        if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
+            previous_ms = None
+        due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms) if request is None else now_ms
+        id_ = occurrence_id(schedule, instant_ms, request.item_id if request else None)
+        message = renderer.render(schedule, definition, Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_))
+        message.envelope_id, message.eta_ms = id_, due_ms
+        messages.append(message)
+        previous_ms = instant_ms
+    return messages
+
+
+def _postpone(ctx: Context, found: Occurrences, schedule: Schedule, error: BrokerError, now_ms: int) -> None:
+    logger.warning(
+        "shard %d: the occurrences of schedule %s wait: %s",
+        ctx.shard,
+        schedule.name,
+        error,
+        extra={"action": "schedule_waits", "shard": ctx.shard, "schedule": schedule.name},
+    )
+    found.waiting += 1
+    found.look_at(now_ms + RENDER_AGAIN_MS)
 
 
 def _step(
@@ -172,14 +214,13 @@ def _step(
         found.waiting += 1  # queued behind a run
         return
     for instant_ms, message in zip(decision.make, messages, strict=True):
-        message.eta_ms = instant_ms
         found.add(schedule, instant_ms, message)
     made, last_ms = schedule.made + len(decision.make), decision.make[-1] if decision.make else schedule.last_ms
     found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
     found.change.skips += decision.skips
     if runs is not None and decision.make and definition.overlap == CANCEL_RUNNING:
         found.cancelled += runs.running
-        found.change.runs += [replace(run, ended_ms=times.now_ms) for run in runs.running.values()]
+        found.change.run_ends += [RunEnd(run.timer_id, times.now_ms) for run in runs.running.values()]
     if decision.next_ms is not None:
         found.look_at(decision.next_ms - ahead_ms)
 
@@ -205,49 +246,47 @@ def unmade_since(schedule: Schedule, now_ms: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, RecurrenceError) else f"it cannot be rendered: {error!r}"
+    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"it cannot be rendered: {error!r}"
     return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]
 
 
 def _answer(
-    found: Occurrences,
-    renderer: OccurrenceRenderer | None,
-    request: ScheduleCommand,
-    schedules: Iterable[Schedule],
-    now_ms: int,
+    ctx: Context, found: Occurrences, request: ScheduleCommand, schedules: Iterable[Schedule], now_ms: int
 ) -> None:
     """Make the occurrences that a trigger or a backfill asks for."""
     named = {one.name: one for one in schedules}
     results, room = dict[str, dict[str, object]](), MAX_BACKFILL
     for name in request.names:
-        if name not in named:
+        schedule = named.get(name)
+        if schedule is None:
             results[name] = {"result": "unknown"}
             continue
-        if renderer is None:
+        if ctx.renderer is None:
             results[name] = {"result": "refused", "reason": "the scheduler that holds the shard runs no schedules"}
             continue
         try:
-            instants = _requested(request, named[name], now_ms, room)
-            messages = [renderer.render(named[name], instant_ms) for instant_ms in instants]
+            definition = read_definition(schedule.definition)
+            instants = _requested(request, schedule, definition, now_ms, room)
+            messages = _render(ctx, ctx.renderer, schedule, definition, instants, request, now_ms)
         except Exception as error:
             results[name] = {"result": "refused", "reason": _reason(error)}
             continue
         room -= len(instants)
         for instant_ms, message in zip(instants, messages, strict=True):
-            message.eta_ms = now_ms
-            found.add(named[name], instant_ms, message, request.item_id)
+            found.add(schedule, instant_ms, message, requested=True)
         results[name] = {"result": "done", "task_ids": [message.task_id for message in messages]}
     found.change.inbox.append(request.item_id)
     if request.answer_to is not None:
         found.change.answers.append(Answer(request.answer_to, results, now_ms))
 
 
-def _requested(request: ScheduleCommand, schedule: Schedule, now_ms: int, room: int) -> list[int]:
+def _requested(
+    request: ScheduleCommand, schedule: Schedule, definition: Definition, now_ms: int, room: int
+) -> list[int]:
     if request.do == "trigger":
         return [now_ms]
     upto_ms = unmade_since(schedule, min(now_ms, now_ms if request.upto_ms is None else request.upto_ms))
-    recurrence = read_definition(schedule.definition).recurrence
-    instants = list(islice(walk(recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
+    instants = list(islice(walk(definition.recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
     if len(instants) > room:
         raise RecurrenceError(f"a command backfills at most {MAX_BACKFILL:,} instants; ask for a shorter time")
     return instants

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
 
+if TYPE_CHECKING:
+    from celery_wheel.recurring.definition import Definition
+
+
+class Occurrence(NamedTuple):
+    """One instant of a schedule that becomes a message."""
+
+    shard: int
+    instant_ms: int
+    due_ms: int  #: the instant and its jitter; now, where a user has asked for it
+    previous_ms: int | None  #: the instant that was made before it
+    envelope_id: str  #: the same for each try to make it
+
 
 class OccurrenceRenderer(Protocol):
-    def render(self, schedule: Schedule, instant_ms: int) -> Message:
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         """Return the message of an occurrence, with a task id of its own.
 
         The engine sets ``envelope_id`` and ``eta_ms``. The call is made without a lock, and may be made again for the
-        same instant, when a commit failed. It does no I/O. Any error that it raises makes the schedule broken, with
-        the error's text as the reason.
+        same occurrence, when a commit failed. BrokerError means not now: it is tried again in a second. Any other error
+        makes the schedule broken, with the error's text as the reason.
         """
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_type, check_whole, refuse
-from celery_wheel.recurring.definition import read_definition
+from celery_wheel.recurring.definition import read_definition, reason_not_run
 from celery_wheel.store.schedule_model import Revision, Schedule
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
@@ -61,6 +62,9 @@ def imported(schedule: Schedule, actor: str, reason: str, now_ms: int) -> Revisi
 
 def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
     """Return the schedule as it is; a paused or broken one has no next instant, and knows since when."""
+    with suppress(ValueError, RecursionError):
+        if reason_not_run(json.loads(schedule.definition)) is not None:
+            return replace(schedule, next_ms=None)  # its source says so
     try:
         read_definition(schedule.definition)
     except RecurrenceError as error:

@@ -12,7 +12,6 @@ Nothing of it is kept in memory: the store is read when an instant of a guarded 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 
 from celery_wheel.engine.intake.inbox import RunEnded
 from celery_wheel.engine.recurring.instants import Occupied
@@ -21,7 +20,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import STOPPED, TaskRow
-from celery_wheel.store.schedule_model import Run
+from celery_wheel.store.schedule_model import Run, RunEnd
 
 #: A run matters while it is among so many latest ones of its schedule.
 LATEST_RUNS = 20
@@ -53,9 +52,12 @@ def _occupied(state: ShardState, found: Sequence[tuple[Run, TaskRow]], max_runti
 
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
-    """Record the ends of runs, all in one unit of work; returns whether there were any."""
+    """Record the ends of runs, all in one unit of work; returns False where it was rolled back.
+
+    A run that ended before stays as it is, so a report may come twice. One of no run is dropped.
+    """
     if not ended:
-        return False
+        return True
     wanted = {(one.schedule, one.instant_ms) for one in ended}
     found: list[Run] = []
     for schedule_id in dict.fromkeys(one.schedule for one in ended):
@@ -64,9 +66,10 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
     with state.active():
         work = UnitOfWork(state, ctx.clock.now_ms())
         over = [run for run in found if (run.schedule, run.instant_ms) in wanted and run.ended_ms is None]
-        work.change.runs = [replace(run, ended_ms=work.now_ms) for run in over]
-        work.change.inbox = [one.item_id for one in ended]
+        work.change.run_ends = [RunEnd(run.timer_id, work.now_ms) for run in over]
+        work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         work.reserve()
-    if (yield from work.commit(ctx)):
-        state.agenda.reopen()
+    if not (yield from work.commit(ctx)):
+        return False
+    state.agenda.reopen()
     return True

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from celery_wheel.errors import RecurrenceError, SettingError
+from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.cron import MONTHS, numbers
 from celery_wheel.operations.schedule_import.foreign import (
     ForeignSchedule,
@@ -44,7 +44,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
     try:
         import_module("apscheduler.triggers.base")  # its pickles name classes of it
     except ImportError as error:
-        raise ImportError("reading APScheduler's jobs needs it: pip install 'apscheduler<4'") from error
+        raise PackageMissing("reading APScheduler's jobs needs it: pip install 'apscheduler<4'") from error
     for name, raw in _in_redis(options) if options.url.startswith(("redis", "unix:")) else _in_table(options):
         try:
             yield _schedule(name, pickle.loads(raw), options)  # noqa: S301 - the user trusts the store

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from celery_wheel.errors import RecurrenceError, SettingError
+from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.foreign import (
     ForeignSchedule,
     NotImportable,
@@ -41,7 +41,7 @@ def _rows() -> Iterator[Any]:
         from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
         from django.db import DatabaseError
     except ImportError as error:
-        raise ImportError("reading django-celery-beat needs Django: pip install django-celery-beat") from error
+        raise PackageMissing("reading django-celery-beat needs Django: pip install django-celery-beat") from error
     try:
         model = apps.get_model("django_celery_beat", "PeriodicTask")
         yield from model.objects.select_related(*_KINDS).order_by("name").iterator(1_000)

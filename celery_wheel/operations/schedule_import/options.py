@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.errors import SettingError
+from celery_wheel.errors import PackageMissing, SettingError
 
 #: Hosts whose zone has no name here are rare; they name it.
 LOCALTIME = Path("/etc/localtime")
@@ -48,11 +48,11 @@ class ImportOptions:
 
     @contextmanager
     def redis(self, url: str) -> Iterator[Any]:
-        """Yield a client of the Redis at a URL, whose answers are bytes. Raises ImportError, SettingError."""
+        """Yield a client of the Redis at a URL, whose answers are bytes. Raises PackageMissing, SettingError."""
         try:
             import redis
         except ImportError as error:
-            raise ImportError("reading a Redis needs its client: pip install 'celery-wheel[redis]'") from error
+            raise PackageMissing("reading a Redis needs its client: pip install 'celery-wheel[redis]'") from error
         try:
             client = redis.Redis.from_url(self.url or url, decode_responses=False)
         except ValueError as error:

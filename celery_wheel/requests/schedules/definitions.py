@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError
-from celery_wheel.recurring.definition import patched, to_text
+from celery_wheel.recurring.definition import patched, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 
 Duration = timedelta | float
@@ -49,6 +49,7 @@ class DefinitionFields(RecurrenceFields, total=False):
     queue: str | None
     routing_key: str | None
     exchange: str | None
+    exchange_type: str | None
     priority: int | None
     expires: Duration | None  #: after the instant
     headers: Mapping[str, Any] | None
@@ -57,6 +58,11 @@ class DefinitionFields(RecurrenceFields, total=False):
     time_limit: float | None
     soft_time_limit: float | None
     ignore_result: bool | None
+    delivery_mode: int | None
+    shadow: str | None
+    reply_to: str | None
+    link: Any
+    link_error: Any
     wheel: Mapping[str, Any] | None
 
 
@@ -104,14 +110,23 @@ _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest
 
 def definition_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of a new definition, checked. Raises RecurrenceError, ArgumentError or TypeError."""
+    definition = _whole(app, values)
+    to_text(definition)
+    return definition
+
+
+def recurrence_of(app: Any, values: Mapping[str, Any]) -> recurring.Recurrence:
+    """Return the recurrence that a schedule with these values would have."""
+    return read_definition(to_text({**_whole(app, values), "task": "preview"})).recurrence
+
+
+def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     patch = patch_of(app, values)
     if patch.get("recurrence", {}).get("spec") is None:
         raise TypeError("a schedule must have a recurrence, got None")
     if values.get("zone") is None and "zone" not in patch["recurrence"]:
         patch["recurrence"]["zone"] = _zone_of(app)
-    definition = patched('{"recurrence":{}}', patch)
-    to_text(definition)
-    return definition
+    return patched('{"recurrence":{}}', patch)
 
 
 def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,6 +205,9 @@ def _json(name: str, value: Any) -> Any:
     """Return arguments of a task, which must be values of JSON: a schedule outlives every class."""
     if value is None:
         return None
+    if isinstance(value, Mapping) != (name == "kwargs") or isinstance(value, str | bytes):
+        kind = "an object like {'day': 1}" if name == "kwargs" else "a list like [1]"
+        raise ArgumentError(f"{name} must be {kind}, got {value!r:.100}")
     try:
         return json.loads(json.dumps(list(value) if name == "args" else dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

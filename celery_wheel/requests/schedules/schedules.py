@@ -1,41 +1,38 @@
-"""The commands of ``app.wheel.schedules``."""
+"""``Schedules``: the commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
+
+::
+
+    "report"                        one answer, a refused definition raises RecurrenceError
+    ["report", "backup"]            name ─► answer
+    schedules.where(queue="mail")   the same, read page by page in the order of the names, AT_ONCE in a request
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Unpack, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal, Unpack, overload
 
-from celery_wheel.conf import Conf
-from celery_wheel.errors import RecurrenceError, ScheduleExists
-from celery_wheel.requests.arguments import CommandOptions, RequestOptions, names_of
-from celery_wheel.requests.request import Names, Request, TransactionalRequest
-from celery_wheel.requests.results import Merge, OnlyAnswer, Result, ScheduleAnswer
+from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms, names_of
+from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.request import Names, TransactionalRequest
+from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.requests.schedules.definitions import Changes, DefinitionFields, definition_of, patch_of
-from celery_wheel.store.ports import FullStore
+from celery_wheel.requests.schedules.queries import ScheduleQueries
+from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
 
-Answer = ScheduleAnswer | dict[str, ScheduleAnswer] | TransactionalRequest[ScheduleAnswer]
+Several = Iterable[str] | ScheduleCriteria
+Answers = dict[str, ScheduleAnswer]
+InTransaction = TransactionalRequest[ScheduleAnswer]
 Exists = Literal["error", "update"]
 
+#: Names in one request: its time-out is for all of them.
+AT_ONCE = 5_000
+
 _HOW = ("reason", "actor", "timeout", "transactional")
-
-
-class Asker(Protocol):
-    """The part of ``Wheel`` that sends requests."""
-
-    conf: Conf
-
-    @property
-    def store(self) -> FullStore: ...
-
-    def request(
-        self, merge: Merge[Result], kind: str, options: dict[str, Any], how: RequestOptions, list_name: str
-    ) -> Request[Result]: ...
-
-    def ask(
-        self, request: Request[Result], names: Names, how: CommandOptions, single: str | None
-    ) -> Result | dict[str, Result] | TransactionalRequest[Result]: ...
 
 
 class CreateFields(DefinitionFields, CommandOptions, total=False):
@@ -46,19 +43,18 @@ class UpdateFields(Changes, CommandOptions, total=False):
     """Values of a definition, and options of the request."""
 
 
-class Schedules:
+class Schedules(ScheduleQueries):
     """The recurring schedules of one app.
 
     A change has a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is none of
     that name) or ``refused``. For a single name, a refused definition raises RecurrenceError. ``too_late`` of the
     answer has the instants whose occurrences the change should withdraw, and which were dispatched or may have been.
 
-    Every change takes ``reason``, ``actor``, ``timeout`` and ``transactional`` as ``Wheel.cancel`` does, and raises
-    WheelUnavailable, with the certain results, when no holder answers in time; the request is withdrawn then.
+    Every change takes ``reason``, ``actor`` and ``timeout`` as ``Wheel.cancel`` does, and raises WheelUnavailable, with
+    the certain results, when no holder answers in time; the request is withdrawn then. With ``transactional=True``, and
+    inside an atomic block where ``wheel_transactional`` is set, it is part of the caller's transaction, and the call
+    returns a ``TransactionalRequest``.
     """
-
-    def __init__(self, wheel: Asker) -> None:
-        self._wheel = wheel
 
     def create(
         self,
@@ -81,18 +77,16 @@ class Schedules:
             task: a task or its name.
             args, kwargs: of the task, as values of JSON.
             exists: "error" raises ScheduleExists where the name is in use; "update" replaces its definition.
-            source: for programs that follow another list of schedules; see ``list``.
+            source: for programs that follow another list of schedules; see ``where``.
             fields: ``zone``, ``start``, ``until``, ``times``, ``without``, ``gap`` and ``fold`` of the recurrence;
                 the policies ``catch_up``, ``catch_up_window``, ``overlap``, ``max_runtime``, ``jitter`` and
                 ``jitter_by``; options of ``apply_async`` like ``queue`` and ``priority``; ``expires`` counts from the
                 instant. Datetimes need a time zone; durations are seconds or a timedelta.
         """
-        if exists not in ("error", "update"):
-            raise ValueError(f'exists must be "error" or "update", got {exists!r:.60}')
+        do = _creating(exists)
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
-        definition = definition_of(self._wheel.conf.app, values)
-        do = "create" if exists == "error" else "put"
-        found: ScheduleAnswer = self.change(do, {_name(name): definition}, single=True, source=source, how=how)
+        definition = definition_of(self.conf.app, values)
+        found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
             raise ScheduleExists(
                 f'schedule {name!r} exists already; nothing was changed; exists="update" replaces its definition, and '
@@ -100,91 +94,204 @@ class Schedules:
             )
         return found
 
+    def create_many(
+        self,
+        schedules: Mapping[str, Mapping[str, Any]] | Iterable[tuple[str, Mapping[str, Any]]],
+        *,
+        exists: Exists = "error",
+        source: str = "api",
+        **how: Unpack[CommandOptions],
+    ) -> Answers:
+        """Create many schedules; the answer is ``already`` where a name is in use, and ``refused`` with the reason.
+
+        Args:
+            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
+                as needed.
+            exists, source, how: as for ``create``; the timeout is for each thousand.
+        """
+        do, app = _creating(exists), self.conf.app
+        pairs: Iterator[tuple[str, Mapping[str, Any]]] = iter(
+            schedules.items() if isinstance(schedules, Mapping) else schedules
+        )
+        refused: Answers = {}
+
+        def definitions() -> Iterator[dict[str, Any]]:
+            while part := list(islice(pairs, AT_ONCE)):
+                found: dict[str, Any] = {}
+                for name, arguments in part:
+                    try:
+                        found[_name(name)] = definition_of(app, arguments)
+                    except (RecurrenceError, ArgumentError, TypeError) as error:
+                        refused[name] = ScheduleAnswer("refused", str(error))
+                yield found
+
+        found: Answers = self._change_parts(do, definitions(), how, {"source": source})
+        return found | refused
+
+    @overload
+    def update(self, names: str | Several, *, transactional: Literal[True], **changes: Any) -> InTransaction: ...
     @overload
     def update(self, names: str, **changes: Unpack[UpdateFields]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
     @overload
-    def update(self, names: Iterable[str], **changes: Unpack[UpdateFields]) -> dict[str, ScheduleAnswer]: ...
+    def update(self, names: Several, **changes: Unpack[UpdateFields]) -> Answers: ...
     def update(self, names: Any, **changes: Any) -> Any:
         """Change parts of a schedule, or of several; values that are not named stay as they are.
 
         Args:
+            names: a name, several, or ``where(…)``.
             changes: as the arguments of ``create``; None sets a value to its default. A ``Recurrence`` replaces zone
                 and limits too; a spec keeps them.
         """
         values, how = _split(changes)
-        patch = patch_of(self._wheel.conf.app, values)
+        patch = patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
-        return self.change("patch", dict.fromkeys(names_of(names), patch), single=isinstance(names, str), how=how)
+        return self._each("patch", names, how, patch)
 
+    @overload
+    def delete(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
     @overload
     def delete(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
     @overload
-    def delete(self, names: Iterable[str], **how: Unpack[CommandOptions]) -> dict[str, ScheduleAnswer]: ...
+    def delete(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
     def delete(self, names: Any, **how: Any) -> Any:
         """Delete a schedule, or several, and withdraw their pending occurrences. Their revisions stay."""
-        return self.change("delete", names_of(names), single=isinstance(names, str), how=how)
+        return self._each("delete", names, how)
 
+    @overload
+    def pause(
+        self, names: str | Several, note: str = "", *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
     @overload
     def pause(self, names: str, note: str = "", **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
     @overload
-    def pause(
-        self, names: Iterable[str], note: str = "", **how: Unpack[CommandOptions]
-    ) -> dict[str, ScheduleAnswer]: ...
+    def pause(self, names: Several, note: str = "", **how: Unpack[CommandOptions]) -> Answers: ...
     def pause(self, names: Any, note: str = "", **how: Any) -> Any:
         """Pause a schedule, or several, and withdraw their pending occurrences, but those that users asked for.
 
         Args:
-            note: shown with the schedule until it is resumed; also the reason of the change where none is given.
+            note: the reason, which the schedule shows until it is resumed.
         """
-        how = {"reason": note, **how}
-        return self.change("pause", names_of(names), single=isinstance(names, str), how=how)
+        return self._each("pause", names, {**how, "reason": note or how.get("reason", "")})
 
+    @overload
+    def resume(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
     @overload
     def resume(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
     @overload
-    def resume(self, names: Iterable[str], **how: Unpack[CommandOptions]) -> dict[str, ScheduleAnswer]: ...
+    def resume(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
     def resume(self, names: Any, **how: Any) -> Any:
         """Resume a paused or broken schedule, or several: at the next instant after now."""
-        return self.change("resume", names_of(names), single=isinstance(names, str), how=how)
+        return self._each("resume", names, how)
+
+    @overload
+    def trigger(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def trigger(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def trigger(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def trigger(self, names: Any, **how: Any) -> Any:
+        """Run the task of a schedule now, or of several, beside their own instants, also of paused ones.
+
+        The answer has the id of the task. The run counts to no limit of times, and no overlap policy holds it back.
+        """
+        return self._each("trigger", names, how)
+
+    def backfill(self, name: str, first: datetime, last: datetime, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
+        """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
+
+        All runs are due now: they overlap, whatever the policy of the schedule is. Instants that the schedule itself
+        has still to make are left to it. The answer has the ids of the tasks.
+        """
+        times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times)
+        return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
         """Give a schedule the definition that it had at a revision; see ``history``. This is a new revision.
 
-        Raises LookupError where the store no longer has that revision, or never had it.
+        Raises LookupError where the store does not have that revision.
         """
         definition = self._definition_at(_name(name), revision)
-        found: ScheduleAnswer = self.change("rollback", {name: definition}, single=True, how=how)
+        found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
         return found
 
-    def change(self, do: str, names: Names, *, single: bool = False, how: Any = None, **options: Any) -> Any:
-        """Send one change of schedules, as ``celery_wheel.engine.recurring.change`` describes them.
+    def change(self, do: str, names: Names, how: Any = None, *, single: str | None = None, **options: Any) -> Any:
+        """Send one change of schedules, as ``celery_wheel.engine.recurring.change`` describes them, in one request.
 
         Args:
             names: names, or for a change with definitions name → definition, as JSON.
-            single: return the answer of the only name, and raise RecurrenceError where it is refused.
             how: reason, actor, timeout, transactional.
+            single: the only name, whose answer is returned; RecurrenceError is raised where it is refused.
             options: fields of the command, like ``source``.
         """
         how = how or {}
         list_name = "definitions" if isinstance(names, Mapping) else "names"
         request = self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
-        found = self._wheel.ask(request, names, how, next(iter(names)) if single else None)
+        found = self._wheel.ask(request, names, how, single)
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
-            raise RecurrenceError(f"schedule {next(iter(names))!r}: {found.reason}")
+            raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
 
-    def _definition_at(self, name: str, revision: int) -> Any:
-        detail = self._wheel.store.browse.schedule(name)
-        if detail is None or detail.schedule is None:
-            return {}  # the holder answers that there is none
-        texts = {detail.schedule.revision: detail.schedule.definition}
-        own = (one for one in detail.revisions if one.schedule == detail.schedule.id and one.before)
-        texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
-        if revision not in texts:
-            kept = f"{min(texts)} to {max(texts)}"
-            raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
-        return json.loads(texts[revision])
+    acreate = twin(create)
+    acreate_many = twin(create_many)
+    aupdate = twin(update)
+    adelete = twin(delete)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    arollback = twin(rollback)
+
+    def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
+        """Carry out one change of each name; ``patch`` is the part of an update."""
+
+        def with_patch(part: list[str]) -> Names:
+            return part if patch is None else dict.fromkeys(part, patch)
+
+        if isinstance(names, str):
+            return self.change(do, with_patch(names_of(names)), how, single=names)
+        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(names_of(names))
+        return self._change_parts(do, (with_patch(part) for part in parts), how, {})
+
+    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: dict[str, Any]) -> Any:
+        if self._wheel.joins_transaction(how):
+            whole = list(parts)
+            names: Any = [name for part in whole for name in part]
+            if whole and isinstance(whole[0], Mapping):
+                names = {name: body for part in whole for name, body in part.items()}
+            return self.change(do, names, how, **options)
+        found: Answers = {}
+        for part in parts:
+            try:
+                found |= self.change(do, part, how, **options) if part else {}
+            except WheelUnavailable as error:
+                error.results = {**found, **error.results}
+                raise
+        return found
+
+    def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
+        after: str | None = ""
+        while after is not None:
+            page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
+            yield [one.name for one in page.items]
+            after = page.next
+
+
+def _in_parts(names: list[str]) -> Iterator[list[str]]:
+    return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+
+
+def _creating(exists: Any) -> str:
+    if exists not in ("error", "update"):
+        raise ValueError(f'exists must be "error" or "update", got {exists!r:.60}')
+    return "create" if exists == "error" else "put"
 
 
 def _name(name: Any) -> str:

@@ -22,9 +22,11 @@ class ScheduleCriteria:
     shard: int | None = None
     part: str | None = None  #: a part of the name, in capitals or not
     source: str | None = None
-    task: str | None = None  #: the name of its task, in capitals or not
+    task: str | None = None  #: the name of its task
     paused: bool | None = None
     broken: bool | None = None
+    prefix: str | None = None  #: the beginning of the name
+    queue: str | None = None  #: the queue among its options
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,5 +91,6 @@ def write_schedules(connection: Connection, statements: ScheduleStatements, shar
             "adopted anew, which reads the stored schedules; if this repeats, please report it"
         )
     statements.add_revision.many(connection, change.revisions)
-    statements.set_run.many(connection, change.runs)
+    statements.add_run.many(connection, change.runs)
+    statements.end_run.many(connection, change.run_ends)
     statements.set_skip.many(connection, change.skips, shard)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, Schedule, ScheduleStep, Skip
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.test_tables import rows_of
@@ -81,14 +81,19 @@ def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     assert runs(holder, one, pending_only=True) == [Run(one.id, NOW, again.id)]
 
 
-def test_a_run_replaces_that_of_its_timer(holder: Holder) -> None:
+def test_a_run_ends_once(holder: Holder) -> None:
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW)
-    holder.apply(rows=[row], runs=[run])
-    changed = replace(run, ended_ms=NOW + 7, requested=True)
-    holder.apply(runs=[changed])
+    holder.apply(rows=[row], runs=[replace(run, requested=True)])
+    for at_ms in (NOW + 7, NOW + 9):
+        holder.apply(run_ends=[RunEnd(row.id, at_ms)])
     [found] = runs(holder, one)
-    assert (found, type(found.requested)) == (changed, bool)
+    assert (found, type(found.requested)) == (replace(run, ended_ms=NOW + 7, requested=True), bool)
+
+
+def test_the_end_of_a_forgotten_run_makes_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
+    sql_holder.apply(run_ends=[RunEnd(sql_holder.row(NOW).id, NOW)])
+    assert rows_of(sql_store, schema.schedule_run) == []
 
 
 def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:

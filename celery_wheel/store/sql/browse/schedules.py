@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
-from celery_wheel.store.schedule_model import Revision, Skip
+from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
@@ -35,6 +36,17 @@ PENDING_RUNS = 20
 RUNS = 60
 
 
+def _is_meant(schedule: Schedule, criteria: ScheduleCriteria) -> bool:
+    """Whether a schedule that the query has found has the prefix, the task and the queue of a filter."""
+    if not schedule.name.startswith(criteria.prefix or ""):
+        return False
+    if criteria.task is None and criteria.queue is None:
+        return True
+    definition = json.loads(schedule.definition)
+    task, queue = definition.get("task"), definition.get("options", {}).get("queue")
+    return criteria.task in (None, task) and criteria.queue in (None, queue)
+
+
 class ScheduleViews:
     """A part of ``SqlBrowse``."""
 
@@ -45,7 +57,8 @@ class ScheduleViews:
             upto: str | None = connection.scalar(queries.nth_name(after, SCAN + limit))
             rows = connection.execute(queries.page(criteria, after, upto, limit + 1)).all()
         items = [schedule_of(row) for row in rows[:limit]]
-        return SchedulePage(items, items[-1].name if len(rows) > limit else upto)
+        following = items[-1].name if len(rows) > limit else upto
+        return SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         if not schedule_ids:

@@ -75,7 +75,11 @@ def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
     equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
     found = [column == value for column, value in equal if value is not None]
     if criteria.task is not None:  # as ``to_text`` writes it; arguments may have such a part, too
-        found.append(schedule.c.definition.icontains(f'"task":{json.dumps(criteria.task)}', autoescape=True))
+        found.append(schedule.c.definition.contains(f'"task":{json.dumps(criteria.task)}', autoescape=True))
+    if criteria.queue is not None:
+        found.append(schedule.c.definition.contains(f'"queue":{json.dumps(criteria.queue)}', autoescape=True))
+    if criteria.prefix is not None:  # SQLite finds it in capitals or not
+        found.append(schedule.c.name.startswith(criteria.prefix, autoescape=True))
     flags = [(schedule.c.paused, criteria.paused), (schedule.c.broken, criteria.broken)]
     found += [column if value else ~column for column, value in flags if value is not None]
     return found if criteria.part is None else [*found, schedule.c.name.icontains(criteria.part, autoescape=True)]

@@ -5,7 +5,7 @@
     wheel_schedule       set, step, remove        the holder of its shard
                          due, next, named         by (shard, next_ms) and by name
     wheel_revision       add                      never changed
-    wheel_schedule_run   set, forget              one for a timer
+    wheel_schedule_run   add, end, forget         one for a timer
                          runs, pending_runs       by (schedule, instant), with the timer and its bytes
     wheel_schedule_skip  set, forget
 """
@@ -60,7 +60,11 @@ class ScheduleStatements:
         self.remove = self._prepare(delete(schedule).where(here))
         new = insert(revision).inline().values(_places(*names_of(Revision)))
         self.add_revision = ObjectInsert(bulk(revision, new))
-        self.set_run = ObjectInsert(self._set(schedule_run, [*names_of(Run)], ["timer_id"]))
+        run = insert(schedule_run).inline().values(_places(*names_of(Run)))
+        self.add_run = ObjectInsert(bulk(schedule_run, run))
+        goes_on = and_(schedule_run.c.timer_id == bindparam("at_id"), schedule_run.c.ended_ms.is_(None))
+        end: Any = {"ended_ms": bindparam("ended_ms")}
+        self.end_run = ObjectInsert(self._prepare(update(schedule_run).where(goes_on).values(**end)), at_id="timer_id")
         columns = ["shard", *names_of(Skip)]
         self.set_skip = ObjectInsert(self._set(schedule_skip, columns, ["schedule", "from_ms"]), "shard")
         old = and_(schedule_skip.c.shard == bindparam("shard"), schedule_skip.c.at_ms < bindparam("before_ms"))

@@ -76,6 +76,13 @@ def test_a_definition_that_this_version_cannot_read_is_broken(rig: ScheduleRig) 
     assert rig.ran("other") == [1_000]
 
 
+def test_an_entry_that_the_base_scheduler_runs_stays_one(rig: ScheduleRig) -> None:
+    entry = {"schedule": {"definition": '{"base":"its own is_due","task":"t"}', "note": "its own is_due"}}
+    assert rig.ask("restore", {"report": entry}) == DONE
+    found = rig.schedule()
+    assert (found.broken, found.paused, found.next_ms, found.note) == (False, False, None, "its own is_due")
+
+
 def test_a_name_that_exists_stays_as_it_is(rig: ScheduleRig) -> None:
     before = asdict(rig.create(every_ms=5_000))
     assert rig.ask("restore", {"report": document(made=3)}) == {"report": {"result": "already"}}

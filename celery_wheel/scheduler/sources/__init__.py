@@ -1,0 +1,36 @@
+"""Sources of recurring schedules: ``beat_schedule`` and the tables of django-celery-beat, followed by their changes.
+
+::
+
+    beat's own thread                       the thread "wheel-sources", while this process holds shard 0
+    ┌──────────────────────────────┐        ┌───────────────────────────────────────────────────────────────┐
+    │ populate_heap ─► entries ────┼───────►│ BeatSource   ─┐                                               │
+    │   keeps those of the base    │        │ DjangoSource ─┴► Follower ─► difference ─► create, update,    │
+    └──────────────────────────────┘        │      ▲              ▲                      delete by the inbox │
+                                            │      └ RunCounts    └ the store's schedules of the source     │
+                                            └───────────────────────────────────────────────────────────────┘
+
+    base              WheelMixin's part: which entries stay with Beat's own scheduler
+    sources           the thread
+    follower          makes the store's schedules equal to the entries of one source
+    beat_entries      an entry of Beat as a definition            BeatSource, the listings of Beat's thread
+    django_rows       a row of django-celery-beat as a definition
+    django_source     reads the rows that have changed
+    django_counts     writes last_run_at and total_run_count back
+    apply_entry       calls what has patched ``Scheduler.apply_entry``
+    entry             the values
+
+Promises
+    1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between
+       two commands loses nothing.
+    2. An instant that another scheduler has sent is not sent again: a new schedule continues after ``last_run_at``.
+    3. An interval keeps its anchor until its period changes.
+    4. An entry that cannot be read, or whose name is taken, stops no other entry; its reason is in the store or in the
+       status of shard 0.
+    5. An entry is run by the wheel or by the base scheduler, and the base scheduler sends none before the first
+       difference is in the store.
+
+Non-promises
+    A change that users make to such a schedule by ``app.wheel.schedules`` lasts until its entry changes, or until the
+    next start.
+"""
