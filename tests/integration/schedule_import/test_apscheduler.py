@@ -19,8 +19,10 @@ from celery_wheel.recurring import from_json
 from tests.kit.servers.redis import RedisServer
 
 PARIS = ZoneInfo("Europe/Paris")
-NOW = datetime(2027, 3, 1, 12, 0, tzinfo=PARIS)
-START = datetime(2027, 2, 27, 7, 0, 30, tzinfo=PARIS)
+NOW = datetime(2027, 4, 5, 12, 0, tzinfo=PARIS)
+START = datetime(2027, 4, 3, 7, 0, 30, tzinfo=PARIS)
+#: Before the clocks go back: APScheduler 3 leaves out weekly instants of the days beside such a change.
+UPTO = datetime(2027, 10, 30, tzinfo=UTC)
 
 app = Celery("shop", set_as_current=False)
 
@@ -101,7 +103,9 @@ def test_jobs_have_the_instants_of_their_triggers(jobs: Any, url: str) -> None:
     found = read(url)
     assert found.keys() == triggers.keys()
     for name, trigger in triggers.items():
-        assert preview(found[name], 40) == expected(trigger, 40), name
+        computed, own = ([at for at in one if at < UPTO] for one in (preview(found[name], 40), expected(trigger, 40)))
+        assert computed == own, name
+        assert own
     assert len(preview(found["interval"], 40)) == 8
 
 
@@ -113,7 +117,9 @@ def test_jobs_have_their_arguments_and_policies(jobs: Any, url: str) -> None:
     jobs.add_job(report, id="all", misfire_grace_time=3_600, coalesce=False, max_instances=3, jitter=20, **every)
     jobs.add_job(report, id="latest", misfire_grace_time=None, coalesce=True, **every)
     jobs.add_job(report, id="paused", **every).pause()
-    definitions = {name: one.definition or {} for name, one in read(url).items()}
+    found = read(url)
+    assert {name: one.reason for name, one in found.items()} == dict.fromkeys(found, "")
+    definitions = {name: one.definition or {} for name, one in found.items()}
     assert {definition["task"] for definition in definitions.values()} == {task.name}
     args = {name: (one.get("args"), one.get("kwargs")) for name, one in definitions.items()}
     assert (args["plain"], args["delay"], args["apply"]) == (([1], {"a": 2}), ([3], None), ([4], None))
@@ -124,7 +130,7 @@ def test_jobs_have_their_arguments_and_policies(jobs: Any, url: str) -> None:
     assert policies["plain"] == {"catch_up": "none", "catch_up_ms": None, "overlap": "skip", "jitter_ms": None}
     assert policies["all"] == {"catch_up": "all", "catch_up_ms": 3_600_000, "overlap": None, "jitter_ms": 20_000}
     assert policies["latest"]["catch_up"] is None
-    assert [name for name, one in read(url).items() if one.paused] == ["paused"]
+    assert [name for name, one in found.items() if one.paused] == ["paused"]
 
 
 def test_a_job_that_cannot_be_imported_has_the_reason(jobs: Any, url: str) -> None:
