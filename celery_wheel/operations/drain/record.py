@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 from uuid import UUID, uuid5
 
-from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
+from celery_wheel.broker.envelope import HEADER, OCCURRENCE, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.store.model import Message
 from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule
@@ -139,18 +139,16 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
     if type(headers) is not dict or type(properties) is not dict:
         raise ValueError("headers and properties must be objects")
     envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
-    headers[HEADER] = encode(envelope, _own(headers.get(HEADER)))
+    headers[HEADER] = encode(envelope, headers.get(HEADER))
+    occurrence = headers.get(OCCURRENCE)
+    if isinstance(occurrence, dict):  # its worker must not report to a store that never had its run
+        headers[OCCURRENCE] = {**occurrence, "report": False}
     if found.get("redelivered"):
         headers[REDELIVERED] = True
     kinds = {"content-type": properties.pop("content_type", None)}
     kinds["content-encoding"] = properties.pop("content_encoding", None)
     properties["body_encoding"] = "base64"
     return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()
-
-
-def _own(header: Any) -> Any:
-    """Return a task's own header; an occurrence's worker must not report to a store that never had its run."""
-    return {**header, "report": False} if isinstance(header, dict) and header.get("report") else header
 
 
 # -- schedules ------------------------------------------------------------------------------------------

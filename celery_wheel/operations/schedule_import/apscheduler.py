@@ -45,6 +45,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
         import_module("apscheduler.triggers.base")  # its pickles name classes of it
     except ImportError as error:
         raise PackageMissing("reading APScheduler's jobs needs it: pip install 'apscheduler<4'") from error
+    options.app.loader.import_default_modules()  # a pickle may have tasks of the app
     for name, raw in _in_redis(options) if options.url.startswith(("redis", "unix:")) else _in_table(options):
         try:
             yield _schedule(name, pickle.loads(raw), options)  # noqa: S301 - the user trusts the store

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain import import_, open_existing_store, to_file, would_drain
@@ -60,7 +61,7 @@ def occur(store: FullStore, name: str) -> None:
     seq = holder.seq()
     envelope_id = occurrence_id(schedule, instant_ms)
     own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms, "report": True}
-    headers = json.dumps({"task": "note", "id": "occurrence", "wheel": own}).encode()
+    headers = json.dumps({"task": "note", "id": "occurrence", OCCURRENCE: own}).encode()
     one = message(envelope_id=envelope_id, task_id="occurrence", task="note", eta_ms=instant_ms, headers=headers)
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
     holder.apply(
@@ -109,7 +110,7 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         wait_until(lambda: any(store.find(n, ["occurrence"]) for n in range(3)), "the pending occurrence is accepted")
         [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
-        assert json.loads(row.headers)["wheel"]["report"] is False
+        assert json.loads(row.headers)[OCCURRENCE]["report"] is False
 
 
 def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, tmp_path: Path) -> None:

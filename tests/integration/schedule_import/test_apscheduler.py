@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 
 from celery_wheel.errors import SettingError
 from celery_wheel.operations.schedule_import import READERS, ForeignSchedule, ImportOptions
@@ -109,7 +109,8 @@ def test_jobs_have_the_instants_of_their_triggers(jobs: Any, url: str) -> None:
     assert len(preview(found["interval"], 40)) == 8
 
 
-def test_jobs_have_their_arguments_and_policies(jobs: Any, url: str) -> None:
+def test_jobs_have_their_arguments_and_policies(jobs: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_state._tls, "current_app", app)  # the app of ``celery -A``, of which a pickle has tasks
     every = {"trigger": "interval", "minutes": 5}
     jobs.add_job(report, id="plain", args=[1], kwargs={"a": 2}, **every)
     jobs.add_job(task.delay, id="delay", args=[3], **every)
