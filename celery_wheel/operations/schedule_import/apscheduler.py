@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from celery import Task
+
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.cron import MONTHS, numbers
 from celery_wheel.operations.schedule_import.foreign import (
@@ -96,21 +98,20 @@ def _schedule(name: str, job: Mapping[str, Any], options: ImportOptions) -> Fore
 def _call(job: Mapping[str, Any], options: ImportOptions) -> tuple[str, list[Any]]:
     """Return the task and its arguments."""
     function, args = job["func"], list(job["args"])
-    if (
-        function.endswith((":Task.delay", ":Task.apply_async"))
-        and args
-        and isinstance(getattr(args[0], "name", None), str)
-    ):
-        called = args.pop(0).name
-        if function.endswith("apply_async") and (len(args) > 1 or job["kwargs"]):
-            raise NotImportable(f"it calls apply_async of {called} with options")
-        return called, list(args[0]) if function.endswith("apply_async") and args else args
-    task = options.task_of(function)
-    if task is None:
+    method = function.rpartition(".")[2]
+    if method in ("delay", "apply_async") and args and isinstance(args[0], Task):
+        task = args.pop(0)
+        if method == "delay":
+            return task.name, args
+        if len(args) > 1 or job["kwargs"]:
+            raise NotImportable(f"it calls apply_async of {task.name} with options")
+        return task.name, list(args[0]) if args else []
+    name = options.task_of(function)
+    if name is None:
         raise NotImportable(
             f"no task of the app is called {function.replace(':', '.')}; name one: --map {function}=<task>"
         )
-    return task, args
+    return name, args
 
 
 def _policies(job: Mapping[str, Any]) -> dict[str, Any]:
