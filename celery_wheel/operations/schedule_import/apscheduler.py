@@ -29,7 +29,7 @@ from celery_wheel.operations.schedule_import.foreign import (
 from celery_wheel.operations.schedule_import.options import ImportOptions
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
-TABLE, JOBS = "apscheduler_jobs", "apscheduler.jobs"
+JOBS = "apscheduler.jobs"
 MONDAY_FIRST = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 #: Jobs without a limit of grace that do not coalesce: as long as the wheel keeps history by default.
 ENDLESS_MS = 7 * 86_400_000
@@ -64,18 +64,17 @@ def _in_redis(options: ImportOptions) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_table(options: ImportOptions) -> Iterator[tuple[str, bytes]]:
-    from sqlalchemy import column, create_engine, select, table
+    from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
     engine = None
     try:
         engine = create_engine(options.url)
         with engine.connect() as connection:
-            jobs: Any = select(column("id"), column("job_state")).select_from(table(TABLE)).order_by(column("id"))
-            for name, raw in connection.execute(jobs):
+            for name, raw in connection.execute(text("SELECT id, job_state FROM apscheduler_jobs ORDER BY id")):
                 yield str(name), bytes(raw)
     except SQLAlchemyError as error:
-        raise SettingError(f"the table {TABLE} at --url must be readable, got {error}") from error
+        raise SettingError(f"the table apscheduler_jobs at --url must be readable, got {error}") from error
     finally:
         if engine is not None:
             engine.dispose()
