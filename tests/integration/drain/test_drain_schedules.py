@@ -12,7 +12,7 @@ import pytest
 
 from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.engine.recurring.materialise import occurrence_id
-from celery_wheel.errors import FileUnusable
+from celery_wheel.errors import FileUnusable, StoreUnusable
 from celery_wheel.operations.drain import import_, open_existing_store, to_file, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
@@ -177,3 +177,44 @@ def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_
     found = import_(stack.app, file)
     assert (found.put, found.schedules, found.bad_count, found.missing) == (2, 1, 2, 0)
     assert [one.number for one in found.bad] == [4, 6]
+
+
+def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
+    redis_stack: LeavingStack, tmp_path: Path
+) -> None:
+    stack, file = redis_stack, tmp_path / "tasks.jsonl"
+    stack.beat()
+    wheel = stack.app.wheel
+    wait_until(lambda: pending_of(stack) >= 0, "there is a store")
+    wheel.pause(queue="celery")
+    wheel.schedules.create("each second", 1, "note", ["tick"], catch_up="all", catch_up_window=3_600)
+    wait_until(lambda: pending_of(stack) >= 3, "occurrences wait behind the pause")
+    stack["beat"].terminate()
+    wheel.close()
+    done = drained(stack, file=file)
+    assert (done.left, done.schedules_left) == (0, 0)
+    assert done.in_file >= 3
+    assert done.schedules == 2, "beat's own entry is one"
+    stack.change(wheel_store=f"sqlite:///{tmp_path}/other.sqlite3")
+    import_(stack.app, file)
+    import_(stack.app, file)
+    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
+    wait_until(lambda: claimed(stack.app, [0]), "the broker is free")
+    stack.beat()
+    stack.worker()
+    wait_until(lambda: len(instants(stack)) >= done.in_file + 5, "the schedule goes on")
+    found = sorted(instants(stack))
+    assert found == list(range(found[0], found[0] + 1_000 * len(found), 1_000)), "each once, without a gap"
+
+
+def pending_of(stack: LeavingStack) -> int:
+    try:
+        with closing(open_existing_store(stack.app)) as store:
+            return would_drain(stack.app, store).moved
+    except StoreUnusable:
+        return -1
+
+
+def instants(stack: LeavingStack) -> list[int]:
+    """Return the intended times of the occurrences that ran."""
+    return [note["headers"][OCCURRENCE]["scheduled_for"] for note in stack.notes()["tick"]]
