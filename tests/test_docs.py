@@ -15,7 +15,20 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.scheduler.sources.declared import declared_entries
 from celery_wheel.testing import VirtualWheel
-from tests.kit.manual import DOCS, PAGES, README, ROOT, TABLE, anchors, code, commands, links, page, settings_table
+from tests.kit.manual import (
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    TABLE,
+    anchors,
+    code,
+    commands,
+    links,
+    page,
+    settings_table,
+    wheel_commands,
+)
 from tests.unit.test_imports import FLOOR
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -71,11 +84,12 @@ def test_every_variable_of_make_demo_is_used() -> None:
 def test_every_command_of_the_wheel_exists_with_its_options() -> None:
     from celery_wheel.cli import wheel
 
-    pattern = re.compile(r"\b(?:celery|proj) wheel ([a-z-]+)((?: --[a-z-]+)*)")
+    every = wheel.commands | wheel_commands()
+    pattern = re.compile(r"\b(?:celery|proj) wheel ((?:schedules )?[a-z-]+)((?: --[a-z-]+)*)")
     named = [found.groups() for command in ALL_COMMANDS for found in pattern.finditer(command)]
     assert named
     for name, options in named:
-        known = {option for parameter in wheel.commands[name].params for option in parameter.opts}
+        known = {option for parameter in every[name].params for option in parameter.opts}
         assert set(options.split()) <= known, name
 
 

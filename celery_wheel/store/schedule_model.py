@@ -71,7 +71,7 @@ class Revision:
     schedule: int
     number: int
     name: str  #: kept after the schedule is deleted
-    what: str  #: created | changed | paused | resumed | deleted | rolled back
+    what: str  #: created | changed | paused | resumed | deleted | imported | rolled back
     actor: str
     reason: str
     at_ms: int

@@ -611,7 +611,10 @@ class Migration(migrations.Migration):
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("number", models.IntegerField(db_comment="revision of the schedule that the change made")),
                 ("name", models.TextField(db_comment="name of the schedule")),
-                ("what", models.TextField(db_comment="created, changed, paused, resumed, deleted or rolled back")),
+                (
+                    "what",
+                    models.TextField(db_comment="created, changed, paused, resumed, deleted, imported or rolled back"),
+                ),
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("at_ms", models.BigIntegerField(db_comment="time of the change; instant, Unix milliseconds")),

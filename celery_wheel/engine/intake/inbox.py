@@ -14,8 +14,8 @@
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
-                  rollback, delete, pause, resume, trigger or backfill; see ``recurring.change``
-                  the first five: {"definitions": {name: {…}, …}} in place of the names; create and put:
+                  rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
+                  the first six: {"definitions": {name: {…}, …}} in place of the names; create and put:
                   {"source": "api", "last_ms": {name: int}}; backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
                   as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
@@ -58,7 +58,7 @@ MAX_NAMES = 1_000
 LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
 
 #: Changes of schedules that bring a definition for each name.
-DEFINING = ("create", "put", "update", "patch", "rollback")
+DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
 
 #: The database's largest whole number has 19 digits.
 _ROW = re.compile(r"[0-9]{1,18}").fullmatch

@@ -18,6 +18,7 @@ The modules; each imports from those below it, and ``celery_wheel.recurring.defi
 
     materialise      the fourth source of arrivals
     change           commands of the inbox
+    restore          a schedule of another store, with its progress
     runs             which runs of a schedule are not over
     instants         which of the instants that are due are made, and why the others are skipped
     port             the protocols that the scheduler implements

@@ -11,11 +11,12 @@
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
               of a source: the occurrences after now
+    restore   {name: document}      a schedule of another store, with its progress; see ``restore``
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
-    {"result": "already"}                        create: the name exists; update, put: the definition is the same;
-                                                 pause, resume: the schedule is so
+    {"result": "already"}                        create, restore: the name exists; update, put: the definition is
+                                                 the same; pause, resume: the schedule is so
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
@@ -36,6 +37,7 @@ from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
+from celery_wheel.engine.recurring.restore import imported, restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
@@ -51,6 +53,9 @@ Pending = Sequence[tuple[Run, TaskRow]]
 DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
 UNKNOWN: Result = {"result": "unknown"}
+
+#: Changes that make a schedule, and keep one that exists.
+KEEPING = ("create", "restore")
 
 #: The source of requests by users, who may change any schedule.
 API = "api"
@@ -75,7 +80,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int, list[tuple[Run, TaskRow]]] = {}
-    if schedules and command.do not in ("create", "resume"):
+    if schedules and command.do not in (*KEEPING, "resume"):
         for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
@@ -83,7 +88,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     results = dict.fromkeys(command.names, UNKNOWN)
     # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
-    new = [name for name in command.names if name not in schedules] if command.do in ("create", "put") else []
+    new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
@@ -103,28 +108,38 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
 #: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
 ALL = 2**31 - 1
 
+#: A new schedule without a number, and its revisions before this command.
+New = tuple[Schedule, list[Revision]]
 
-def _new(command: ScheduleCommand, name: str, now_ms: int) -> Schedule | Result:
-    """Return a schedule without a number, or why there is none."""
+
+def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
+    """Return a schedule, or why there is none."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
     document, last_ms = command.definitions[name], command.last_ms.get(name)
     try:
+        if command.do == "restore":
+            return restored(name, document, now_ms)
         text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 1, None, note=reason, broken=BROKEN in document)
+            return Schedule(0, name, text, command.source, 1, None, note=reason, broken=BROKEN in document), []
         next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 1, next_ms, last_ms=last_ms)
+    return Schedule(0, name, text, command.source, 1, next_ms, last_ms=last_ms), []
 
 
-def _create(work: UnitOfWork, command: ScheduleCommand, new: Schedule | Result) -> Result:
-    if not isinstance(new, Schedule):
+def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
+    if not isinstance(new, tuple):
         return new
-    new.id = work.state.next_seq()
-    work.change.schedules.append(new)
-    _add_revision(work, command, new, "")
+    schedule, earlier = new
+    schedule.id = work.state.next_seq()
+    work.change.schedules.append(schedule)
+    work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
+    if command.do == "restore":
+        work.change.revisions.append(imported(schedule, command.actor, command.reason, work.now_ms))
+    else:
+        _add_revision(work, command, schedule, "")
     return DONE
 
 
@@ -153,9 +168,9 @@ class _Alteration:
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
-            if command.do != "create" and command.source not in (API, schedule.source):
+            if command.do not in KEEPING and command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
-            if command.do in DEFINING and command.do != "create":
+            if command.do in DEFINING and command.do not in KEEPING:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
@@ -166,7 +181,7 @@ class _Alteration:
         """Add the change to the unit of work; the caller holds the lock."""
         if self._refusal is not None:
             return self._refusal
-        if self.command.do == "create":
+        if self.command.do in KEEPING:
             return ALREADY
         return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
 

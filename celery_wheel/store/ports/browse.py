@@ -25,7 +25,13 @@ from celery_wheel.store.ports.pages import (
     StoppedTask,
     Task,
 )
-from celery_wheel.store.ports.schedules import RunOfSource, ScheduleCriteria, ScheduleDetail, SchedulePage
+from celery_wheel.store.ports.schedules import (
+    RunOfSource,
+    ScheduleCounts,
+    ScheduleCriteria,
+    ScheduleDetail,
+    SchedulePage,
+)
 
 
 class Browse(Protocol):
@@ -70,6 +76,8 @@ class Browse(Protocol):
 
     def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
         """Return schedules in the order of their names, after the name ``after``."""
+
+    def schedule_counts(self) -> ScheduleCounts: ...
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         """Return how many of its latest twenty runs are pending, for each schedule that has such runs."""

@@ -38,6 +38,17 @@ class SchedulePage:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """All schedules of a store, counted row by row."""
+
+    total: int
+    paused: int
+    broken: int
+    with_base: int  #: neither, but their source says why nothing of them runs here: Beat's own scheduler runs them
+    next_ms: int | None  #: the earliest next instant
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRun:
     """An occurrence with its message.
 

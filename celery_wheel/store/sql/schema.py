@@ -342,7 +342,7 @@ revision = Table(
     _required("schedule", BigInteger, "id of the schedule"),
     _required("number", Integer, "revision of the schedule that the change made"),
     _required("name", Text, "name of the schedule"),
-    _required("what", Text, "created, changed, paused, resumed, deleted or rolled back"),
+    _required("what", Text, "created, changed, paused, resumed, deleted, imported or rolled back"),
     _required("actor", Text, "user or part that did it"),
     _required("reason", Text, "reason, for people"),
     _required("at_ms", BigInteger, "time of the change; instant, Unix milliseconds"),

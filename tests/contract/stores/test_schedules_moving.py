@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -14,7 +15,7 @@ from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NOW, Holder
-from tests.kit.schedules import MINUTE, create, materialise, occurrence, step
+from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, step
 
 LATER = NOW + HOUR_MS
 MakeSqlStore = Callable[[], SqlStore]
@@ -92,3 +93,20 @@ def test_new_holders_go_on_where_the_former_ones_stopped(make_sql_store: MakeSql
     holder = holders[shard_of(first.name, "", 3)]
     holder.apply(schedule_steps=[step(first)])
     assert create(holder, "new")[0].id not in {one.id for one, _, _ in filled.values()}
+
+
+def test_a_drain_reads_every_schedule_of_a_shard_with_its_changes(
+    make_sql_store: MakeSqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_wheel.store.sql.handover.SCHEDULES_AT_ONCE", 3)
+    store = make_sql_store()
+    holder = Holder(store)
+    made = create(holder, *NAMES[:7], paused=True)
+    second = replace(made[0], revision=2, note="changed")
+    holder.apply(schedules=[second], revisions=[revision(second, "changed", before="{}")])
+    found = list(store.handover.schedules(0))
+    assert store.handover.count_schedules(0) == 7
+    assert [one.schedule for one in found] == [second, *made[1:]]
+    assert [[change.what for change in one.revisions] for one in found] == [["created", "changed"], *[["created"]] * 6]
+    assert list(store.handover.schedules(1)) == []
+    assert store.handover.count_schedules(1) == 0

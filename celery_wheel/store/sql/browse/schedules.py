@@ -16,7 +16,14 @@ from sqlalchemy import Connection
 
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.ports.schedules import RunOfSource, ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
+from celery_wheel.store.ports.schedules import (
+    RunOfSource,
+    ScheduleCounts,
+    ScheduleCriteria,
+    ScheduleDetail,
+    SchedulePage,
+    ScheduleRun,
+)
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
@@ -59,6 +66,11 @@ class ScheduleViews:
         items = [schedule_of(row) for row in rows[:limit]]
         following = items[-1].name if len(rows) > limit else upto
         return SchedulePage([one for one in items if _is_meant(one, criteria)], following)
+
+    def schedule_counts(self) -> ScheduleCounts:
+        with self._database.reading() as connection:
+            total, paused, broken, with_base, next_ms = connection.execute(queries.counts()).one()
+            return ScheduleCounts(total, int(paused or 0), int(broken or 0), int(with_base or 0), next_ms)
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         if not schedule_ids:

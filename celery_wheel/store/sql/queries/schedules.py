@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, select, tuple_
 
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports.schedules import ScheduleCriteria
@@ -26,6 +26,15 @@ def page(criteria: ScheduleCriteria, after: str, upto: str | None, limit: int) -
     wanted = [schedule.c.name > after, *_named(criteria)]
     wanted += [] if upto is None else [schedule.c.name <= upto]
     return select(*SCHEDULE).where(*wanted).order_by(schedule.c.name).limit(limit)
+
+
+def counts() -> Select[Any]:
+    """Select (total, paused, broken, run by the base scheduler, the earliest next instant)."""
+    with_base = and_(schedule.c.next_ms.is_(None), ~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
+    flags = (schedule.c.paused, schedule.c.broken, with_base)
+    found = (func.sum(case((flag, 1), else_=0)) for flag in flags)
+    columns: list[Any] = [func.count(), *found, func.min(schedule.c.next_ms)]
+    return select(*columns).select_from(schedule)
 
 
 def named(name: str) -> Select[Any]:

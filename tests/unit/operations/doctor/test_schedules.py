@@ -1,0 +1,59 @@
+"""The doctor names broken schedules, and schedules whose instants are not made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_wheel.operations.doctor import Finding, Grade, schedules
+from celery_wheel.store import open_store
+from celery_wheel.store.ports import FullStore
+from tests.kit.holder import Holder
+from tests.kit.schedules import create
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FullStore]:
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=1)) as found:
+        yield found
+
+
+def now_ms() -> int:
+    return int(time.time() * 1_000)
+
+
+def found(store: FullStore, live: bool = True) -> list[Finding]:
+    site: Any = SimpleNamespace(store=store, now_ms=now_ms, shards=[SimpleNamespace(live=live)])
+    return list(schedules.check(site))
+
+
+def test_a_store_without_schedules_has_no_findings(store: FullStore) -> None:
+    assert found(store) == []
+
+
+def test_schedules_are_counted_and_broken_ones_named_with_their_reason(store: FullStore) -> None:
+    holder = Holder(store)
+    create(holder, "a", "b", next_ms=now_ms() + 60_000)
+    create(holder, "paused", next_ms=None, paused=True, note="holidays")
+    create(holder, "base", next_ms=None, note="its own is_due")
+    assert {one.grade for one in found(store)} == {Grade.OK}
+    create(holder, *(f"broken {n:02}" for n in range(12)), next_ms=None, broken=True, note="no task")
+    counted, base, *broken, more = found(store)
+    assert counted.text.startswith("16 schedules, 1 paused; the next instant is 2")
+    assert base.text.startswith("1 entry of beat_schedule")
+    assert [one.grade for one in broken] == [Grade.WARNING] * 10
+    assert broken[0].text == "broken 00 is broken, and nothing of it runs: no task"
+    assert broken[0].remedy.endswith("wheel schedules resume 'broken 00'")
+    assert more.text == "2 more schedules are broken"
+
+
+def test_an_instant_that_is_not_made_is_a_warning_while_schedulers_run(store: FullStore) -> None:
+    create(Holder(store), "late", next_ms=now_ms() - 3_600_000)
+    assert [one.grade for one in found(store)] == [Grade.OK, Grade.WARNING]
+    assert [one.grade for one in found(store, live=False)] == [Grade.OK]
