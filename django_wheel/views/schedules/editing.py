@@ -142,8 +142,12 @@ def _preview_values(form: ScheduleForm) -> dict[str, Any]:
 
 
 def _tasks() -> list[str]:
+    """Return the names of the project's tasks; their modules are imported as a worker imports them."""
     app = wheel_app()
-    return sorted(name for name in (app.tasks if app else ()) if not name.startswith("celery."))
+    if app is None:
+        return []
+    app.loader.import_default_modules()
+    return sorted(name for name in app.tasks if not name.startswith("celery."))
 
 
 def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> bool:
