@@ -93,7 +93,13 @@ class WheelService:
         return self._store is not None
 
     def holds(self, shard: int) -> bool:
-        return self._runners[shard].engine.held
+        runners = self._runners  # none before the start and after the stop
+        return bool(runners) and runners[shard].engine.held
+
+    def report_sources(self, found: dict[str, Any]) -> None:
+        """Show the state of the sources of schedules in the status of shard 0, whose holder follows them."""
+        for runner in self._runners[:1]:
+            runner.engine.stats.sources = found
 
     def _held(self) -> list[int]:
         return [runner.engine.shard for runner in list(self._runners) if runner.engine.held]

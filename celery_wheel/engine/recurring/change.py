@@ -10,6 +10,7 @@
     pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
+              of a source: the occurrences after now
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
@@ -226,7 +227,9 @@ class _Alteration:
         return DONE
 
     def delete(self) -> Result:
-        _, too_late = self._withdraw(self.pending)
+        # Who removes an entry of Beat does not withdraw what Beat has sent; here it may wait behind a pause.
+        is_sent = self.work.now_ms if self.command.source != API else -1
+        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > is_sent])
         self.work.change.removed_schedules.append(self.schedule.id)
         _add_revision(
             self.work, self.command, replace(self.schedule, revision=self.schedule.revision + 1), self._before()

@@ -40,23 +40,31 @@ class Listing:
     def __init__(self, name: str = BEAT, entries: dict[str, Entry] | None = None) -> None:
         self.name = name
         self._lock = Lock()
-        self._entries = entries
-        self._is_new = entries is not None
+        self._entries = entries or {}
+        self._put = 0 if entries is None else 1  #: listings so far
+        self._read = self._followed = 0  #: the last of them that was read, and followed
 
     def put(self, entries: dict[str, Entry]) -> None:
         with self._lock:
-            self._entries, self._is_new = entries, True
+            self._entries = entries
+            self._put += 1
 
     def read(self) -> Changes | None:
         with self._lock:
-            if not self._is_new or self._entries is None:
+            if self._read == self._put:
                 return None
-            self._is_new = False
+            self._read = self._put
             return Changes(self._entries, is_whole=True)
 
+    def followed(self) -> None:
+        self._followed = self._read
+
     def reset(self) -> None:
-        with self._lock:
-            self._is_new = self._entries is not None
+        self._read = 0
+
+    @property
+    def is_followed(self) -> bool:
+        return 0 < self._put == self._followed
 
 
 def entry_of(entry: Any, app: Any) -> Entry:
@@ -113,5 +121,5 @@ def check_json(value: Any, path: str, lists: bool) -> None:
 
 def to_ms(value: datetime | None, app: Any) -> int:
     """Return an instant of Beat; a naive one is of the app's zone. None: it never ran, so it counts from now."""
-    aware = maybe_make_aware(value or app.now(), app.timezone)
+    aware: datetime = maybe_make_aware(value or app.now(), app.timezone)
     return (aware - _EPOCH) // timedelta(milliseconds=1)

@@ -42,13 +42,22 @@ class Changes:
 
 
 class Source(Protocol):
+    """Read by one thread."""
+
     name: str
 
     def read(self) -> Changes | None:
         """Return what has changed since the last call; None where nothing has. The first call returns everything."""
 
+    def followed(self) -> None:
+        """Note that the changes of the last ``read`` are in the store."""
+
     def reset(self) -> None:
         """Return everything at the next call."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether all that was listed is in the store."""
 
 
 def broken(task: str, reason: str) -> Entry:

@@ -25,7 +25,7 @@ from celery_wheel.store.ports.pages import (
     StoppedTask,
     Task,
 )
-from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, SchedulePage
+from celery_wheel.store.ports.schedules import RunOfSource, ScheduleCriteria, ScheduleDetail, SchedulePage
 
 
 class Browse(Protocol):
@@ -77,6 +77,12 @@ class Browse(Protocol):
     def schedule(self, name: str) -> ScheduleDetail | None:
         """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
         store has no schedule of that name and no change of one."""
+
+    def runs_after(self, shard: int, timer_id: int, limit: int) -> list[RunOfSource]:
+        """Return a shard's runs of rows after a row, in the order in which they were made."""
+
+    def last_run(self, shard: int) -> int:
+        """Return the row of a shard's last run; 0 where it has none."""
 
     # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
 

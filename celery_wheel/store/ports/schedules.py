@@ -56,6 +56,17 @@ class ScheduleRun:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOfSource:
+    """A run with its schedule's name and source; None where the schedule was deleted."""
+
+    timer_id: int
+    instant_ms: int
+    requested: bool
+    name: str | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleDetail:
     """A name with everything that the store has of it; each list has the latest first.
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
+from celery_wheel.store.ports.schedules import RunOfSource, ScheduleCriteria, ScheduleDetail, SchedulePage, ScheduleRun
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
@@ -77,6 +77,15 @@ class ScheduleViews:
             number = revisions[0].schedule if found is None else found.id
             skips = [Skip(*row) for row in connection.execute(queries.skips(number, RUNS))]
             return ScheduleDetail(found, revisions, self._runs(connection, number), skips)
+
+    def runs_after(self, shard: int, timer_id: int, limit: int) -> list[RunOfSource]:
+        with self._database.snapshot() as connection:
+            rows = connection.execute(queries.runs_after(shard, timer_id, limit)).all()
+        return [RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in rows]
+
+    def last_run(self, shard: int) -> int:
+        with self._database.snapshot() as connection:
+            return connection.scalar(queries.last_run(shard)) or 0
 
     def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
         rows = connection.execute(queries.runs(number, RUNS)).all()

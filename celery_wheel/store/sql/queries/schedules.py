@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_
 
+from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Revision, Skip
 from celery_wheel.store.sql.fields import columns_of
@@ -54,6 +55,25 @@ def pending_runs(schedule_ids: Sequence[int], limit: int) -> Select[Any]:
     rows = run.join(timer, timer.c.id == run.c.timer_id).join(lane, place)
     count = select(func.count()).select_from(rows).where(after_offset).scalar_subquery()
     return select(schedule.c.id, count).where(schedule.c.id.in_(schedule_ids))
+
+
+def runs_after(shard: int, timer_id: int, limit: int) -> Select[Any]:
+    """Select a shard's runs in the order of their rows; the low bits of a row's number are those of its shard."""
+    of_schedule = schedule.c.id == schedule_run.c.schedule
+    columns = (schedule_run.c.timer_id, schedule_run.c.instant_ms, schedule_run.c.requested)
+    found = select(*columns, schedule.c.name, schedule.c.source)
+    found = found.select_from(schedule_run.outerjoin(schedule, of_schedule))
+    place = and_(schedule_run.c.timer_id > timer_id, _is_of_shard(shard))
+    return found.where(place).order_by(schedule_run.c.timer_id).limit(limit)
+
+
+def last_run(shard: int) -> Select[Any]:
+    last = schedule_run.c.timer_id
+    return select(last).where(_is_of_shard(shard)).order_by(last.desc()).limit(1)
+
+
+def _is_of_shard(shard: int) -> ColumnElement[bool]:
+    return schedule_run.c.timer_id.bitwise_and((1 << SHARD_BITS) - 1) == shard
 
 
 def skips(schedule_id: int, limit: int) -> Select[Any]:

@@ -1,0 +1,102 @@
+"""Real schedulers and workers: each instant runs once, a task knows its instant, runs overlap as the policy says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.kit.patience import wait_until
+from tests.kit.stack import Stack
+
+HALF = timedelta(seconds=0.5)
+
+
+def instants_in_queue(stack: Stack) -> list[tuple[str, int]]:
+    """Return schedule and instant of each message in the queue ``celery``."""
+    found = (json.loads(raw)["headers"] for raw in stack.redis.lrange("celery", 0, -1))
+    return [(one["wheel_occurrence"]["schedule"], one["wheel_occurrence"]["scheduled_for"]) for one in found]
+
+
+def test_each_instant_is_sent_once_over_kills_of_the_scheduler(stack: Stack) -> None:
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    schedules = stack.app.wheel.schedules
+    names = [f"report {n}" for n in range(5)]
+    for name in names:
+        schedules.create(name, HALF, "note", catch_up="all", catch_up_window=3_600)
+    for _ in range(3):
+        count = stack.redis.llen("celery")
+        wait_until(lambda count=count: stack.redis.llen("celery") >= count + 15, "occurrences are sent")
+        beat.kill()
+        beat = stack.beat()
+        stack.wait_for_holder(beat)
+    schedules.pause(names)
+    wait_until(lambda: stack.pending() == [0], "the last occurrences are sent")
+    sent = Counter(instants_in_queue(stack))
+    assert [one for one in sent.items() if one[1] > 1] == []
+    for name in names:
+        instants = sorted(instant_ms for of, instant_ms in sent if of == name)
+        assert instants == list(range(instants[0], instants[-1] + 1, 500)), name
+        assert len(instants) > 6
+        history = schedules.history(name)
+        assert history is not None
+        assert not [one for one in history.skips if one.reason == "missed"]
+
+
+def test_a_task_knows_its_instant_and_a_retry_has_the_same(stack: Stack) -> None:
+    stack.wait_for_holder(stack.beat())
+    stack.worker("-c", "2")
+    answer = stack.app.wheel.schedules.create("report", HALF, "occurrence", ["retried"], {"times": 1}, times=3)
+    assert answer.result == "done"
+    stack.app.send_task("occurrence", ["plain"])
+    stack.wait_for("plain", counts={"retried": 6})
+    assert stack.notes()["plain"][0]["args"] == []
+    notes = stack.notes()["retried"]
+    assert {note["args"][0] for note in notes} == {"report"}
+    seen = {(note["args"][1], note["args"][3]): note for note in notes}
+    instants = sorted({at for at, _ in seen})
+    assert sorted(seen) == [(at, attempt) for at in instants for attempt in ("1", "2")]
+    previous = [seen[at, "1"]["args"][2] for at in instants]
+    assert previous == ["None", *instants[:2]]
+    times = [datetime.fromisoformat(at) for at in instants]
+    assert [after - before for before, after in itertools.pairwise(times)] == [HALF, HALF]
+    assert all(at.utcoffset() == timedelta(0) for at in times)
+
+
+def history_of(stack: Stack, name: str) -> Any:
+    history = stack.app.wheel.schedules.history(name)
+    assert history is not None
+    return history
+
+
+def test_a_run_that_goes_on_keeps_later_instants_from_running(stack: Stack) -> None:
+    """The next run begins because the worker reports the end: by itself the run would count for a day."""
+    stack.wait_for_holder(stack.beat())
+    stack.worker("-c", "2")
+    schedules = stack.app.wheel.schedules
+    schedules.create("report", HALF, "occurrence", ["held"], {"holds": True, "times": 1}, overlap="skip")
+    stack.wait_for("held")
+    wait_until(lambda: sum(one.count for one in history_of(stack, "report").skips) >= 3, "instants are skipped")
+    assert {one.reason for one in history_of(stack, "report").skips} == {"overlapped"}
+    assert len(stack.notes()["held"]) == 1
+    assert history_of(stack, "report").runs[-1].ended_at is None
+    (stack.folder / "released").touch()
+    wait_until(lambda: history_of(stack, "report").runs[-1].ended_at is not None, "the worker reports the end")
+    wait_until(lambda: len({note["id"] for note in stack.notes()["held"]}) > 1, "a later instant runs")
+    first, second = stack.notes()["held"][:2]
+    assert (first["id"], first["args"][3], second["args"][3]) == (second["id"], "1", "2"), "a retry is part of the run"
+
+
+def test_a_later_run_cancels_the_one_before(stack: Stack) -> None:
+    stack.wait_for_holder(stack.beat())
+    stack.worker("-c", "2")
+    stack.app.wheel.schedules.create(
+        "report", timedelta(seconds=2), "occurrence", ["held"], {"holds": True}, overlap="cancel_running"
+    )
+    stack.wait_for(counts={"held": 3})
+    ran = [note["id"] for note in stack.notes()["held"]]
+    wait_until(lambda: len(stack.revoked()) >= 2, "earlier runs are terminated")
+    assert [(one[1], one[2]) for one in stack.revoked()[:2]] == [(one, True) for one in ran[:2]]
