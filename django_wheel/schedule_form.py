@@ -27,7 +27,6 @@ from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
 from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.recurring.specs.solar import EVENTS
 from celery_wheel.values.text import text_rule
 from django_wheel.fields_of_time import DurationMsField, moment_ms
 from django_wheel.forms import ReasonForm
@@ -45,6 +44,12 @@ _FOLDS = (("first", _("the first time")), ("second", _("the second time")), ("bo
 _WEEKDAYS = (
     *(("mon", _("Monday")), ("tue", _("Tuesday")), ("wed", _("Wednesday")), ("thu", _("Thursday"))),
     *(("fri", _("Friday")), ("sat", _("Saturday")), ("sun", _("Sunday"))),
+)
+_EVENTS = (
+    *(("sunrise", _("sunrise")), ("solar_noon", _("solar noon")), ("sunset", _("sunset"))),
+    *(("dawn_civil", _("civil dawn")), ("dusk_civil", _("civil dusk"))),
+    *(("dawn_nautical", _("nautical dawn")), ("dusk_nautical", _("nautical dusk"))),
+    *(("dawn_astronomical", _("astronomical dawn")), ("dusk_astronomical", _("astronomical dusk"))),
 )
 _CATCH_UP = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
 _OVERLAP = (
@@ -88,9 +93,7 @@ class ScheduleForm(ReasonForm):
     month_of_year = _text(_("Month"), "1-12, */3")
     second = _text(_("Second"), "0-59")
     rrule = _lines(_("Rule"), _("DTSTART, and RRULE or RDATE; EXDATE too. Times are those of the schedule's zone."))
-    event = forms.ChoiceField(
-        label=_("Event"), required=False, choices=[(event, event.replace("_", " ")) for event in EVENTS]
-    )
+    event = forms.ChoiceField(label=_("Event"), required=False, choices=_EVENTS)
     latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
     longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
     instants = _lines(

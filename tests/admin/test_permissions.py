@@ -118,7 +118,7 @@ def test_a_user_without_the_permission_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "address", ["pending/act/", "wheel/gate/", "schedule/act/", "schedule/edit/", "schedule/preview/"]
+    "address", ["pending/act/", "wheel/gate/", *(f"schedule/{one}/" for one in ("act", "edit", "preview"))]
 )
 def test_another_site_cannot_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
     client = client_of("operator")

@@ -259,6 +259,18 @@ def test_a_deleted_schedule_keeps_its_page(viewer: Client, holder: Holder) -> No
     assert "deleted" in rows(page, "wheel-revisions")[0]
 
 
+def test_an_entry_that_beat_runs_itself_is_shown_so(client_of: Any, holder: Holder) -> None:
+    text = to_text({"task": "app.market", "base": "its schedule decides itself when it is due"})
+    create(holder, "market", definition=text, source="beat", broken=True, note="its schedule decides", next_ms=None)
+    client = client_of("operator")
+    (line,) = rows(shown(client, SCHEDULE))
+    assert "market app.market" in line
+    assert "run by Beat its schedule decides" in line
+    page = one(client, "market")
+    assert "Beat runs this entry: its schedule decides." in page
+    assert "Pause…" not in page
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '"text"', "{}", '{"task": 5}', '{"recurrence": {"kind": "any"}}', "[" * 5_000]
 )

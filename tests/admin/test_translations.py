@@ -22,6 +22,7 @@ from freezegun import freeze_time
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
 from celery_wheel.testing import VirtualWheel
 from django_wheel.views import task_requests
+from django_wheel.views.schedules import editing
 from tests.admin.conftest import MakeClient, text_of
 from tests.admin.test_pages import MOMENT, snapshot, tallied
 from tests.admin.test_schedule_acting import FORM
@@ -55,6 +56,7 @@ DATA = {
         "other",
     ),
     *("ms", "min", "bytes", "KB", "MB", "h", "d", "s", "p50", "p90", "p99", "max", "UTC", "site", "nothing", "direct"),
+    *("api", "code", "beat", "anna", "later", "skip", "all", "id", "Paris", "DE", "CET", "x"),
     *("asked", "for", "Europe", "Berlin", "bad", "somebody"),
 }
 
@@ -80,6 +82,7 @@ class Brackets(gettext.NullTranslations):
 
 @pytest.fixture
 def brackets() -> Iterator[None]:
+    editing.import_task_modules(celery_app)  # it activates the project's language, once in a process
     before = getattr(trans_real._active, "value", None)
     trans_real._active.value = Brackets()
     yield
@@ -312,9 +315,10 @@ def test_a_request_without_an_answer_has_no_unmarked_text(
 def test_the_pages_of_schedules_have_no_unmarked_text(client_of: MakeClient, holder: Holder) -> None:
     client = client_of("operator")
     check(client, "schedule/")
+    parts = [{"kind": "weekdays", "days": ["sun"]}, {"kind": "holidays", "country": "DE"}]
     without = {
         "kind": "any_of",
-        "parts": [{"kind": "weekdays", "days": ["sun"]}, {"kind": "holidays", "country": "DE"}],
+        "parts": parts,
     }
     every = {"without": without, "gap": "skip", "fold": "both", "times": 500}
     policies = {"catch_up": "all", "catch_up_ms": 60_000, "overlap": "skip", "jitter_ms": 1_000}
@@ -341,8 +345,8 @@ def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
         assert unmarked(content(text_of(client.post(f"{ADMIN}/schedule/edit/", values)))) == []
     for _ in range(2):
         client.post(f"{ADMIN}/schedule/edit/", {**FORM, "name": "report-1"})
-    for hour in ("5", "5"):
-        values = {**FORM, "name": "report-1", "hour": hour}
+    for _ in range(2):
+        values = {**FORM, "name": "report-1", "hour": "5"}
         messages_of(client.post(f"{ADMIN}/schedule/edit/?name=report-1", values, follow=True))
     for verb in ("pause", "resume", "trigger", "backfill", "rollback", "delete"):
         row = {"verb": verb, "row": "report-1", "revision": "1"}

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +20,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.timezone import get_current_timezone_name
-from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import get_language, gettext, ngettext_lazy, override
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import now_ms
@@ -142,12 +143,21 @@ def _preview_values(form: ScheduleForm) -> dict[str, Any]:
 
 
 def _tasks() -> list[str]:
-    """Return the names of the project's tasks; their modules are imported as a worker imports them."""
     app = wheel_app()
     if app is None:
         return []
-    app.loader.import_default_modules()
+    import_task_modules(app)
     return sorted(name for name in app.tasks if not name.startswith("celery."))
+
+
+@cache
+def import_task_modules(app: Any) -> None:
+    """Import the modules of the project's tasks as a worker does: once, since Celery also checks the project then.
+
+    The checks leave another language behind than that of the request.
+    """
+    with override(get_language()):
+        app.loader.import_default_modules()
 
 
 def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> bool:
