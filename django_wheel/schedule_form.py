@@ -29,7 +29,7 @@ from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.text import text_rule
 from django_wheel.fields_of_time import DurationMsField, moment_ms
-from django_wheel.forms import ReasonForm
+from django_wheel.forms import ScheduleReasonForm
 from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
 
 KINDS = (
@@ -75,7 +75,7 @@ def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
 _TIME_HELP = _("A date and time of the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
 
 
-class ScheduleForm(ReasonForm):
+class ScheduleForm(ScheduleReasonForm):
     name = forms.CharField(label=_("Name"), required=False, strip=False, widget=forms.TextInput(attrs={"size": 50}))
     task = _text(_("Task"), size=50, list="wheel-tasks")
     args = _lines(_("Arguments"), _('A JSON list, like [1, "acme"].'), rows=2)
