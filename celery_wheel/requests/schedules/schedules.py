@@ -110,6 +110,8 @@ class Schedules(ScheduleQueries):
     ) -> Answers:
         """Create many schedules; the answer is ``already`` where a name is in use, and ``refused`` with the reason.
 
+        Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
+
         Args:
             schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
                 as needed.
@@ -120,6 +122,7 @@ class Schedules(ScheduleQueries):
             schedules.items() if isinstance(schedules, Mapping) else schedules
         )
         refused: Answers = {}
+        in_transaction = self._wheel.joins_transaction(how)
 
         def definitions() -> Iterator[dict[str, Any]]:
             while part := list(islice(pairs, AT_ONCE)):
@@ -128,11 +131,13 @@ class Schedules(ScheduleQueries):
                     try:
                         found[_name(name)] = definition_of(app, arguments)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
+                        if in_transaction:
+                            raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
                         refused[name] = ScheduleAnswer("refused", str(error))
                 yield found
 
         found: Answers = self._change_parts(do, definitions(), how, {"source": source})
-        return found | refused
+        return {**found, **refused} if refused else found
 
     @overload
     def update(self, names: str | Several, *, transactional: Literal[True], **changes: Any) -> InTransaction: ...

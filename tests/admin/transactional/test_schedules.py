@@ -13,7 +13,7 @@ from django.test import AsyncClient, override_settings
 from django.urls import path
 
 from celery_wheel import NotCommitted, TransactionalRequest
-from celery_wheel.errors import ScheduleExists
+from celery_wheel.errors import RecurrenceError, ScheduleExists
 from celery_wheel.recurring import Crontab
 from celery_wheel.requests.results import ScheduleAnswer
 from tests.admin.transactional.conftest import ALIAS, Shop
@@ -25,7 +25,7 @@ DONE, ALREADY = ScheduleAnswer("done"), ScheduleAnswer("already")
 
 
 def names() -> list[str]:
-    return [one.name for one in celery_app.wheel.schedules.list()]
+    return [one.name for one in celery_app.wheel.schedules.list(source="api")]
 
 
 def test_changes_are_part_of_the_transaction(live: Shop) -> None:
@@ -42,6 +42,8 @@ def test_changes_are_part_of_the_transaction(live: Shop) -> None:
         )
         changed: Any = schedules.update(schedules.where(prefix="ke"), queue="mail")
         assert isinstance(paused, TransactionalRequest)
+        with pytest.raises(RecurrenceError, match="schedule 'c': args must be values of JSON, got 1"):
+            schedules.create_many({"c": {"recurrence": NINE, "task": "site.nothing", "args": 1}})
         with pytest.raises(NotCommitted, match="still open, or was rolled back"):
             created.result()
         assert names() == ["kept"]
@@ -79,6 +81,7 @@ def test_a_twin_joins_the_transaction_of_the_synchronous_code_around_it(live: Sh
     async def create(name: str) -> Any:
         return await celery_app.wheel.schedules.acreate(name, NINE, "site.nothing")
 
+    assert names() == []  # opens the store here: in a thread of another test the alias may name another database
     with failing():
         async_to_sync(create)("never")
     with transaction.atomic(using=ALIAS):
