@@ -125,6 +125,7 @@ class ScheduleForm(ScheduleReasonForm):
     jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
     jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=_JITTER_BY)
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
+    revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, document: Document | None = None, is_new: bool = True, **more: Any) -> None:
         super().__init__(data, **more)
@@ -226,6 +227,8 @@ class ScheduleForm(ScheduleReasonForm):
         try:
             if not isinstance(recurring.from_json(part), recurring.Calendar):
                 self.add_error(field, gettext("This is no calendar."))
+        except RecursionError:
+            self.add_error(field, gettext("This is nested too deeply."))
         except (RecurrenceError, PackageMissing) as error:
             path = _PATH(str(error))
             is_part = path is not None and path[1] == "subdivision"
@@ -245,9 +248,13 @@ class ScheduleForm(ScheduleReasonForm):
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValidationError(gettext("This is no JSON: %(error)s.") % {"error": error}) from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def _whole(text: str) -> int:

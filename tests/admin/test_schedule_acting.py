@@ -33,6 +33,9 @@ FORM = {
     **{"max_runtime_0": "1", "max_runtime_1": "86400000", "every_1": "60000", "jitter_1": "1000"},
 }
 
+#: JSON that can be parsed, and is too deep to be read.
+NESTED = '{"kind": "except", "calendar": ' * 600 + '{"kind": "weekdays", "days": ["mon"]}' + "}" * 600
+
 Said = list[tuple[str, str]]
 
 
@@ -230,6 +233,9 @@ def test_a_form_that_changes_nothing_leaves_the_definition_as_it_is(before: str)
         ),
         ({"dates": "24.12.2026"}, "dates", "dates[0] must be"),
         ({"calendar": "{"}, "calendar", "This is no JSON"),
+        ({"calendar": "[NaN]"}, "calendar", "This is no JSON: NaN"),
+        ({"calendar": NESTED}, "calendar", "This is nested too deeply."),
+        ({"options": '{"expires": Infinity}'}, "options", "This is no JSON: Infinity"),
         ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is no calendar."),
         ({"calendar": "5"}, "calendar", "the document must be an object"),
         ({"weekdays": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}, "calendar", "without must be a calendar"),
@@ -248,6 +254,24 @@ def test_an_error_stands_beside_its_field_with_the_reason(
     found = errors(operator, **values)
     assert list(found) == [field]
     assert text in found[field][0]
+
+
+def test_a_form_does_not_undo_a_change_that_was_made_meanwhile(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    assert 'name="revision" value="1"' in text_of(operator.get(f"{EDIT}?name=report"))
+    edit(operator, "report", hour="10", revision="1")
+    page = operator.post(f"{EDIT}?name=report", {**FORM, "name": "report", "hour": "11", "revision": "1"})
+    assert "The schedule was changed meanwhile, to revision 2." in text_of(page)
+    assert document("report")["recurrence"]["spec"]["hour"] == "10"
+
+
+def test_a_schedule_runs_now_and_is_backfilled(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    assert act(operator, "trigger", "report") == [("success", "1 schedule runs now: report.")]
+    times = {"begin": "2020-06-01 00:00", "end": "2020-06-03 00:00"}
+    assert act(operator, "backfill", "report", **times) == [("success", "1 schedule is backfilled: report.")]
+    assert [one.task for one in wheel.run_due()] == ["site.nothing"] * 3
+    assert one(operator, "report").count(", requested") == 3
 
 
 @pytest.mark.parametrize(("name", "task"), [("", "site.nothing"), ("n" * 600, "site.nothing"), ("report", "")])
