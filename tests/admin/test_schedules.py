@@ -246,6 +246,19 @@ def test_revisions_tell_who_changed_which_value(client_of: Any, holder: Holder) 
     assert 'name="revision" value="2"' in page
 
 
+@pytest.mark.parametrize(("kind", "acts"), [("viewer", False), ("operator", True)])
+def test_only_operators_are_offered_actions(client_of: Any, holder: Holder, kind: str, acts: bool) -> None:
+    (first,) = create(holder, "report", definition=definition())
+    second, change = changed(first, definition=definition(overlap="skip"))
+    holder.apply(schedules=[second], revisions=[change])
+    client = client_of(kind)
+    for page in (shown(client, SCHEDULE), one(client, "report")):
+        assert ("schedule/act/" in page) is acts
+        assert ("schedule/edit/" in page) is acts
+        assert ('name="row"' in page) is acts
+        assert ("<button" in page.partition('id="content-main"')[2].partition("<footer")[0]) is acts
+
+
 @freeze_time(MOMENT)
 def test_a_deleted_schedule_keeps_its_page(viewer: Client, holder: Holder) -> None:
     (gone,) = create(holder, "gone", definition=definition())
