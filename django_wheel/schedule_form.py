@@ -151,10 +151,12 @@ class ScheduleForm(ScheduleReasonForm):
         spec, without = self._spec(values, kind), self._without(values)
         if self.is_new and (rule := text_rule(values.get("name"))):
             self.add_error("name", gettext("The name must be %(rule)s.") % {"rule": rule})
-        if any(name in self.errors for name in (*SPECS[kind].values(), *CALENDAR, "zone", "start", "until", "times")):
+        if any(name in self.errors for name in (*SPECS[kind].values(), "start", "until", "times")):
             return values
-        document = to_document(self.before, spec, without, values)
-        self._check(document, kind)
+        is_calendar_wrong = any(name in self.errors for name in CALENDAR)
+        self._check(to_document(self.before, spec, None if is_calendar_wrong else without, values), kind)
+        if is_calendar_wrong:
+            self.recurrence = self.document = None
         return values
 
     def _zone(self, values: dict[str, Any]) -> tzinfo:
