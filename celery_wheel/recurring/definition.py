@@ -137,13 +137,13 @@ def _checked(document: object) -> Definition:
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
             refuse(str(name), f"a field of a definition ({hint})", document[name])
     call = check_call(document)
-    recurrence = _read_recurrence(json.dumps(document.get("recurrence"), sort_keys=True))
+    recurrence = _recurrence(json.dumps(document.get("recurrence")))
     return Definition(recurrence, call, **_policies(document))
 
 
 @lru_cache(CACHED)
-def _read_recurrence(text: str) -> Recurrence:
-    """Return a recurrence, which many schedules may share: to read one takes most of the time."""
+def _recurrence(text: str) -> Recurrence:
+    """Return the recurrence of a JSON text: many schedules of other arguments share one."""
     document = json.loads(text)
     try:
         recurrence = recurring.from_json(document)

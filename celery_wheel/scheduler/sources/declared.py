@@ -19,7 +19,7 @@ from typing import Any
 
 from celery_wheel.errors import RecurrenceError, WheelError
 from celery_wheel.requests.schedules.definitions import definition_of
-from celery_wheel.scheduler.sources.entry import Entry, broken
+from celery_wheel.scheduler.sources.entry import SourceEntry, broken
 from celery_wheel.values.text import text_rule
 
 #: The source of declared schedules.
@@ -29,9 +29,9 @@ CODE = "code"
 OPTION = "wheel_schedule"
 
 
-def declared_entries(app: Any) -> dict[str, Entry]:
+def declared_entries(app: Any) -> dict[str, SourceEntry]:
     """Return the declared schedules of all tasks of an app by their names."""
-    found: dict[str, Entry] = {}
+    found: dict[str, SourceEntry] = {}
     for task_name, task in sorted(app.tasks.items()):
         value = getattr(task, OPTION, None)
         if value is None:
@@ -44,17 +44,17 @@ def declared_entries(app: Any) -> dict[str, Entry]:
     return found
 
 
-def _entry(app: Any, task_name: str, value: Any) -> tuple[str, Entry]:
+def _entry(app: Any, task_name: str, value: Any) -> tuple[str, SourceEntry]:
     declared = dict(value) if isinstance(value, Mapping) and "kind" not in value else {"recurrence": value}
     name = declared.pop("name", task_name)
     try:
         if rule := text_rule(name):
             raise RecurrenceError(f"name must be {rule}, got {name!r:.60}")
-        return name, Entry(definition_of(app, {**declared, "task": task_name}))
+        return name, SourceEntry(definition_of(app, {**declared, "task": task_name}))
     except (WheelError, TypeError, ValueError) as error:
         return (task_name if text_rule(name) else name), broken(task_name, f"{OPTION} of {task_name}: {error}")
 
 
-def _free_name(task_name: str, found: Mapping[str, Entry]) -> str:
+def _free_name(task_name: str, found: Mapping[str, SourceEntry]) -> str:
     names = (f"{task_name} {number}" for number in count(2))
     return next(name for name in names if name not in found)

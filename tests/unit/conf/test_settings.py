@@ -56,6 +56,7 @@ DEFAULTS = {
     "rollback_window_ms": 300_000,
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
+    "periodic": "wheel",
     "keep_eta": False,
     "transactional": False,
     "rescue": False,
