@@ -1,4 +1,4 @@
-"""The wheel in the Django admin: pages that read the store or results, and two that send requests to the holders.
+"""The wheel in the Django admin: pages that read the store or results, and pages that send requests to the holders.
 
 ::
 
@@ -11,8 +11,7 @@
     Shards      …/shard/                             the same
     Lateness    …/lateness/                          the same; in the menu if there are results
     Forecast    …/forecast/                          the same
-
-    Schedules   …/schedule/ …                        see ``schedule_admin``
+    Schedules   …/schedule/ …                        the same; see ``schedule_admin``
 
     requests    …/pending/act/    POST               operate_wheel
                 …/wheel/gate/     GET, POST          operate_wheel

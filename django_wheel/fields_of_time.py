@@ -65,12 +65,14 @@ def moment_text(at_ms: int, zone: tzinfo) -> str:
 class DurationWidget(forms.MultiWidget):
     """A number and its unit."""
 
-    template_name = "django_wheel/duration.html"
-
     def __init__(self, attrs: Any = None) -> None:
         number = forms.TextInput(attrs={"inputmode": "numeric", "size": 8})
-        unit = forms.Select(choices=[(str(ms), label) for ms, label in UNITS])
+        choices = [(str(ms), label) for ms, label in UNITS]
+        unit = forms.Select(attrs={"aria-label": gettext_lazy("Unit")}, choices=choices)
         super().__init__([number, unit], attrs)
+
+    def id_for_label(self, id_: str) -> str:
+        return f"{id_}_0"
 
     def decompress(self, value: Any) -> list[Any]:
         if not isinstance(value, int):

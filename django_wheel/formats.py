@@ -59,6 +59,7 @@ SCHEDULE_STATES = {
     "paused": gettext_lazy("paused"),
     "broken": gettext_lazy("broken"),
     "ended": gettext_lazy("ended"),
+    "base": gettext_lazy("run by Beat"),
 }
 #: Results of a request, as ``celery_wheel.requests.results`` names them.
 RESULTS = {

@@ -55,6 +55,16 @@ class RescheduleForm(ReasonForm):
         return eta
 
 
+class ScheduleReasonForm(ReasonForm):
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=MAX_REASON,
+        widget=forms.TextInput(attrs={"size": 50}),
+        help_text=_("The reason is kept with the schedule's revisions and in the admin's log."),
+    )
+
+
 class NoteForm(ReasonForm):
     reason = forms.CharField(
         label=_("Note"),
@@ -65,11 +75,11 @@ class NoteForm(ReasonForm):
     )
 
 
-class RevisionForm(ReasonForm):
+class RevisionForm(ScheduleReasonForm):
     revision = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput)
 
 
-class BackfillForm(ReasonForm):
+class BackfillForm(ScheduleReasonForm):
     begin = forms.CharField(label=_("From"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
     end = forms.CharField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
     field_order = ("begin", "end", "reason")

@@ -27,10 +27,9 @@ from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
 from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.recurring.specs.solar import EVENTS
 from celery_wheel.values.text import text_rule
 from django_wheel.fields_of_time import DurationMsField, moment_ms
-from django_wheel.forms import ReasonForm
+from django_wheel.forms import ScheduleReasonForm
 from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
 
 KINDS = (
@@ -45,6 +44,12 @@ _FOLDS = (("first", _("the first time")), ("second", _("the second time")), ("bo
 _WEEKDAYS = (
     *(("mon", _("Monday")), ("tue", _("Tuesday")), ("wed", _("Wednesday")), ("thu", _("Thursday"))),
     *(("fri", _("Friday")), ("sat", _("Saturday")), ("sun", _("Sunday"))),
+)
+_EVENTS = (
+    *(("sunrise", _("sunrise")), ("solar_noon", _("solar noon")), ("sunset", _("sunset"))),
+    *(("dawn_civil", _("civil dawn")), ("dusk_civil", _("civil dusk"))),
+    *(("dawn_nautical", _("nautical dawn")), ("dusk_nautical", _("nautical dusk"))),
+    *(("dawn_astronomical", _("astronomical dawn")), ("dusk_astronomical", _("astronomical dusk"))),
 )
 _CATCH_UP = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
 _OVERLAP = (
@@ -70,7 +75,7 @@ def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
 _TIME_HELP = _("A date and time of the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
 
 
-class ScheduleForm(ReasonForm):
+class ScheduleForm(ScheduleReasonForm):
     name = forms.CharField(label=_("Name"), required=False, strip=False, widget=forms.TextInput(attrs={"size": 50}))
     task = _text(_("Task"), size=50, list="wheel-tasks")
     args = _lines(_("Arguments"), _('A JSON list, like [1, "acme"].'), rows=2)
@@ -88,9 +93,7 @@ class ScheduleForm(ReasonForm):
     month_of_year = _text(_("Month"), "1-12, */3")
     second = _text(_("Second"), "0-59")
     rrule = _lines(_("Rule"), _("DTSTART, and RRULE or RDATE; EXDATE too. Times are those of the schedule's zone."))
-    event = forms.ChoiceField(
-        label=_("Event"), required=False, choices=[(event, event.replace("_", " ")) for event in EVENTS]
-    )
+    event = forms.ChoiceField(label=_("Event"), required=False, choices=_EVENTS)
     latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
     longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
     instants = _lines(
@@ -122,6 +125,7 @@ class ScheduleForm(ReasonForm):
     jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
     jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=_JITTER_BY)
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
+    revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, document: Document | None = None, is_new: bool = True, **more: Any) -> None:
         super().__init__(data, **more)
@@ -147,10 +151,12 @@ class ScheduleForm(ReasonForm):
         spec, without = self._spec(values, kind), self._without(values)
         if self.is_new and (rule := text_rule(values.get("name"))):
             self.add_error("name", gettext("The name must be %(rule)s.") % {"rule": rule})
-        if any(name in self.errors for name in (*SPECS[kind].values(), *CALENDAR, "zone", "start", "until", "times")):
+        if any(name in self.errors for name in (*SPECS[kind].values(), "start", "until", "times")):
             return values
-        document = to_document(self.before, spec, without, values)
-        self._check(document, kind)
+        is_calendar_wrong = any(name in self.errors for name in CALENDAR)
+        self._check(to_document(self.before, spec, None if is_calendar_wrong else without, values), kind)
+        if is_calendar_wrong:
+            self.recurrence = self.document = None
         return values
 
     def _zone(self, values: dict[str, Any]) -> tzinfo:
@@ -223,6 +229,8 @@ class ScheduleForm(ReasonForm):
         try:
             if not isinstance(recurring.from_json(part), recurring.Calendar):
                 self.add_error(field, gettext("This is no calendar."))
+        except RecursionError:
+            self.add_error(field, gettext("This is nested too deeply."))
         except (RecurrenceError, PackageMissing) as error:
             path = _PATH(str(error))
             is_part = path is not None and path[1] == "subdivision"
@@ -242,9 +250,13 @@ class ScheduleForm(ReasonForm):
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValidationError(gettext("This is no JSON: %(error)s.") % {"error": error}) from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def _whole(text: str) -> int:

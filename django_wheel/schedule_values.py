@@ -63,6 +63,8 @@ def to_values(document: Mapping[str, Any]) -> Document:
     recurrence = document["recurrence"]
     spec, zone = recurrence["spec"], zone_of(recurrence.get("zone", "UTC")) or UTC
     values: Document = {"kind": spec["kind"]}
+    if spec["kind"] == "crontab":
+        values |= {**dict.fromkeys(CRONTAB, "*"), "second": "0"}
     for name, field in SPECS[spec["kind"]].items():
         if name in spec:
             values[field] = spec[name]

@@ -9,6 +9,7 @@
     document             to_json, from_json
     definition           a recurrence with a task and its policies, as the store has it: JSON
     celery_schedules     from_celery: Celery's own schedule, crontab and solar
+    words, upcoming      a recurrence in words, and its next instants, for people
 
 Promises
     1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.

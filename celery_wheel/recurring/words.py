@@ -130,16 +130,13 @@ class _Words:
 
     def of_frequency(self, rule: Frequency) -> str | None:
         gettext = self.gettext
-        if rule.year_days or rule.week_numbers or rule.positions or any(number for number, _ in rule.weekdays):
-            return None
-        if rule.month_days and (len(rule.month_days) > LISTED or min(rule.month_days) < 0):
+        if rule.year_days or rule.week_numbers or rule.positions:
             return None
         found = [self.every(rule.freq, rule.interval)]
-        if rule.weekdays:
-            found.append(gettext("on %(days)s") % {"days": self.weekdays(day for _, day in rule.weekdays)})
-        if rule.month_days:
-            listed = ", ".join(map(str, rule.month_days))
-            found.append(gettext("on day %(days)s of the month") % {"days": listed})
+        for days in (self.weekdays_of(rule), self.month_days_of(rule)):
+            if days is None:
+                return None
+            found += [days] if days else []
         if rule.months:
             found.append(gettext("in %(months)s") % {"months": self.months(rule.months)})
         if rule.freq in ("YEARLY", "MONTHLY", "WEEKLY", "DAILY"):
@@ -155,6 +152,33 @@ class _Words:
         if rule.count is not None:
             found.append(gettext("at most %(number)s times") % {"number": f"{rule.count:,}"})
         return " ".join(found)
+
+    def weekdays_of(self, rule: Frequency) -> str | None:
+        """Return words for BYDAY: empty without it, None where there are no short ones."""
+        gettext = self.gettext
+        numbers = [number for number, _ in rule.weekdays]
+        if not any(numbers):
+            days = self.weekdays(day for _, day in rule.weekdays) if rule.weekdays else ""
+            return days and gettext("on %(days)s") % {"days": days}
+        texts = {
+            1: gettext("on the first %(day)s"),
+            2: gettext("on the second %(day)s"),
+            3: gettext("on the third %(day)s"),
+            4: gettext("on the fourth %(day)s"),
+            -1: gettext("on the last %(day)s"),
+        }
+        if rule.freq != "MONTHLY" or len(numbers) > 1 or numbers[0] not in texts:
+            return None
+        return texts[numbers[0]] % {"day": self.weekdays([rule.weekdays[0][1]])}
+
+    def month_days_of(self, rule: Frequency) -> str | None:
+        """Return words for BYMONTHDAY, as ``weekdays_of``."""
+        gettext, days = self.gettext, rule.month_days
+        if days == (-1,):
+            return gettext("on the last day of the month")
+        if len(days) > LISTED or any(day < 0 for day in days):
+            return None
+        return gettext("on day %(days)s of the month") % {"days": ", ".join(map(str, days))} if days else ""
 
     def every(self, freq: str, interval: int) -> str:
         gettext = self.gettext

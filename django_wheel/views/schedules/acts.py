@@ -26,7 +26,7 @@ from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.text import text_rule
 from django_wheel.formats import counted, instant, number, printable
-from django_wheel.forms import BackfillForm, NoteForm, ReasonForm, RevisionForm
+from django_wheel.forms import BackfillForm, NoteForm, ReasonForm, RevisionForm, ScheduleReasonForm
 from django_wheel.project import project_wheel
 from django_wheel.views import admin_log
 from django_wheel.views.task_requests import ROWS, Render, failure, page_before, request_options
@@ -64,7 +64,7 @@ class ScheduleAction:
     done: Promise
     already: Promise
     ask: Ask
-    form: type[ReasonForm] = ReasonForm
+    form: type[ReasonForm] = ScheduleReasonForm
 
 
 def _change(do: str) -> Ask:

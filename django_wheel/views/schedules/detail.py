@@ -56,11 +56,12 @@ def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail) -> dict[str
     if schedule is None:
         return values
     pending = wheel.store.browse.pending_runs([schedule.id])
+    line = line_of(schedule, pending.get(schedule.id, 0))
     return {
         **values,
-        "line": line_of(schedule, pending.get(schedule.id, 0)),
+        "line": line,
         "is_editable": schedule.source in EDITABLE,
-        "actions": for_schedule(schedule),
+        "actions": () if line.is_of_base else for_schedule(schedule),
         **_of_definition(schedule),
     }
 

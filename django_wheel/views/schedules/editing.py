@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +20,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.timezone import get_current_timezone_name
-from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import get_language, gettext, ngettext_lazy, override
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import now_ms
@@ -58,7 +59,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
         form = _form(request, schedule)
         if request.method == "POST" and "preview" not in request.POST and form.is_valid():
             name = form.cleaned_data["name"] if schedule is None else schedule.name
-            if _save(request, form, name, schedule is None):
+            if _is_current(form, schedule) and _save(request, form, name, schedule is None):
                 return HttpResponseRedirect(_address(request, name))
     except (WheelError, ImproperlyConfigured) as error:
         messages.error(request, failure(error))
@@ -93,7 +94,7 @@ def _form(request: HttpRequest, schedule: Schedule | None) -> ScheduleForm:
     values = new_values(get_current_timezone_name())
     if schedule is not None:
         document = document_of(schedule.definition)
-        values |= {"name": schedule.name, "made": schedule.made}
+        values |= {"name": schedule.name, "made": schedule.made, "revision": schedule.revision}
         try:
             values |= to_values(document)
         except (KeyError, TypeError, AttributeError):  # it cannot be read: the form replaces it as a whole
@@ -143,7 +144,30 @@ def _preview_values(form: ScheduleForm) -> dict[str, Any]:
 
 def _tasks() -> list[str]:
     app = wheel_app()
-    return sorted(name for name in (app.tasks if app else ()) if not name.startswith("celery."))
+    if app is None:
+        return []
+    import_task_modules(app)
+    return sorted(name for name in app.tasks if not name.startswith("celery."))
+
+
+@cache
+def import_task_modules(app: Any) -> None:
+    """Import the modules of the project's tasks as a worker does: once, since Celery also checks the project then.
+
+    The checks leave another language behind than that of the request.
+    """
+    with override(get_language()):
+        app.loader.import_default_modules()
+
+
+def _is_current(form: ScheduleForm, schedule: Schedule | None) -> bool:
+    """Whether nobody has changed the schedule since the user opened the form; else add an error."""
+    seen = form.cleaned_data["revision"]
+    if schedule is None or seen is None or seen == schedule.revision:
+        return True
+    text = gettext("The schedule was changed meanwhile, to revision %(number)s. Open the form anew, and compare.")
+    form.add_error(None, text % {"number": schedule.revision})
+    return False
 
 
 def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> bool:

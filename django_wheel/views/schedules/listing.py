@@ -11,7 +11,7 @@ from django.utils.translation import get_language, gettext
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
-from celery_wheel.recurring.definition import read_definition
+from celery_wheel.recurring.definition import BASE, read_definition
 from celery_wheel.recurring.words import in_words
 from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
 from celery_wheel.store.schedule_model import Schedule
@@ -38,20 +38,19 @@ class ScheduleLine:
     task: str
     words: str
     zone: str
+    is_of_base: bool  #: an entry that Beat's own scheduler runs
     pending: int = 0
 
     @property
     def state(self) -> str:
-        return state_of(self.schedule)
-
-
-def state_of(schedule: Schedule) -> str:
-    """Return a key of SCHEDULE_STATES: "ended" is without a further instant."""
-    if schedule.broken:
-        return "broken"
-    if schedule.paused:
-        return "paused"
-    return "ended" if schedule.next_ms is None else "active"
+        """A key of SCHEDULE_STATES: "ended" is without a further instant."""
+        if self.is_of_base:
+            return "base"
+        if self.schedule.broken:
+            return "broken"
+        if self.schedule.paused:
+            return "paused"
+        return "ended" if self.schedule.next_ms is None else "active"
 
 
 def schedules(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -91,14 +90,18 @@ def line_of(schedule: Schedule, pending: int = 0) -> ScheduleLine:
 
 
 @lru_cache(10_000)
-def _described(text: str, language: str | None) -> tuple[str, str, str]:
-    """Return a definition's task, its recurrence in words, and its zone; what cannot be read is empty."""
+def _described(text: str, language: str | None) -> tuple[str, str, str, bool]:
+    """Return a definition's task, its recurrence in words, its zone, and whether Beat's own scheduler runs it.
+
+    A text that cannot be read is empty.
+    """
     try:
-        task = str(json.loads(text)["task"])
+        document = json.loads(text)
+        task, is_of_base = str(document["task"]), BASE in document
     except (ValueError, TypeError, KeyError, RecursionError):
-        task = ""
+        task, is_of_base = "", False
     try:
         recurrence = read_definition(text).recurrence
-        return task, in_words(recurrence, gettext), recurrence.zone
+        return task, in_words(recurrence, gettext), recurrence.zone, is_of_base
     except WheelError:
-        return task, "", ""
+        return task, "", "", is_of_base

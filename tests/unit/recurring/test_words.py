@@ -69,7 +69,19 @@ def ms(text: str) -> int:
         (RRule("DTSTART:20260105T093000\nRRULE:FREQ=HOURLY;INTERVAL=6"), "every 6 hours from 2026-01-05 09:30"),
         (
             RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYDAY=-1FR"),
-            "DTSTART:20260105T093000; RRULE:FREQ=MONTHLY;BYDAY=-1FR",
+            "every month on the last Friday at 09:30",
+        ),
+        (
+            RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1"),
+            "every month on the last day of the month at 09:30",
+        ),
+        (
+            RRule("DTSTART:20260105T093000\nRRULE:FREQ=YEARLY;BYDAY=-1FR"),
+            "DTSTART:20260105T093000; RRULE:FREQ=YEARLY;BYDAY=-1FR",
+        ),
+        (
+            RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1"),
+            "DTSTART:20260105T093000; RRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1",
         ),
         (
             RRule("DTSTART:20260105T093000\nRDATE:20260106T093000"),
