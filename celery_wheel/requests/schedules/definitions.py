@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError
-from celery_wheel.recurring.definition import patched, read_definition, to_text
+from celery_wheel.recurring.definition import dumped, patched, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 
 Duration = timedelta | float
@@ -111,10 +111,14 @@ _CALL = ("recurrence", "task", "args", "kwargs")
 _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
 
 
-def definition_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a new definition, checked. Raises RecurrenceError, ArgumentError or TypeError."""
+def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) -> dict[str, Any]:
+    """Return the JSON of a new definition. Raises RecurrenceError, ArgumentError or TypeError.
+
+    Args:
+        checked: False leaves to the holder what needs the definition to be read.
+    """
     definition = _whole(app, values)
-    to_text(definition)
+    (to_text if checked else dumped)(definition)
     return definition
 
 

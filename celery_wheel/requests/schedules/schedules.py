@@ -137,7 +137,7 @@ class Schedules(ScheduleQueries):
                 found: dict[str, Any] = {}
                 for name, arguments in part:
                     try:
-                        found[_name(name)] = definition_of(app, arguments)
+                        found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
                         if in_transaction:
                             raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
