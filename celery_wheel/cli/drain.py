@@ -65,6 +65,8 @@ def drain(
         if not dry_run:
             if not yes:
                 tasks = format_count(done.moved + done.in_queues + done.in_inbox, "task")
+                if file is not None and done.schedules_left:
+                    tasks += f" and {format_count(done.schedules_left, 'schedule')}"
                 confirm(f"Are all schedulers stopped, and shall {tasks} move to {file or 'their own queues'}?")
             try:
                 with _bar() as bar:
