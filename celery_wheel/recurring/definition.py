@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.call import FIELDS, Call, check_call
+from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
 from celery_wheel.recurring.checks import check_choice, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -68,7 +68,7 @@ _FIELDS = ("recurrence", *FIELDS, *_POLICIES)
 @dataclass(frozen=True, slots=True)
 class Definition:
     recurrence: Recurrence
-    call: Call
+    call: ScheduledCall
     catch_up: str = LATEST
     catch_up_ms: int = 0
     overlap: str = ALLOW

@@ -134,7 +134,7 @@ def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Re
         return new
     schedule, earlier = new
     schedule.id = work.state.next_seq()
-    work.change.schedules.append(schedule)
+    work.change.added_schedules.append(schedule)
     work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
     if command.do == "restore":
         work.change.revisions.append(imported(schedule, command.actor, command.reason, work.now_ms))
