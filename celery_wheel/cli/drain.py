@@ -64,8 +64,7 @@ def drain(
         done = operation.would_drain(ctx.obj.app, store)
         if not dry_run:
             if not yes:
-                tasks = format_count(done.moved + done.in_queues + done.in_inbox, "task")
-                confirm(f"Are all schedulers stopped, and shall {tasks} move to {file or 'their own queues'}?")
+                confirm(_question(done, file))
             try:
                 with _bar() as bar:
                     done = operation.drain(
@@ -102,6 +101,13 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     else:
         _show_imported(found)
     ctx.exit(NEEDS_ACTION if found.bad_count or found.missing else 0)
+
+
+def _question(found: DrainResult, file: Path | None) -> str:
+    moving = format_count(found.moved + found.in_queues + found.in_inbox, "task")
+    if file is not None and found.schedules_left:
+        moving += f" and {format_count(found.schedules_left, 'schedule')}"
+    return f"Are all schedulers stopped, and shall {moving} move to {file or 'their own queues'}?"
 
 
 def _show_drained(done: DrainResult) -> None:

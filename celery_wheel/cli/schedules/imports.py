@@ -61,13 +61,14 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
 
     how = request_options(params.pop("reason") or f"imported from {system}", params.pop("timeout"))
     unavailable = None
-    with open_wheel(ctx) as wheel, progress("reading schedules") as done:
+    with open_wheel(ctx) as wheel:
         start_project()
         wanted = ImportOptions(ctx.obj.app, tasks=_pairs(params.pop("tasks")), system=params.pop("has_user"), **params)
         found: list[ForeignSchedule] = []
-        for one in READERS[system](wanted):
-            found.append(one)
-            done(1)
+        with progress("reading schedules") as done:
+            for one in READERS[system](wanted):
+                found.append(one)
+                done(1)
         good = [one for one in found if one.definition is not None]
         known = existing(wheel.store, [one.name for one in good])
         if dry_run:
@@ -139,9 +140,11 @@ def _print(lines: Sequence[dict[str, Any]], counts: Mapping[str, int], dry_run: 
         Column("", lambda line: line["reason"], max_chars=300),
     ]
     if dry_run:
-        columns.insert(2, Column("next", lambda line: " ".join(map(format_utc, line["next_ms"])), max_chars=100))
-    if lines:
-        GrowingTable(columns).print(lines)
+        columns.insert(2, Column("next", lambda line: format_utc((line["next_ms"] or [None])[0]), no_wrap=True))
+    later = {"name": "", "result": "", "paused": False, "reason": ""}
+    rows = [row for line in lines for row in (line, *({**later, "next_ms": [at]} for at in line["next_ms"][1:]))]
+    if rows:
+        GrowingTable(columns).print(rows)
     text = ", ".join(f"{counts[word]:,} {word}" for word in WORDS if counts[word])
     click.echo((text or "there are no schedules") + (": nothing was changed (--dry-run)" if dry_run else ""))
 

@@ -22,7 +22,7 @@ from celery_wheel.recurring import Instants, Interval, Recurrence
 JOBS = "rq:scheduler:scheduled_jobs"
 DEFAULT_URL = "redis://localhost:6379/0"
 
-#: What is different here, where it is.
+#: The remark on a job of another queue than the default one.
 QUEUE = "its queue of rq, {}, is not one of Celery's: name a queue by `schedules update`"
 
 

@@ -194,7 +194,6 @@ def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
     done = drained(stack, file=file)
     assert (done.left, done.schedules_left) == (0, 0)
     assert done.in_file >= 3
-    assert done.schedules == 2, "beat's own entry is one"
     stack.change(wheel_store=f"sqlite:///{tmp_path}/other.sqlite3")
     import_(stack.app, file)
     import_(stack.app, file)
