@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from celery.schedules import ParseException, crontab_parser
@@ -82,8 +83,13 @@ def _parse(name: str, value: object) -> tuple[int, ...]:
     number, least, example = _FIELDS[name]
     text = check_text(name, value, example)
     try:
-        if not all(map(_PART, text.split(","))):
-            raise ValueError
-        return tuple(sorted(crontab_parser(number, least).parse(text)))
+        return _numbers(number, least, text)
     except (ValueError, ParseException):
         refuse(name, f"a crontab field of {least} to {least + number - 1}, like {example!r}", value)
+
+
+@lru_cache(1_000)
+def _numbers(number: int, least: int, text: str) -> tuple[int, ...]:
+    if not all(map(_PART, text.split(","))):
+        raise ValueError
+    return tuple(sorted(crontab_parser(number, least).parse(text)))
