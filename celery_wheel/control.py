@@ -6,6 +6,7 @@
                     forecast, status, gates                                      scheduler
     Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a result
                     pause, resume, accept_clock
+                    acancel, apending, …: async twins of all of them
     Wheel.schedules create, update, pause, … of recurring schedules              by the holder, with a result
 
 A command is a request to the holders of the shards (``celery_wheel.requests``), with a definite result; or it is part
@@ -37,6 +38,7 @@ from celery_wheel.requests.arguments import (
     spread_ms,
     timeout_of,
 )
+from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.queries import Queries, now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
@@ -283,13 +285,27 @@ class Wheel(Queries):
         inbox = inbox_of(self.conf.app)
         return inbox if option or inbox.in_transaction else None
 
+    # -- async twins: see ``requests.asynchronous`` ---------------------------------------------------
+
+    acancel = twin(cancel)
+    areschedule = twin(reschedule)
+    arun_now = twin(run_now)
+    arequeue = twin(requeue)
+    areplay = twin(replay)
+    acomplete = twin(complete)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aaccept_clock = twin(accept_clock)
+
     # -- scheduling -----------------------------------------------------------------------------------
 
-    def schedule_many(self, rows: Iterable[Any], **options: Any) -> ScheduleResult:
+    def schedule_many(self, /, rows: Iterable[Any], **options: Any) -> ScheduleResult:
         """Schedule very many tasks without the broker; see ``celery_wheel.bulk_load.schedule_many``."""
         from celery_wheel.bulk_load import schedule_many  # imports Celery, which queries do not need
 
         return schedule_many(self.conf.app, self.store, rows, **options)
+
+    aschedule_many = twin(schedule_many)
 
 
 def wheel_of(app: Any) -> Wheel:

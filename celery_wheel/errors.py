@@ -98,6 +98,10 @@ class WheelUnavailable(WheelError, TimeoutError):
         self.results = dict(results or {})
 
 
+class RequestInterrupted(WheelError, RuntimeError):
+    """The task that awaited the request was cancelled, so it was withdrawn; the awaiter itself gets CancelledError."""
+
+
 class NotCommitted(WheelError, RuntimeError):
     """The transaction that a request is part of is still open, or was rolled back: there is no result."""
 

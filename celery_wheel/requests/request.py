@@ -25,6 +25,8 @@ from typing import Any, Generic
 
 from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
+from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.interruption import check_interruption
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.results import Merge, Result
 
@@ -70,8 +72,10 @@ class Request(Generic[Result]):
         """Return the result of each name. Raises WheelUnavailable, with the certain results, where a holder did not
         answer.
 
-        Where the asker is interrupted (Ctrl-C, a worker's soft time limit), commands not carried out yet are withdrawn.
+        Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled awaiter), commands not carried
+        out yet are withdrawn.
         """
+        check_interruption()
         try:
             store = self.open_store().store
             self.put(names, store.shards, store.put_command)
@@ -139,6 +143,8 @@ class Request(Generic[Result]):
             answers = self.open_store().answers.wait([command.id for command in waiting], left_s, self.turn)
             for command in waiting:
                 command.answer = answers.get(command.id)
+            if self._unanswered():
+                check_interruption()
             left_s = until_s - time.monotonic()
 
     def _withdraw(self, command: _InboxCommand) -> bool:
@@ -184,3 +190,5 @@ class TransactionalRequest(Generic[Result]):
             )
         results = self.request.result(timeout_s)
         return results if self.single is None else results[self.single]
+
+    aresult = twin(result)

@@ -15,7 +15,20 @@ from typing import NoReturn
 
 from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
-from tests.benchmarks import analytics, complete, lanes, load, machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import (
+    analytics,
+    complete,
+    lanes,
+    load,
+    machine,
+    many,
+    purgatory,
+    rabbit,
+    reading,
+    schedules,
+    spine,
+    wheel,
+)
 
 Bench = Callable[[Path, int], Iterator[Figure]]
 
@@ -30,6 +43,7 @@ BENCHES: dict[str, Bench] = {
     "reading": reading.run,
     "many": many.run,
     "load": load.run,
+    "schedules": schedules.run,
     "analytics": analytics.run,
 }
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")

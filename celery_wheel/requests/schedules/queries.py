@@ -12,6 +12,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms
+from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import Merge, Result
 from celery_wheel.requests.schedules.definitions import RecurrenceFields, recurrence_of
@@ -59,7 +60,7 @@ class Where(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ScheduleListing:
     """A page of schedules. ``next`` is the ``after`` of the next page; None on the last page."""
 
     items: list[RecurringSchedule]
@@ -74,6 +75,11 @@ class ScheduleQueries:
 
     def __init__(self, wheel: Asker) -> None:
         self._wheel = wheel
+
+    @property
+    def conf(self) -> Conf:
+        """The settings of the app."""
+        return self._wheel.conf
 
     def where(self, **criteria: Unpack[Where]) -> ScheduleCriteria:
         """Return a filter of schedules, for the commands; without criteria it selects all."""
@@ -107,8 +113,8 @@ class ScheduleQueries:
                 raise LookupError(f"there is no schedule {what!r:.100}")
             recurrence, made = read_definition(detail.schedule.definition).recurrence, detail.schedule.made
         else:
-            recurrence = recurrence_of(self._wheel.conf.app, {**fields, "recurrence": what})
-        after_ms = instant_ms("after", self._wheel.conf.app.now() if after is None else after)
+            recurrence = recurrence_of(self.conf.app, {**fields, "recurrence": what})
+        after_ms = instant_ms("after", self.conf.app.now() if after is None else after)
         zone = zone_of(recurrence.zone) or UTC
         return [moment(at_ms).astimezone(zone) for at_ms in recurrence.preview(after_ms, n, made)]
 
@@ -124,7 +130,12 @@ class ScheduleQueries:
             raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
         return json.loads(texts[revision])
 
-    def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> Listing:
+    def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""
         page = self._wheel.store.browse.schedules(ScheduleCriteria(**criteria), after, limit)
-        return Listing([schedule_view(one) for one in page.items], page.next)
+        return ScheduleListing([schedule_view(one) for one in page.items], page.next)
+
+    aget = twin(get)
+    ahistory = twin(history)
+    apreview = twin(preview)
+    alist = twin(list)

@@ -22,6 +22,7 @@ from celery.beat import Scheduler
 from celery_wheel.conf import Conf
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.beat_entries import EntryListing, entry_of
+from celery_wheel.scheduler.sources.declared import CODE, declared_entries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, tables_and_counts
 from celery_wheel.scheduler.sources.entry import BEAT, DJANGO, EntrySource, SourceEntry, is_of_base, of_base
 from celery_wheel.scheduler.sources.sources import Periodic, Sources
@@ -44,7 +45,7 @@ class PeriodicEntries:
         tables, beside = self._tables()
         self._sources = Sources(
             Conf(self._app),
-            [self._listing, tables],
+            [self._listing, tables, EntryListing(CODE, declared_entries(self._app))],
             lambda: service.holds(0),
             hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
             beside=beside,
