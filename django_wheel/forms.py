@@ -1,4 +1,4 @@
-"""The forms of the admin's actions: a reason, a new time, and the tasks to pause or resume.
+"""The forms of the admin's actions: a reason, a new time, the tasks to pause or resume, and the instants to backfill.
 
 A time is in the admin's time zone. When clocks change, a time that exists twice or not at all is refused.
 """

@@ -33,6 +33,8 @@ from django_wheel.views.task_requests import ROWS, Render, failure, page_before,
 
 #: Schedules in one request; Django accepts no more than a thousand fields in a form.
 MAX_SCHEDULES = 500
+#: Sources whose schedules are changed here; others follow their source.
+EDITABLE = ("api",)
 #: Names in a message; refusals with their reasons.
 NAMES, REFUSALS = 20, 10
 
@@ -170,9 +172,10 @@ ACTIONS = {action.verb: action for action in (*OF_SELECTION, BACKFILL, ROLLBACK)
 
 
 def for_schedule(schedule: Schedule) -> tuple[ScheduleAction, ...]:
-    """Return the actions on a schedule in its state."""
-    stopped = schedule.paused or schedule.broken
-    return (TRIGGER, BACKFILL, *((RESUME,) if stopped else ()), *(() if schedule.paused else (PAUSE,)), DELETE)
+    """Return the actions on a schedule in its state. One that follows another source is deleted there."""
+    resume = (RESUME,) if schedule.paused or schedule.broken else ()
+    pause = () if schedule.paused else (PAUSE,)
+    return (TRIGGER, BACKFILL, *resume, *pause, *((DELETE,) if schedule.source in EDITABLE else ()))
 
 
 def handle(request: HttpRequest, render: Render) -> HttpResponse:

@@ -15,7 +15,7 @@ from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Schedule
 from django_wheel.formats import format_duration
-from django_wheel.views.schedules.acts import for_schedule
+from django_wheel.views.schedules.acts import EDITABLE, for_schedule
 from django_wheel.views.schedules.history import revision_lines
 from django_wheel.views.schedules.listing import line_of
 from django_wheel.views.schedules.runs import run_chart
@@ -32,8 +32,6 @@ OVERLAP: dict[str, Promise] = {
     "queue_one": _("one instant waits while an earlier run is not over"),
     "cancel_running": _("the earlier run is cancelled"),
 }
-#: Sources whose schedules are changed here; others follow their source.
-EDITABLE = ("api",)
 
 
 @dataclass(frozen=True, slots=True)

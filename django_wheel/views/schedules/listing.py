@@ -27,6 +27,7 @@ STATES: dict[str, dict[str, Any]] = {
     "paused": {"paused": True},
     "broken": {"broken": True},
 }
+#: Sources of this package; programs may have others.
 SOURCES = ("api", "code", "beat", "django-celery-beat")
 
 
@@ -54,11 +55,11 @@ class ScheduleLine:
 
 
 def schedules(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    state, source = query.choice("state", STATES), query.choice("source", SOURCES)
+    state = query.choice("state", STATES)
     criteria = ScheduleCriteria(
         shard=query.criteria.shard,
         part=query.word("part"),
-        source=source,
+        source=query.word("source"),
         task=query.word("task"),
         **STATES.get(state or "", {}),
     )
@@ -69,7 +70,7 @@ def schedules(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
         "lines": [line_of(one, pending.get(one.id, 0)) for one in page.items],
         "criteria": criteria,
         "states": [(one, one == state) for one in STATES],
-        "sources": [(one, one == source) for one in SOURCES],
+        "sources": SOURCES,
         "actions": OF_SELECTION,
         "now_ms": now_ms(),
     }
@@ -89,7 +90,7 @@ def line_of(schedule: Schedule, pending: int = 0) -> ScheduleLine:
     return ScheduleLine(schedule, *_described(schedule.definition, get_language()), pending)
 
 
-@lru_cache(10_000)
+@lru_cache(2_000)
 def _described(text: str, language: str | None) -> tuple[str, str, str, bool]:
     """Return a definition's task, its recurrence in words, its zone, and whether Beat's own scheduler runs it.
 
