@@ -166,9 +166,9 @@ class Process:
         self.kill()
 
 
-def python(log: Path, *arguments: str, **options: Any) -> Process:
-    """Start ``python <arguments>`` in the project's folder."""
-    return Process([sys.executable, *arguments], log, **{"folder": ROOT, **options})
+def python(log: Path, *arguments: str, kind: str = sys.executable, **options: Any) -> Process:
+    """Start ``python <arguments>`` in the project's folder; see ``tests.kit.warm`` for other kinds of Python."""
+    return Process([kind, *arguments], log, **{"folder": ROOT, **options})
 
 
 def last_words() -> Iterator[tuple[str, str]]:

@@ -128,7 +128,7 @@ class Stack:
         return process
 
     def python(self, name: str, *arguments: str, **settings: Any) -> Process:
-        return self.start(name, sys.executable, *arguments, **settings)
+        return self.start(name, CELERY, *arguments, **settings)
 
     def celery(self, *arguments: str, name: str = "", cold: bool = False, **settings: Any) -> Process:
         """Start ``celery -A tests.kit.project <arguments>``; the process is named by its first argument by default.

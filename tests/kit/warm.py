@@ -52,16 +52,24 @@ _OF_CELERY = (
     "celery_wheel.broker.redis",
     "celery_wheel.broker.amqp.edge",
     "celery_wheel.broker.virtual.edge",
+    "celery_wheel.console.output",
+    "celery_wheel.control",
+    "celery_wheel.producer.rescue.bootstep",
     "celery_wheel.scheduler.remote_control.node",
     "celery_wheel.scheduler.service",
+    "celery_wheel.store.postgresql.database",
+    "celery_wheel.store.sql.store",
+    "celery_wheel.store.sqlite.database",
+    "celery_wheel.store.url",
     "kombu.transport.pyamqp",
     "kombu.transport.redis",
+    "rich.table",
+    "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
 )
 
 #: Those that a site imports besides, of which none needs Django's settings.
 _OF_A_SITE = (
-    "celery_wheel.control",
     "celery_wheel.operations.doctor",
     "django.contrib.admin.options",
     "django.contrib.admin.views.main",
@@ -75,7 +83,6 @@ _OF_A_SITE = (
     "django.db.backends.sqlite3.base",
     "django.middleware.csrf",
     "django.views.i18n",
-    "sqlalchemy.dialects.postgresql",
 )
 
 MODULES = {CELERY: _OF_CELERY, SITE: (*_OF_CELERY, *_OF_A_SITE)}

@@ -18,7 +18,7 @@ from celery_wheel.errors import SettingError
 from tests.admin.transactional.conftest import ALIAS, Shop, configured
 from tests.admin.transactional.test_scheduling import failing, send
 from tests.kit.patience import patience, wait_until
-from tests.kit.processes import Process
+from tests.kit.processes import python
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site import celery_app
 from tests.kit.warm import SITE
@@ -117,8 +117,8 @@ signal.pause()
 
 @pytest.mark.parametrize(("when", "found"), [("before", []), ("after", ["killed"])])
 def test_a_killed_process_has_scheduled_what_it_committed(connected: Shop, when: str, found: list[str]) -> None:
-    command, log = [SITE, "-c", PROGRAM, when], connected.folder / "killed.log"
-    with Process(command, log, environment=connected.running.environment) as process:
+    log, variables = connected.folder / "killed.log", connected.running.environment
+    with python(log, "-c", PROGRAM, when, kind=SITE, environment=variables) as process:
         process.wait_for("ready")
     assert connected.waiting() == found
 

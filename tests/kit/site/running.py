@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.kit import warm
 from tests.kit.patience import patience, wait_until
-from tests.kit.processes import ROOT, Process
+from tests.kit.processes import ROOT, Process, python
 from tests.kit.servers import free_port
 
 
@@ -67,7 +67,7 @@ class RunningSite:
 
     def start(self, name: str, *arguments: str) -> Process:
         log = self.folder / f"{name}.log"
-        self._processes[name] = Process([warm.SITE, "-m", *arguments], log, environment=self.environment, folder=ROOT)
+        self._processes[name] = python(log, "-m", *arguments, kind=warm.SITE, environment=self.environment)
         return self._processes[name]
 
     def beat(self) -> Process:
