@@ -68,7 +68,7 @@ _OF_CELERY = (
     "sqlalchemy.dialects.sqlite",
 )
 
-#: Those that a site imports besides, of which none needs Django's settings.
+#: Modules that a site imports besides; none needs Django's settings.
 _OF_A_SITE = (
     "celery_wheel.operations.doctor",
     "django.contrib.admin.options",
