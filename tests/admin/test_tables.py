@@ -90,7 +90,7 @@ def test_both_descriptions_make_the_same_tables(database: str, tmp_path: Path, r
 
 
 def test_migrations_are_complete(tmp_path: Path) -> None:
-    done = manage(tmp_path, "sqlite", "makemigrations", "--check", "--dry-run", "django_wheel")
+    done = manage(tmp_path, "sqlite", "makemigrations", "--check", "--dry-run", "django_wheel", cold=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -181,7 +181,7 @@ def test_a_first_deployment_may_check_before_the_first_scheduler_starts(database
 
 
 def test_migrating_sqlite_prints_no_warning_about_comments(tmp_path: Path) -> None:
-    done = manage(tmp_path, "sqlite", "migrate", "--verbosity", "0")
+    done = manage(tmp_path, "sqlite", "migrate", "--verbosity", "0", cold=True)
     assert (done.returncode, "W163" in done.stderr) == (0, False), done.stderr
 
 

@@ -27,6 +27,7 @@ import psycopg
 
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, Position
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
 from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 from tests.kit.servers.postgres import PostgresServer
@@ -70,7 +71,7 @@ class Passing:
         holder.store.renew(0, holder.epoch, now_ms, LEASE_MS, {"snapshot": "s" * 2_000, "number": self._number})
         if len(self._settled) > self._hours:
             oldest = self._settled.popleft()
-            while holder.store.forget(0, holder.epoch, oldest + 1, NO_LIMIT, self._group):
+            while holder.store.forget(0, holder.epoch, Retention(oldest + 1, NO_LIMIT), self._group):
                 pass
         self._number += 1
 

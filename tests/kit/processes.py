@@ -37,9 +37,6 @@ ROOT = Path(__file__).parents[2]
 #: Characters of a log that a failure shows.
 TAIL = 3_000
 
-#: The first word of a command that is forked from a process which has imported Celery already: see ``tests.kit.warm``.
-WARM = "celery"
-
 _started: list[Process] = []
 
 
@@ -49,6 +46,7 @@ class Process:
     Args:
         log: file for its output, both streams; an existing file is continued.
         environment: variables added to those of the tests.
+        command: its first word may be a kind of ``tests.kit.warm`` in place of the path of Python.
         stdin: whether it reads the lines that ``tell`` writes.
         options: arguments of ``subprocess.Popen``, for example ``user``.
     """
@@ -68,8 +66,9 @@ class Process:
         variables, folder = {**os.environ, **(environment or {})}, folder or log.parent
         log.touch()
         self._popen: Any
-        if command[0] == WARM:
-            self._popen = warm.start([str(part) for part in command[1:]], log, folder, variables)
+        if command[0] in warm.MODULES:
+            kind, *arguments = map(str, command)
+            self._popen = warm.start(kind, arguments, log, folder, variables)
         else:
             with log.open("ab") as out:
                 pipe = subprocess.PIPE if stdin else None
@@ -167,9 +166,9 @@ class Process:
         self.kill()
 
 
-def python(log: Path, *arguments: str, **options: Any) -> Process:
-    """Start ``python <arguments>`` in the project's folder."""
-    return Process([sys.executable, *arguments], log, **{"folder": ROOT, **options})
+def python(log: Path, *arguments: str, kind: str = sys.executable, **options: Any) -> Process:
+    """Start ``python <arguments>`` in the project's folder; see ``tests.kit.warm`` for other kinds of Python."""
+    return Process([kind, *arguments], log, **{"folder": ROOT, **options})
 
 
 def last_words() -> Iterator[tuple[str, str]]:

@@ -32,8 +32,9 @@ from celery_wheel.errors import StoreUnusable
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
 from tests.kit.patience import PATIENCE_S, wait_until
-from tests.kit.processes import ROOT, WARM, Process
+from tests.kit.processes import ROOT, Process
 from tests.kit.project import QueueParts, make_app
+from tests.kit.warm import CELERY
 
 Note = dict[str, Any]
 
@@ -127,7 +128,7 @@ class Stack:
         return process
 
     def python(self, name: str, *arguments: str, **settings: Any) -> Process:
-        return self.start(name, sys.executable, *arguments, **settings)
+        return self.start(name, CELERY, *arguments, **settings)
 
     def celery(self, *arguments: str, name: str = "", cold: bool = False, **settings: Any) -> Process:
         """Start ``celery -A tests.kit.project <arguments>``; the process is named by its first argument by default.
@@ -136,8 +137,8 @@ class Stack:
             cold: the process imports everything itself, instead of a fork of ``tests.kit.warm``.
         """
         arguments = ("-A", "tests.kit.project", *arguments)
-        command = (sys.executable, "-m", "celery") if cold or "LD_PRELOAD" in os.environ else (WARM,)
-        return self.start(name or arguments[2], *command, *arguments, **settings)
+        python = sys.executable if cold or "LD_PRELOAD" in os.environ else CELERY
+        return self.start(name or arguments[2], python, "-m", "celery", *arguments, **settings)
 
     def beat(self, name: str = "beat", **settings: Any) -> Process:
         return self.celery("beat", "--pidfile", "", "-l", "INFO", name=name, **settings)

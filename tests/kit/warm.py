@@ -1,10 +1,16 @@
-"""A process that has imported Celery and the wheel, and forks a ``celery`` command at once at a request.
+"""Processes that have imported Celery and the wheel, or Django too, and fork a Python at once at a request.
 
-The imports of a scheduler take more than a second of a core, and the suites start hundreds of schedulers.
+The imports of a scheduler take half a second of a core, and the suites start hundreds of schedulers.
 The forked process is otherwise like any other: it has a session, an environment and a log, and ``kill -9`` is the same.
 
-``start(arguments, …)`` gives a ``Forked``, which is to ``Process`` what ``subprocess.Popen`` is. One starter lives as
-long as the tests of a process; it opens nothing, runs no thread, and reads requests from its standard input.
+::
+
+    start(CELERY, ["-m", "celery", …], …)      a Forked, which is to Process what subprocess.Popen is
+    start(SITE, ["-m", "django", "check"], …)  of a starter that has imported Django besides
+
+The arguments are those of ``python``: ``-m module`` or ``-c program``, after ``-W error`` or not. One starter of a kind
+lives as long as the tests of a process; it opens nothing, runs no thread, and reads requests from its standard input.
+It imports without ``-W error`` and without the settings of a project.
 """
 
 from __future__ import annotations
@@ -20,15 +26,18 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
+#: The first word of a command that is forked from a starter: the kind of the starter.
+CELERY, SITE = "warm celery", "warm site"
+
 #: Modules that beat, workers and the wheel's commands import as they start.
-MODULES = (
+_OF_CELERY = (
     "celery.bin.celery",
     "celery.apps.beat",
     "celery.apps.worker",
@@ -43,12 +52,40 @@ MODULES = (
     "celery_wheel.broker.redis",
     "celery_wheel.broker.amqp.edge",
     "celery_wheel.broker.virtual.edge",
+    "celery_wheel.console.output",
+    "celery_wheel.control",
+    "celery_wheel.producer.rescue.bootstep",
     "celery_wheel.scheduler.remote_control.node",
     "celery_wheel.scheduler.service",
+    "celery_wheel.store.postgresql.database",
+    "celery_wheel.store.sql.store",
+    "celery_wheel.store.sqlite.database",
+    "celery_wheel.store.url",
     "kombu.transport.pyamqp",
     "kombu.transport.redis",
+    "rich.table",
+    "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
 )
+
+#: Modules that a site imports besides; none needs Django's settings.
+_OF_A_SITE = (
+    "celery_wheel.operations.doctor",
+    "django.contrib.admin.options",
+    "django.contrib.admin.views.main",
+    "django.contrib.messages.middleware",
+    "django.contrib.sessions.backends.db",
+    "django.contrib.staticfiles.management.commands.runserver",
+    "django.core.management.commands.makemigrations",
+    "django.core.management.commands.migrate",
+    "django.core.management.commands.shell",
+    "django.db.backends.postgresql.base",
+    "django.db.backends.sqlite3.base",
+    "django.middleware.csrf",
+    "django.views.i18n",
+)
+
+MODULES = {CELERY: _OF_CELERY, SITE: (*_OF_CELERY, *_OF_A_SITE)}
 
 
 class Forked:
@@ -79,10 +116,10 @@ class Forked:
 
 
 class Starter:
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self._lock = threading.Lock()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.warm"],
+            [sys.executable, "-m", "tests.kit.warm", kind],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "C_FORCE_ROOT": "1"},  # Celery reads the variable when it is imported
             stdin=subprocess.PIPE,
@@ -108,21 +145,28 @@ class Starter:
         self._popen.wait()
 
 
-@cache
-def starter() -> Starter:
-    return Starter()
+_starters: dict[str, Starter] = {}
 
 
 def close() -> None:
-    if starter.cache_info().currsize:
-        starter().close()
-        starter.cache_clear()
+    while _starters:
+        _starters.popitem()[1].close()
 
 
-def start(arguments: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]) -> Forked:
-    """Fork ``celery <arguments>``."""
-    request = {"arguments": arguments, "log": str(log), "folder": str(folder), "environment": environment}
-    return Forked(starter(), starter().ask(request))
+def start(
+    kind: str,
+    arguments: Sequence[str],
+    log: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    errors: Path | None = None,
+) -> Forked:
+    """Fork ``python <arguments>``; ``errors`` is the file of its standard error, by default the log."""
+    if kind not in _starters:
+        _starters[kind] = Starter(kind)
+    logs = [str(log), str(errors or log)]
+    request = {"arguments": arguments, "logs": logs, "folder": str(folder), "environment": environment}
+    return Forked(_starters[kind], _starters[kind].ask(request))
 
 
 # -- in the process itself -----------------------------------------------------------------------------
@@ -148,18 +192,32 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+    for target, path in enumerate((os.devnull, *request["logs"])):
+        source = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         os.dup2(source, target)
-    os.close(log)
-    os.close(nothing)
-    sys.argv = ["celery", *request["arguments"]]
-    runpy.run_module("celery", run_name="__main__", alter_sys=True)
+        os.close(source)
+    sys.path[:0] = [request["folder"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    execute(request["arguments"])
+
+
+def execute(arguments: Sequence[str]) -> None:
+    """Do as ``python <arguments>`` does."""
+    option, value, *others = arguments
+    if option == "-W":
+        sys.warnoptions.append(value)
+        warnings.simplefilter(value)  # type: ignore[arg-type]
+        execute(others)
+    elif option == "-m":
+        sys.argv = [value, *others]
+        runpy.run_module(value, run_name="__main__", alter_sys=True)
+    else:
+        assert option == "-c", option
+        sys.argv = [option, *others]
+        exec(compile(value, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
 
 
 if __name__ == "__main__":
-    for module in MODULES:
+    for module in MODULES[sys.argv[1]]:
         importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()

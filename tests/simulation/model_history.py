@@ -25,6 +25,7 @@ from celery_wheel.store.model import (
     Unreadable,
     Watch,
 )
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, Skip
 
 
@@ -76,24 +77,18 @@ def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[
     return [row_id for _, _, row_id in order[low:high]]
 
 
-def forget(
-    data: ShardData,
-    before_ms: int,
-    max_bytes: int,
-    limit: int,
-    archived: Mapping[int, int] | None,
-    upto: Mapping[int, Position],
-) -> int:
-    """``archived``: shard → number up to which an archive has every change; None where no archive is required."""
+def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, int]) -> int:
+    """``archives``: shard → number up to which an archive has every change."""
+    archived = archives if keep.archived_only else None
     gone = 0
     for batch in sorted(data.batches, key=lambda batch: batch.id):
-        over = sum(batch.bytes for batch in data.batches) > max_bytes
-        if gone >= limit or not (batch.dispatched_ms < before_ms or over):
+        over = sum(batch.bytes for batch in data.batches) > keep.max_bytes
+        if gone >= limit or not (batch.dispatched_ms < keep.before_ms or over):
             break
         if archived is not None and not _archived(data, batch, archived):
             break
         end = min(batch.to, data.lanes[batch.lane].offset)
-        if end > upto.get(batch.lane, end):
+        if end > keep.upto.get(batch.lane, end):
             break
         ids = ids_in(data, batch.lane, batch.from_, end)
         free = _free(data, ids, archived)[: limit - gone]
@@ -102,7 +97,7 @@ def forget(
         if len(free) < len(ids):
             break
         data.batches.remove(batch)
-    resting = ids_in(data, STOPPED, ORIGIN, Position(before_ms, 0))
+    resting = ids_in(data, STOPPED, ORIGIN, Position(keep.before_ms, 0))
     free = _free(data, resting, archived)[: max(0, limit - gone)]
     _remove(data, free)
     for number in data.closed - {batch.lane for batch in data.batches}:

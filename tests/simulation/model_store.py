@@ -38,6 +38,7 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
@@ -186,20 +187,10 @@ class ModelStore:
         data.envelopes[message.envelope_id] = row.id
         bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
 
-    def forget(
-        self,
-        shard: int,
-        epoch: int,
-        before_ms: int,
-        max_bytes: int,
-        limit: int,
-        archived_only: bool = False,
-        upto: Mapping[int, Position] | None = None,
-    ) -> int:
+    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         with self.disk.lock:
             self.fault("before commit")
-            archived = self.disk.archived if archived_only else None
-            return model_history.forget(self._held(shard, epoch), before_ms, max_bytes, limit, archived, upto or {})
+            return model_history.forget(self._held(shard, epoch), retention, limit, self.disk.archived)
 
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None

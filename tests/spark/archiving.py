@@ -14,6 +14,7 @@ from celery_wheel.pipeline.archive import run as run_module
 from celery_wheel.pipeline.archive.run import ArchiveRun
 from celery_wheel.pipeline.session import session
 from tests.spark.killed import stay
+from tests.spark.settings import settings
 
 
 def stop_one_task(merge_events: Any) -> Any:
@@ -29,7 +30,6 @@ def stop_one_task(merge_events: Any) -> Any:
 if __name__ == "__main__":
     url, path, scratch = sys.argv[1:]
     run_module.merge_events = stop_one_task(run_module.merge_events)
-    settings = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch, "spark.sql.shuffle.partitions": "2"}
-    settings["spark.sql.adaptive.enabled"] = "false"  # else Spark joins two small tasks into one
-    spark = session("local[2]", name="killed", settings=settings)
+    apart = {"spark.sql.adaptive.enabled": "false"}  # else Spark joins two small tasks into one
+    spark = session("local[2]", name="killed", settings=settings(scratch) | apart)
     ArchiveRun(spark, url, path, mark=True, progress=lambda _: None).run()

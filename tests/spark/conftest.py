@@ -16,6 +16,8 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.java import ensure_java
 from tests.kit.servers import absent
 from tests.kit.servers.postgres import PostgresServer
+from tests.spark import daemon
+from tests.spark.settings import settings
 from tests.spark.stores import MakeUrl
 
 pytest.importorskip("pyspark")
@@ -37,26 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
+def java(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let each Spark, also in processes of the tests, start its Python workers by the daemon of this folder."""
     try:
         ensure_java()
     except SettingError:
         absent("Java")
+    os.environ["PYSPARK_PYTHON"] = daemon.program(tmp_path_factory.mktemp("python"))
 
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.default.parallelism": "2",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = session("local[2,3]", name="tests", settings=settings)
+    spark = session("local[2,3]", name="tests", settings=settings(folder))
     spark.sparkContext.setLogLevel("OFF")
     yield spark
     spark.stop()

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark import TaskContext
 
 from celery_wheel.pipeline.session import session
+from tests.spark.settings import settings
 from tests.spark.test_write import ROWS, reminders
 
 
@@ -23,7 +24,7 @@ def stay(batches: Iterator[Any]) -> Iterator[Any]:
 
 if __name__ == "__main__":
     url, folder = sys.argv[1:]
-    spark = session("local[2]", name="killed", settings={"spark.sql.warehouse.dir": folder, "spark.local.dir": folder})
+    spark = session("local[2]", name="killed", settings=settings(folder))
     rows = reminders(spark, ROWS, 2)
     rows = rows.mapInArrow(stay, rows.schema)
     rows.write.format("wheel").options(url=url, batch="monday", key="order").mode("append").save()

@@ -27,6 +27,7 @@ from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from tests.kit import duck
@@ -224,7 +225,7 @@ def test_events_that_retention_removed_unarchived_are_reported(spark: SparkSessi
     fill(one)
     archive(one, folder)
     archived = one.holder.highest_seq
-    one.store.forget(0, one.holder.epoch, NOW + 21, NO_LIMIT, 100)
+    one.store.forget(0, one.holder.epoch, Retention(NOW + 21, NO_LIMIT), 100)
     add_events(one, NOW + 40)
     kept = events(folder)
     assert archive(one, folder)["lost"] == [], "the removed events were archived"
@@ -232,7 +233,7 @@ def test_events_that_retention_removed_unarchived_are_reported(spark: SparkSessi
     add_events(one, NOW + 100)
     lost = one.holder.highest_seq
     add_events(one, NOW + 200)
-    one.store.forget(0, one.holder.epoch, NOW + 150, NO_LIMIT, 100)
+    one.store.forget(0, one.holder.epoch, Retention(NOW + 150, NO_LIMIT), 100)
     done = call(one, folder)
     said = json.loads(done.stdout)
     [gap] = said["lost"]
@@ -251,7 +252,7 @@ def test_a_loss_may_be_allowed_and_the_mark_not_moved(
     found, stage = store_events(one), ArchiveFolder.stage
 
     def meanwhile(*args: Any) -> Any:
-        one.store.forget(0, one.holder.epoch, NOW + 21, NO_LIMIT, 2)
+        one.store.forget(0, one.holder.epoch, Retention(NOW + 21, NO_LIMIT), 2)
         return stage(*args)
 
     monkeypatch.setattr(ArchiveFolder, "stage", meanwhile)
@@ -313,7 +314,7 @@ def test_unarchived_events_that_a_new_shard_lost_are_reported(spark: SparkSessio
         rows = third.slice()
         third.settle(ORIGIN, place(rows[-1]), at_ms=NOW + 5)
         upto = third.highest_seq
-        assert store.forget(2, third.epoch, NOW + 10, NO_LIMIT, 100) == len(rows) > 0
+        assert store.forget(2, third.epoch, Retention(NOW + 10, NO_LIMIT), 100) == len(rows) > 0
     done = call(one, folder)
     lost = [(loss["shard"], loss["upto"]) for loss in json.loads(done.stdout)["lost"]]
     assert (done.exit_code, lost) == (1, [(2, upto)])

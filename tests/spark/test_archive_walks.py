@@ -19,6 +19,7 @@ from celery_wheel.pipeline.source.options import format_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Position, Row
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
 
@@ -111,7 +112,7 @@ class Walk:
     def forget(self, holder: Holder, before_ms: int | None = None) -> None:
         before, last_ms = self.events(), self.now_ms - self.random.choice([0, 5, 30])
         most, limit = self.random.choice([0, NO_LIMIT]), self.random.choice([1, 3, 1_000])
-        self.store.forget(holder.shard, holder.epoch, before_ms or last_ms, most, limit, archived_only=True)
+        self.store.forget(holder.shard, holder.epoch, Retention(before_ms or last_ms, most, archived_only=True), limit)
         assert before - self.events() <= self.archived
 
     def archive(self, _holder: Holder, *, mark: bool | None = None) -> None:
@@ -146,7 +147,7 @@ class Walk:
                     holder.settle(lane.offset, place(rows[-1]), at_ms=self.now_ms, lane=lane.lane)
         self.archive(self.holders[0], mark=True)
         for holder in self.holders:
-            while self.store.forget(holder.shard, holder.epoch, 2**53, NO_LIMIT, 1_000, archived_only=True):
+            while self.store.forget(holder.shard, holder.epoch, Retention(2**53, NO_LIMIT, archived_only=True), 1_000):
                 pass
         with self.store.database.reading() as connection:
             tables = (schema.timer, schema.payload, schema.batch, schema.outcome)

@@ -23,6 +23,7 @@ from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port
 from tests.kit.servers.postgres import PostgresServer
+from tests.spark.settings import JAVA_OPTIONS
 from tests.spark.stores import fill, site
 
 HOME = Path(pyspark.__file__).parent
@@ -37,14 +38,15 @@ ROWS, SETTLEMENTS = 2_000, 100
 def running(command: list[str], folder: Path, **environ: str) -> Process:
     """Return a process in a process group of its own; as a context manager, it kills the group at its end."""
     folder.mkdir(exist_ok=True)
-    env = {"SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    env = {"SPARK_HOME": str(HOME), "PYTHONPATH": str(ROOT)}
     env |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "work"), "TMPDIR": str(folder), **environ}
     return Process(command, folder / "spark.log", environment=env)
 
 
 def submit(url: str, tmp_path: Path) -> list[str]:
     confs = ["spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local", f"spark.sql.warehouse.dir={tmp_path}/w"]
-    confs += ["spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1", "spark.driver.host=127.0.0.1"]
+    confs += [f"spark.executor.extraJavaOptions={JAVA_OPTIONS}", "spark.driver.host=127.0.0.1"]
+    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += [part for conf in confs for part in ("--conf", conf)]
     return [*command, str(PROGRAM), "tail", url, f"{tmp_path}/history", f"{tmp_path}/checkpoint"]
@@ -131,6 +133,7 @@ def connect(java: None, tmp_path: Path) -> Iterator[str]:
     command = [str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     confs = [f"spark.connect.grpc.binding.port={port}", "spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local"]
     confs += [f"spark.sql.warehouse.dir={tmp_path}/w", "spark.sql.shuffle.partitions=2"]
+    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
     command += ["--master", "local[2]", *(part for conf in confs for part in ("--conf", conf))]
     with running(command, folder) as server:
 

@@ -17,6 +17,7 @@ from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.stream import WheelStreamReader
 from celery_wheel.pipeline.tables import read, stream, tail
 from celery_wheel.store.model import Change, Position
+from celery_wheel.store.ports import Retention
 from tests.kit.holder import NO_LIMIT, NOW, place
 from tests.spark.stores import MakeUrl, Site, fill, site
 
@@ -127,11 +128,11 @@ def test_events_that_retention_removed_unread_are_an_error_unless_loss_is_allowe
         one.dispatch(rows[1:2], NOW + 10)
         one.dispatch(rows[2:3], NOW + 20)
         end = wheel.latestOffset(read_, ReadAllAvailable())
-        one.store.forget(0, holder.epoch, NOW + 5, NO_LIMIT, 100)
+        one.store.forget(0, holder.epoch, Retention(NOW + 5, NO_LIMIT), 100)
         assert [id_ for id_, _ in new_rows(wheel, read_, end)] == [rows[1].id, rows[2].id], (
             "retention removed only events that were read"
         )
-        one.store.forget(0, holder.epoch, NOW + 15, NO_LIMIT, 100)
+        one.store.forget(0, holder.epoch, Retention(NOW + 15, NO_LIMIT), 100)
         with pytest.raises(StoreUnusable, match=r"retention removed history of shard 0.*'failOnLoss', 'false'"):
             wheel.partitions(read_, end)
         assert [id_ for id_, _ in new_rows(reader(one, failOnLoss="false"), read_, end)] == [rows[2].id]

@@ -17,7 +17,8 @@ Rules for every implementation
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from celery_wheel.store.model import (
     BulkLoadChunk,
@@ -40,6 +41,15 @@ from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
 from celery_wheel.store.schedule_model import Run, Schedule
+
+
+class Retention(NamedTuple):
+    """The history to keep: batches dispatched at or after ``before_ms``, and the youngest ``max_bytes`` of all."""
+
+    before_ms: int
+    max_bytes: int
+    archived_only: bool = False  #: a batch stays until an archive has all of it, and keeps all younger batches
+    upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
 
 
 class Store(Protocol):
@@ -76,23 +86,11 @@ class Store(Protocol):
     def apply(self, shard: int, epoch: int, change: Change) -> None:
         """Commit all of ``change``, durably, or nothing."""
 
-    def forget(
-        self,
-        shard: int,
-        epoch: int,
-        before_ms: int,
-        max_bytes: int,
-        limit: int,
-        archived_only: bool = False,
-        upto: Mapping[int, Position] | None = None,
-    ) -> int:
-        """Remove up to about ``limit`` rows of history, oldest batch first; returns how many.
+    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
+        """Remove up to about ``limit`` rows of the history that is not to be kept, oldest batch first.
 
-        History is the rows of batches dispatched before ``before_ms``, and the rows of lane STOPPED with an older
-        outcome; beyond ``max_bytes`` of history in all, the oldest batches are removed even if younger.
-        Closed lanes without rows and batches are removed too.
-        With ``archived_only`` a batch is removed only once an archive has all of it, and never before an older batch.
-        ``upto``: lane → the position after which rows stay, and all younger batches with them.
+        Returns how many. History is the rows of batches, and the rows of lane STOPPED, by their outcome's time. Closed
+        lanes without rows and batches are removed too.
         """
 
     # -- reading --------------------------------------------------------------------------------------

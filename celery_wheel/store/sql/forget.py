@@ -23,14 +23,13 @@ keeps all younger batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection
 
 from celery_wheel.store.model import ORIGIN, STOPPED, Position
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
 from celery_wheel.store.sql.changes import fence
 from celery_wheel.store.sql.database import Database
@@ -42,16 +41,6 @@ from celery_wheel.store.sql.statements.clauses import IN_PLACES, in_parts, span
 #: writers wait.
 ROWS_AT_ONCE = 500
 BATCHES_AT_ONCE = 200
-
-
-@dataclass(slots=True)
-class Retention:
-    """The history to keep: batches dispatched at or after ``before_ms``, up to ``max_bytes``."""
-
-    before_ms: int
-    max_bytes: int
-    archived_only: bool = False
-    upto: Mapping[int, Position] = field(default_factory=dict)  #: lane → the position after which rows stay
 
 
 class ForgetTransaction:

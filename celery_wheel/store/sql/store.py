@@ -31,6 +31,7 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
@@ -161,17 +162,7 @@ class SqlStore(SqlControl, SqlSchedules):
         with self._database.writing() as connection:
             changes.write(connection, self._statements, shard, epoch, change)
 
-    def forget(
-        self,
-        shard: int,
-        epoch: int,
-        before_ms: int,
-        max_bytes: int,
-        limit: int,
-        archived_only: bool = False,
-        upto: Mapping[int, Position] | None = None,
-    ) -> int:
-        retention = history.Retention(before_ms, max_bytes, archived_only, upto or {})
+    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)
 
     # -- reading --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tests.admin.transactional.test_scheduling import failing, send
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import python
 from tests.kit.site import celery_app
+from tests.kit.warm import SITE
 
 DONE, TOO_LATE, UNKNOWN = CommandResult.DONE, CommandResult.TOO_LATE, CommandResult.UNKNOWN
 
@@ -73,25 +74,26 @@ def test_a_commit_needs_no_broker(live: Shop) -> None:
 
 
 PROGRAM = """
-import sys, django
+import signal, sys, django
 django.setup()
 from django.db import transaction
 from tests.kit.site import celery_app
+from tests.kit.warm import SITE
 celery_app.conf.wheel_transactional = True
 with transaction.atomic():
     celery_app.send_task("site.nothing", task_id="killed", countdown=60)
     if sys.argv[1] == "before":
         print("ready", flush=True)
-        sys.stdin.read()
+        signal.pause()
 print("ready", flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 
 @pytest.mark.parametrize(("when", "found"), [("before", []), ("after", ["killed"])])
 def test_a_killed_process_has_scheduled_what_it_committed(connected: Shop, when: str, found: list[str]) -> None:
     log, variables = connected.folder / "killed.log", connected.running.environment
-    with python(log, "-c", PROGRAM, when, environment=variables, stdin=True) as process:
+    with python(log, "-c", PROGRAM, when, kind=SITE, environment=variables) as process:
         process.wait_for("ready")
     assert connected.waiting() == found
 

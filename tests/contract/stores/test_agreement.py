@@ -20,7 +20,7 @@ from celery_wheel.store.model import (
     Position,
     TallyKey,
 )
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import model
 from tests.contract.stores.test_archived import note
@@ -75,7 +75,8 @@ class Pair:
             only, number = self.rng.random() < 0.5, self.rng.randrange(self.stores[0].state(0).seq + 1)
             for store in self.stores:
                 note(store, {0: number})
-            self.same(lambda store: store.forget(0, store.state(0).epoch, before, most, limit, archived_only=only))
+            keep = Retention(before, most, only)
+            self.same(lambda store: store.forget(0, store.state(0).epoch, keep, limit))
         else:
             change = self.change()
             for store in self.stores:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import ORIGIN, STOPPED, Position
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.ports.maintenance import Unarchived
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
@@ -30,7 +30,7 @@ def note(store: Store, marks: Mapping[int, int]) -> None:
 
 
 def forget(holder: Holder, before_ms: int = LATER, max_bytes: int = NO_LIMIT, limit: int = 1_000) -> int:
-    return holder.store.forget(holder.shard, holder.epoch, before_ms, max_bytes, limit, archived_only=True)
+    return holder.store.forget(holder.shard, holder.epoch, Retention(before_ms, max_bytes, archived_only=True), limit)
 
 
 def marks(store: SqlStore, shard: int = 0) -> tuple[int, int]:
@@ -54,7 +54,8 @@ def test_batches_go_up_to_the_mark_however_old_or_large_they_are(holder: Holder)
     assert forget(holder, before_ms=NOW + 1) == 0, "young ones stay, archived or not"
     assert forget(holder) == 1
     assert holder.ids() == left[2:]
-    assert holder.store.forget(0, holder.epoch, LATER, NO_LIMIT, 100) == 1, "without ``archived_only`` it is removed"
+    forgotten = holder.store.forget(0, holder.epoch, Retention(LATER, NO_LIMIT), 100)
+    assert forgotten == 1, "without ``archived_only`` it is removed"
 
 
 def test_stopped_rows_stay_until_their_last_outcome_is_archived(holder: Holder) -> None:
@@ -126,11 +127,11 @@ def test_the_highest_forgotten_number_is_stored(sql_store: SqlStore, sql_holder:
     batch = sql_holder.highest_seq
     sql_holder.apply(moves=[sql_holder.stop(third, NOW + 5)], outcomes=[sql_holder.outcome(third.id)])
     outcome = sql_holder.highest_seq
-    sql_store.forget(0, sql_holder.epoch, NOW, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW, NO_LIMIT), 100)
     assert marks(sql_store) == (0, 0)
-    sql_store.forget(0, sql_holder.epoch, NOW + 1, NO_LIMIT, 1)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 1, NO_LIMIT), 1)
     assert marks(sql_store) == (0, batch), "also of a batch that was removed in part"
-    sql_store.forget(0, sql_holder.epoch, NOW + 9, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 9, NO_LIMIT), 100)
     assert marks(sql_store) == (0, outcome)
     assert first
 

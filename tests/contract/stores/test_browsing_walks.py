@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, STOPPED, LaneState, NewRow, Position, TallyKey
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.ports.pages import Criteria, Page
 from celery_wheel.store.sql.browse import dispatch_times as when
 from celery_wheel.store.sql.browse import pages
@@ -131,7 +132,7 @@ class World:
         if not self.forgetting or self.rng.random() < 0.7:
             return
         holder = self.rng.choice(self.holders)
-        self.forgot |= self.store.forget(holder.shard, holder.epoch, self.now - 100_000, 2**60, 3) > 0
+        self.forgot |= self.store.forget(holder.shard, holder.epoch, Retention(self.now - 100_000, 2**60), 3) > 0
         for row_id in [i for i in self.place if self.shard[i] == holder.shard]:
             if self.store.browse.detail(row_id) is None:
                 assert self.settled(row_id) or row_id in self.kind, "something pending was forgotten"

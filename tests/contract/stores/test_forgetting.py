@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.store.model import ORIGIN, STOPPED, NewRow, Position
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Retention, Store
 from tests.kit.holder import EVERYTHING, NO_LIMIT, NOW, Holder, place
 
 LATER = NOW + 1_000
@@ -26,7 +26,7 @@ def settled(holder: Holder, *groups: int, weight: int = 100) -> list[list[NewRow
 
 
 def forget(holder: Holder, before_ms: int = LATER, max_bytes: int = NO_LIMIT, limit: int = 1_000) -> int:
-    return holder.store.forget(0, holder.epoch, before_ms, max_bytes, limit)
+    return holder.store.forget(0, holder.epoch, Retention(before_ms, max_bytes), limit)
 
 
 def test_a_new_store_has_nothing_to_forget(holder: Holder) -> None:
@@ -74,7 +74,7 @@ def test_rows_after_a_given_position_stay_and_so_do_all_younger_batches(holder: 
 
     def forget_upto(due_ms: int) -> int:
         upto = {0: Position(due_ms, 0), 7: ORIGIN}
-        return holder.store.forget(0, holder.epoch, LATER, NO_LIMIT, 1_000, upto=upto)
+        return holder.store.forget(0, holder.epoch, Retention(LATER, NO_LIMIT, upto=upto), 1_000)
 
     assert forget_upto(NOW + 150) == 2, "the second batch ends after that"
     assert holder.ids() == [row.id for row in [*second, *third]]

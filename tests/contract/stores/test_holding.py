@@ -9,7 +9,7 @@ import pytest
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
 from tests.kit.patience import patience
@@ -168,7 +168,7 @@ def test_a_former_epoch_can_neither_renew_nor_forget(holder: Holder) -> None:
     with pytest.raises(Fenced):
         holder.store.renew(0, old, NOW + 9_000, LEASE, {"ghost": True})
     with pytest.raises(Fenced):
-        holder.store.forget(0, old, NOW + 1, NO_LIMIT, 10)
+        holder.store.forget(0, old, Retention(NOW + 1, NO_LIMIT), 10)
     state = holder.store.state(0)
     assert state == before
     assert holder.ids() == [row.id]

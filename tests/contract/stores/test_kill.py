@@ -14,12 +14,13 @@ from tests.contract.stores.killed import GROUP, KEY
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder, acquire
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process, python
+from tests.kit.warm import CELERY
 
 
 @pytest.fixture
 def start(sql_backend: SqlBackend, tmp_path: Path) -> Callable[[str], Process]:
     program = ["-m", "tests.contract.stores.killed", sql_backend.url, sql_backend.durability]
-    return lambda where: python(tmp_path / "killed.log", *program, where)
+    return lambda where: python(tmp_path / "killed.log", *program, where, kind=CELERY)
 
 
 def test_committed_changes_survive(start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, LaneState, NewRow, Position
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.sql.schema import lane
 from celery_wheel.store.sql.store import SqlStore
@@ -51,8 +52,8 @@ def test_a_lane_state_opens_it_again(holder: Holder) -> None:
 
 def test_a_lane_is_forgotten_with_its_history(holder: Holder) -> None:
     settled_lane(holder)
-    assert holder.store.forget(0, holder.epoch, NOW, NO_LIMIT, 100) == 0
-    assert holder.store.forget(0, holder.epoch, NOW + 1, NO_LIMIT, 100) == 1
+    assert holder.store.forget(0, holder.epoch, Retention(NOW, NO_LIMIT), 100) == 0
+    assert holder.store.forget(0, holder.epoch, Retention(NOW + 1, NO_LIMIT), 100) == 1
     assert numbers(holder) == [0]
     # The store has no trace of the lane any more: the number begins anew like any other.
     state = LaneState(NUMBER, ORIGIN, ORIGIN)
@@ -71,9 +72,9 @@ def test_only_closed_lanes_without_history_are_forgotten(sql_holder: Holder, sql
     sql_holder.apply(lanes=[LaneState(empty, ORIGIN, ORIGIN)], closed=[empty])
     sql_holder.apply(lanes=[LaneState(young, ORIGIN, ORIGIN)])
     Holder(sql_store, shard=1).apply(lanes=[LaneState(empty, ORIGIN, ORIGIN)], closed=[empty])
-    sql_store.forget(0, sql_holder.epoch, NOW, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW, NO_LIMIT), 100)
     assert lanes_stored(sql_store) == {0, NUMBER, young}
-    sql_store.forget(0, sql_holder.epoch, NOW + 1, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 1, NO_LIMIT), 100)
     assert lanes_stored(sql_store) == {0, young}
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from celery_wheel.store.model import Batch, Change, LaneState, NewRow, Position, TallyKey
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Retention, Store
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder
 
 GROUP = 20
@@ -83,7 +83,7 @@ def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
     def tend() -> None:
         for n in range(GROUPS):
             store.renew(0, epoch, NOW + n, LEASE, {"n": n})
-            store.forget(0, epoch, 0, 2**60, 100)
+            store.forget(0, epoch, Retention(0, 2**60), 100)
 
     run_all(ingest, settle, tend)
     assert store.count(0, 0, *EVERYTHING) == GROUP * GROUPS

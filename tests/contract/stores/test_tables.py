@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Table, func, select
 
 from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, Outcome, Position, TallyKey
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import LEASE, NO_LIMIT, NOW, Holder, place
@@ -89,7 +90,7 @@ def test_forgetting_removes_every_part_of_a_row(sql_holder: Holder, sql_store: S
         moves=[sql_holder.stop(second)],
         outcomes=[sql_holder.outcome(first.id, "moved"), sql_holder.outcome(second.id), sql_holder.outcome(waiting.id)],
     )
-    sql_store.forget(0, sql_holder.epoch, NOW + 1, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 1, NO_LIMIT), 100)
     assert [row["id"] for row in rows_of(sql_store, schema.timer)] == [waiting.id]
     assert [row["id"] for row in rows_of(sql_store, schema.payload)] == [waiting.id]
     assert [row["timer_id"] for row in rows_of(sql_store, schema.outcome)] == [waiting.id]
@@ -109,10 +110,10 @@ def test_the_weight_of_the_history_is_that_of_its_batches(sql_holder: Holder, sq
         sql_holder.settle(start, place(row), at_ms=NOW + n, weight=10**n)
         start = place(row)
     assert weight() == (11_111, 11_111)
-    sql_store.forget(0, sql_holder.epoch, NOW + 2, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 2, NO_LIMIT), 100)
     assert weight() == (11_100, 11_100)
     sql_holder.put_offset(ORIGIN)
-    sql_store.forget(0, sql_holder.epoch, NOW + 9, 0, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 9, 0), 100)
     assert weight() == (0, 0)
 
 
@@ -120,7 +121,7 @@ def test_counts_of_zero_do_not_pile_up(sql_holder: Holder, sql_store: SqlStore) 
     keys = [TallyKey(hour, "q", "t") for hour in range(30)]
     sql_holder.apply(tally=dict.fromkeys(keys, 2))
     sql_holder.apply(tally=dict.fromkeys(keys[1:], -2))
-    sql_store.forget(0, sql_holder.epoch, 0, NO_LIMIT, 100)
+    sql_store.forget(0, sql_holder.epoch, Retention(0, NO_LIMIT), 100)
     assert [row["hour"] for row in rows_of(sql_store, schema.tally)] == [0]
 
 

@@ -24,6 +24,7 @@ from tests.kit.holder import EVERYTHING, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process, python
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.warm import CELERY
 
 #: The promised time on a quiet machine.
 TAKEOVER_S = 3.0
@@ -48,7 +49,7 @@ def _database(url: str) -> str:
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
     """Start a holder in a process of its own, which has stopped at ``where``."""
-    with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where) as process:
+    with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where, kind=CELERY) as process:
         process.wait_for("stopped")
         yield process
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.demo.orders import order_paid_and_unpaid
 from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, processes_of, wait
 from tests.kit.processes import Process, python
 from tests.kit.servers import free_port
@@ -74,8 +75,9 @@ def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runne
     assert nothing_is_left(demo.run_dir)
 
 
-def test_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
-    demo.start("--speed=4320").wait_for("Where to look")
+def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
+    demo.start().wait_for("Where to look")
+    order_paid_and_unpaid(demo.port)
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
     demo.process.signal(signal.SIGINT)
     assert demo.end() == 0, demo.output
@@ -106,7 +108,8 @@ def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a child that its starter died")
 def test_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
-    demo.start().wait_for("Where to look")
+    demo.start()
+    wait((demo.run_dir / "web.log").exists, "the start of the last part")
     assert not nothing_is_left(demo.run_dir)
     demo.process.signal(signal.SIGKILL)  # of the demo alone
     wait(lambda: nothing_is_left(demo.run_dir), "the end of all its processes")

@@ -34,7 +34,7 @@ from tests.kit.servers import Server, absent, free_port
 ON_RABBITMQ = pytest.mark.xdist_group("rabbitmq")
 
 #: Virtual hosts made in one go: rabbitmqctl starts an Erlang of its own each time.
-AT_ONCE = 12
+AT_ONCE = 30
 
 #: The scripts of the package become the user rabbitmq when they are started by root; those beneath do not.
 _BENEATH = Path("/usr/lib/rabbitmq/bin")

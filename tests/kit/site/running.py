@@ -6,11 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tests.kit.patience import wait_until
+from tests.kit import warm
+from tests.kit.patience import patience, wait_until
 from tests.kit.processes import ROOT, Process, python
 from tests.kit.servers import free_port
 
@@ -24,15 +26,28 @@ def environment(folder: Path, database: str = "", **more: str) -> dict[str, str]
     return {**found, **more}
 
 
-def run(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python <arguments>`` to its end."""
+def run(
+    folder: Path, variables: Mapping[str, str], *arguments: str, cold: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python <arguments>`` to its end.
+
+    Args:
+        cold: the process imports everything itself, instead of a fork of ``tests.kit.warm``.
+    """
     command, variables = [sys.executable, *arguments], {**os.environ, **variables}
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    if cold:
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as logs:
+        out, errors = Path(logs) / "out", Path(logs) / "errors"
+        code = warm.start(warm.SITE, arguments, out, folder, variables, errors).wait(patience())
+        return subprocess.CompletedProcess(command, code, out.read_text(), errors.read_text())
 
 
-def manage(folder: Path, database: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def manage(
+    folder: Path, database: str, *arguments: str, cold: bool = False, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command of Django, with warnings as errors."""
-    return run(ROOT, environment(folder, database, **more), "-W", "error", "-m", "django", *arguments)
+    return run(ROOT, environment(folder, database, **more), "-W", "error", "-m", "django", *arguments, cold=cold)
 
 
 def migrated(folder: Path, database: str, **more: str) -> str:
@@ -52,7 +67,7 @@ class RunningSite:
 
     def start(self, name: str, *arguments: str) -> Process:
         log = self.folder / f"{name}.log"
-        self._processes[name] = python(log, "-m", *arguments, environment=self.environment)
+        self._processes[name] = python(log, "-m", *arguments, kind=warm.SITE, environment=self.environment)
         return self._processes[name]
 
     def beat(self) -> Process:

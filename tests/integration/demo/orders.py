@@ -1,4 +1,4 @@
-"""Tickets at the example's start page, with its scheduler and its worker."""
+"""Orders of tickets at the start page of a demo that runs."""
 
 import http.cookiejar
 import re
@@ -7,10 +7,7 @@ import urllib.parse
 import urllib.request
 from itertools import count
 
-from demo.stack import Stack
-
 from tests.integration.demo.runs import PATIENCE_S, wait
-from tests.kit.servers import free_port
 
 PAY_WITHIN_S = 20.0  #: flights.orders.PAY_WITHIN_S, which only a Django process can import
 
@@ -38,15 +35,8 @@ class Browser:
         return str(found)
 
 
-def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(stack: Stack) -> None:
-    port = free_port()
-    stack.start_broker()
-    stack.migrate()
-    stack.start_beat()
-    worker = stack.start_worker()
-    stack.start_web(port)
-    stack.wait_for_web(port)
-    stack.wait_for_worker(worker)
+def order_paid_and_unpaid(port: int) -> None:
+    """Place two orders at a demo's page: the paid one stays, and the other is cancelled after its time."""
     browser = Browser(port)
     assert "Tickets" in browser.page()
     paid = next(order for order in count(1) if order_and_pay(browser, order) < PAY_WITHIN_S)

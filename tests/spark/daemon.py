@@ -1,0 +1,44 @@
+"""Spark's Python workers, started by a daemon that imports what they need before it forks them.
+
+Each plan of a read, each write and each function in Python needs a worker, some of them several. Spark's own daemon
+leaves the imports to the worker, and lets it import PySpark from an archive, of which Python keeps no bytecode: that
+takes up to two seconds of a core. ``program`` makes the Python that starts PySpark's modules by way of this one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import runpy
+import sys
+from pathlib import Path
+
+SCRIPT = """#!/bin/sh
+case "$2" in pyspark.*) shift; set -- -m tests.spark.daemon "$@";; esac
+exec {python} "$@"
+"""
+
+READING = ("pyspark_wheel", "celery_wheel.pipeline.source.read", "celery_wheel.pipeline.source.stream")
+WRITING = ("celery_wheel.pipeline.source.write", "pandas")
+
+
+def program(folder: Path) -> str:
+    """Write the program into a folder; returns its path, which is for the variable ``PYSPARK_PYTHON``."""
+    path = folder / "python"
+    path.write_text(SCRIPT.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def prepare(worker: str) -> None:
+    for module in (worker, *READING, *(WRITING if "write" in worker or worker == "pyspark.worker" else ())):
+        importlib.import_module(module)
+    gc.freeze()  # a worker collects garbage after every task, which takes as long as there are objects
+
+
+if __name__ == "__main__":
+    sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
+    del sys.argv[0]  # now as if the module had been started by itself
+    if sys.argv[0] == "pyspark.daemon":
+        prepare(sys.argv[1])
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
