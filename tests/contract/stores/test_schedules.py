@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
+from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
@@ -309,9 +310,9 @@ def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: Sql
         made_runs(holder, one, 3)
     holder.apply(removed_schedules=[deleted.id])
     holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
-    assert sql_store.forget(0, holder.epoch, NOW + 10, NO_LIMIT, 100) == 0
+    assert sql_store.forget(0, holder.epoch, Retention(NOW + 10, NO_LIMIT), 100) == 0
     assert len(rows_of(sql_store, schema.schedule_run)) == 6
-    assert sql_store.forget(0, holder.epoch, NOW + 11, NO_LIMIT, 100) == 4
+    assert sql_store.forget(0, holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 4
     found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.schedule_run)}
     assert found == {(kept.id, NOW + 2), (deleted.id, NOW + 2)}
     assert named(holder, "kept") == [kept]
@@ -324,7 +325,7 @@ def test_skips_are_forgotten_by_their_age(make_sql_store: Callable[[], SqlStore]
     [first], [second] = create(one, "first"), create(other, "second")
     one.apply(skips=[Skip(first.id, NOW + n, NOW + n, 1, MISSED, NOW + n) for n in range(1_200)])
     other.apply(skips=[Skip(second.id, NOW, NOW, 1, MISSED, NOW)])
-    assert store.forget(0, one.epoch, NOW + 1_100, NO_LIMIT, 100) == 0
+    assert store.forget(0, one.epoch, Retention(NOW + 1_100, NO_LIMIT), 100) == 0
     left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(store, schema.schedule_skip)]
     assert sorted(left) == sorted([*[(first.id, n) for n in range(1_100, 1_200)], (second.id, 0)])
 
