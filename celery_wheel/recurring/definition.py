@@ -137,13 +137,21 @@ def _checked(document: object) -> Definition:
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
             refuse(str(name), f"a field of a definition ({hint})", document[name])
     call = check_call(document)
+    recurrence = _read_recurrence(json.dumps(document.get("recurrence")))
+    return Definition(recurrence, call, **_policies(document))
+
+
+@lru_cache(CACHED)
+def _read_recurrence(text: str) -> Recurrence:
+    """Return the recurrence of a JSON text: thousands of schedules may have the same."""
+    document = json.loads(text)
     try:
-        recurrence = recurring.from_json(document.get("recurrence"))
+        recurrence = recurring.from_json(document)
     except RecurrenceError as error:
         raise RecurrenceError(f"recurrence: {error}") from None
     if not isinstance(recurrence, recurring.Recurrence):
-        refuse("recurrence", 'an object of kind "recurrence"', document["recurrence"])
-    return Definition(recurrence, call, **_policies(document))
+        refuse("recurrence", 'an object of kind "recurrence"', document)
+    return recurrence
 
 
 def _policies(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from celery.schedules import ParseException, crontab_parser
@@ -19,6 +20,9 @@ from celery_wheel.recurring.specs.spec import Spec
 
 #: One part of a field. Celery's parser reads the beginning of a longer text and ignores the rest.
 _PART = re.compile(r"(\*|\w+(-\w+)?)(/[1-9]\d*)?").fullmatch
+#: Fields that stay parsed: schedules have the same few, and a parser takes as long as the rest of a definition.
+PARSED = 4_096
+
 #: Field → (number of values, least value, example).
 _FIELDS = {
     "minute": (60, 0, "*/15"),
@@ -82,8 +86,13 @@ def _parse(name: str, value: object) -> tuple[int, ...]:
     number, least, example = _FIELDS[name]
     text = check_text(name, value, example)
     try:
-        if not all(map(_PART, text.split(","))):
-            raise ValueError
-        return tuple(sorted(crontab_parser(number, least).parse(text)))
+        return _values(text, number, least)
     except (ValueError, ParseException):
         refuse(name, f"a crontab field of {least} to {least + number - 1}, like {example!r}", value)
+
+
+@lru_cache(PARSED)
+def _values(text: str, number: int, least: int) -> tuple[int, ...]:
+    if not all(map(_PART, text.split(","))):
+        raise ValueError
+    return tuple(sorted(crontab_parser(number, least).parse(text)))

@@ -81,7 +81,7 @@ def test_a_twin_returns_as_its_method_does(app: Any, store: SqlStore) -> None:
 
 
 def test_a_twin_raises_as_its_method_does(app: Any, store: SqlStore) -> None:
-    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0 within 0.01 s"):
+    with pytest.raises(WheelUnavailable, match=r"no scheduler answered for shard 0 within 0\.01 s"):
         asyncio.run(app.wheel.acancel("a", timeout=0.01))
     with pytest.raises(TypeError, match="a task must be its id"):
         asyncio.run(app.wheel.acancel(7))
