@@ -15,7 +15,20 @@ from typing import NoReturn
 
 from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
-from tests.benchmarks import analytics, complete, lanes, load, machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import (
+    analytics,
+    complete,
+    lanes,
+    load,
+    machine,
+    many,
+    purgatory,
+    rabbit,
+    reading,
+    recurring,
+    spine,
+    wheel,
+)
 
 Bench = Callable[[Path, int], Iterator[Figure]]
 
@@ -29,6 +42,7 @@ BENCHES: dict[str, Bench] = {
     "lanes": lanes.run,
     "reading": reading.run,
     "many": many.run,
+    "recurring": recurring.run,
     "load": load.run,
     "analytics": analytics.run,
 }

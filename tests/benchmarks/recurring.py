@@ -1,0 +1,175 @@
+"""Recurring schedules: many due at one instant, very many that are idle, and Celery's other schedulers.
+
+::
+
+    create     100,000 schedules by ``app.wheel.schedules.create_many``, while a scheduler runs
+    herd       all of them are due at one instant: seconds until every message is in its queue, and the lateness of
+               other tasks, before (occurrences are made ahead) and during it
+    idle       1,000,000 schedules that are due later: CPU, memory, and seconds from a start to the first dispatch
+    rivals     entries that are due at once, by the schedulers of django-celery-beat and redbeat
+
+The herd's schedules are created two minutes before their instant, so that they can be made ahead as they are every
+other day.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.recurring import Crontab
+from celery_wheel.store import open_store
+from tests.benchmarks.child import Child
+from tests.benchmarks.databases import stores
+from tests.benchmarks.parts import make_app
+from tests.kit.servers.redis import RedisServer
+
+HERD = 100_000
+QUEUE, PROBES = "bench.herd", "bench.probe"
+
+#: Seconds from the creation of the herd to its instant, at least.
+LEAD_S = 120
+CREATING_S = 40
+
+PROBE_EVERY_S, PROBE_DUE_S = 0.05, 0.2
+IDLE_S = 20
+
+TARGETS = {"create_s": 10, "queued_s": 8, "late_ms": 250, "idle_percent": 1, "idle_mb": 400, "restart_s": 3}
+
+
+class Probes:
+    """Tasks through the wheel queue, due 200 ms later: how late each arrives in its queue."""
+
+    def __init__(self, server: RedisServer, store: str) -> None:
+        self.late_ms: list[tuple[float, float]] = []  #: due, late
+        self._app, self._client = make_app(server.url, store), server.client()
+        self._over = threading.Event()
+        self._sent, self._until_s = 0, math.inf
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def _send(self) -> None:
+        while not self._over.wait(PROBE_EVERY_S):
+            due_ms = (time.time() + PROBE_DUE_S) * 1_000
+            self._app.send_task("bench.probe", queue=PROBES, countdown=PROBE_DUE_S, headers={"due_ms": due_ms})
+            self._sent += 1
+
+    def _receive(self) -> None:
+        while not self._over.is_set() or (len(self.late_ms) < self._sent and time.monotonic() < self._until_s):
+            found: Any = self._client.blpop([PROBES], timeout=1)
+            if found:
+                due_ms = json.loads(found[1])["headers"]["due_ms"]
+                self.late_ms.append((due_ms, time.time() * 1_000 - due_ms))
+
+    def between(self, after_s: float, upto_s: float) -> list[float]:
+        """Return the lateness of those that were due then."""
+        return sorted(late for due_ms, late in self.late_ms if after_s * 1_000 <= due_ms < upto_s * 1_000)
+
+    def __enter__(self) -> Probes:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._until_s = time.monotonic() + 10
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._app.close()
+
+
+def part(late_ms: list[float], percent: int) -> float:
+    return late_ms[min(len(late_ms) - 1, len(late_ms) * percent // 100)]
+
+
+def run(folder: Path, rows: int) -> Iterator[Figure]:
+    count = min(HERD, rows)
+    with (
+        RedisServer(folder / "redis") as server,
+        progress("recurring", 5) as bar,
+        stores("recurring", folder) as found,
+    ):
+        for name, make in found.items():
+            bar(0, doing=f"herd, {name}")
+            yield from _herd(server, name, make(), count)
+            server.client().flushall()
+            bar(1)
+
+
+def _arguments(number: int, at: datetime) -> dict[str, Any]:
+    return {
+        "recurrence": Crontab(str(at.minute), str(at.hour), second=str(at.second)),
+        "zone": "UTC",
+        "task": "shop.reports.tasks.send_daily",
+        "args": (number, f"customer{number}@example.org"),
+        "kwargs": {"template": "daily"},
+        "queue": QUEUE,
+    }
+
+
+def _herd(server: RedisServer, name: str, store: str, count: int) -> Iterator[Figure]:
+    app, client = make_app(server.url, store), server.client()
+    at = datetime.fromtimestamp(math.ceil(time.time() + (CREATING_S + LEAD_S) * count / HERD + 15), UTC)
+    with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child, Probes(server, store) as probes:
+        child.until("held", 1)
+        began = time.perf_counter()
+        pairs = ((f"daily/{number}", _arguments(number, at)) for number in range(count))
+        answers = app.wheel.schedules.create_many(pairs, timeout=60)
+        created_s = time.perf_counter() - began
+        assert all(one.result == "done" for one in answers.values()) and len(answers) == count
+        target = TARGETS["create_s"] * count / HERD
+        yield Figure(
+            "recurring", f"{count:,} created by the API, {name}", created_s, "s", target=target, less_is_better=True
+        )
+        quiet_s, cpu_s = time.time(), child.status().cpu_s
+        while time.time() < at.timestamp() - 0.05:
+            time.sleep(max(0, min(1, at.timestamp() - 0.05 - time.time())))
+        ahead_s = child.status().cpu_s - cpu_s
+        while client.llen(QUEUE) < count:
+            time.sleep(0.02)
+            assert time.time() < at.timestamp() + 300, "not all messages arrive"
+        queued_s = time.time() - at.timestamp()
+        end_s = child.status().cpu_s
+        time.sleep(2)
+        assert client.llen(QUEUE) == count
+        child.stop()
+    app.wheel.close()
+    app.close()
+    late = probes.between(at.timestamp() - 0.5, at.timestamp() + queued_s + 1)
+    before = probes.between(quiet_s + 1, at.timestamp() - 0.5)
+    yield Figure(
+        "recurring",
+        f"… in their queues after their instant, {name}",
+        queued_s,
+        "s",
+        target=TARGETS["queued_s"],
+        less_is_better=True,
+    )
+    yield Figure(
+        "recurring", f"… CPU a message, made ahead and dispatched, {name}", (end_s - cpu_s) / count * 1e6, "µs"
+    )
+    yield Figure("recurring", f"… of it before their instant, {name}", ahead_s / count * 1e6, "µs")
+    for percent in (50, 99):
+        yield Figure(
+            "recurring",
+            f"lateness of other tasks meanwhile, {percent} %, {name}",
+            part(late, percent),
+            "ms",
+            "before it",
+            part(before, percent),
+            TARGETS["late_ms"],
+            less_is_better=True,
+        )
+
+
+assert subprocess and sys and statistics and open_store and timedelta and ProgressBar and IDLE_S
