@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from celery_wheel import Celery
+from celery_wheel.scheduler.sources.declared import declared_entries
+from celery_wheel.testing import VirtualWheel
 from tests.kit.manual import DOCS, PAGES, README, ROOT, TABLE, anchors, code, commands, links, page, settings_table
 from tests.unit.test_imports import FLOOR
 
@@ -31,11 +34,11 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_every_setting_in_the_text_exists() -> None:
-    from celery_wheel.broker.envelope import NATIVE, REDELIVERED
+    from celery_wheel.broker.envelope import NATIVE, OCCURRENCE, REDELIVERED
     from celery_wheel.conf import settings
     from celery_wheel.store.sql.schema import metadata
 
-    known = {REDELIVERED, NATIVE, *(name for name, _, _ in settings()), *metadata.tables}
+    known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
     text = "\n".join(TABLE.sub("", text) for text in PAGES.values())
     named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}
@@ -175,6 +178,22 @@ def test_the_examples_of_recurring_schedules_run() -> None:
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)  # noqa: S102 - our own page
+
+
+def test_the_examples_of_schedules_run() -> None:
+    app: Any = Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
+
+    def run(**_: Any) -> None: ...
+
+    for name in ("report", "backup"):
+        app.task(run, name=f"shop.tasks.{name}", shared=False)
+    blocks = list(code(page("schedules.md"), "python"))
+    assert len(blocks) == 10
+    with VirtualWheel(app) as wheel:
+        names: dict[str, Any] = {"app": app, "wheel": wheel}
+        for block in blocks:
+            exec(block, names)  # noqa: S102 - our own page
+    assert set(declared_entries(app)) == {"nightly", next(name for name in app.tasks if name.endswith("refresh"))}
 
 
 # -- links and files -----------------------------------------------------------------------------------

@@ -147,6 +147,12 @@ class Conf:
     rescue = Setting(False, flag(), "True makes workers forward eta messages of other producers to the wheel.")
     rescue_after_ms = Setting(1, seconds(0), "A worker itself delays messages that are due within so many seconds.")
 
+    look_ahead_ms = Setting(
+        15,
+        seconds(0),
+        "The seconds before its instant at which an occurrence of a schedule is accepted, so that many wait together.",
+    )
+
     results = Setting(
         None,
         folder(),

@@ -42,7 +42,7 @@ FIELDS = ("task", "args", "kwargs", "options", "jitter_ms", "jitter_by")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScheduledCall:
     """A checked call. Its values are shared by all occurrences: do not change them."""
 
     task: str
@@ -62,7 +62,7 @@ class Call:
         return min(instant_ms + drawn, END_OF_TIME_MS - 1)
 
 
-def check_call(document: Mapping[str, Any]) -> Call:
+def check_call(document: Mapping[str, Any]) -> ScheduledCall:
     """Return the call of a definition. Raises RecurrenceError, which names the field by its path.
 
     Other fields of the definition are not looked at.
@@ -80,7 +80,7 @@ def check_call(document: Mapping[str, Any]) -> Call:
         found["jitter_ms"] = check_whole("jitter_ms", document["jitter_ms"], 0, MAX_JITTER_MS)
     if "jitter_by" in document:
         found["jitter_by"] = check_choice("jitter_by", document["jitter_by"], (BY_RUN, BY_NAME))
-    return Call(**found)
+    return ScheduledCall(**found)
 
 
 def _checked(path: str, options: Any, known: Mapping[str, Callable[[str, Any], object]]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.call import FIELDS, Call, check_call
+from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
 from celery_wheel.recurring.checks import check_choice, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -68,7 +68,7 @@ _FIELDS = ("recurrence", *FIELDS, *_POLICIES)
 @dataclass(frozen=True, slots=True)
 class Definition:
     recurrence: Recurrence
-    call: Call
+    call: ScheduledCall
     catch_up: str = LATEST
     catch_up_ms: int = 0
     overlap: str = ALLOW
@@ -137,13 +137,13 @@ def _checked(document: object) -> Definition:
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
             refuse(str(name), f"a field of a definition ({hint})", document[name])
     call = check_call(document)
-    recurrence = _read_recurrence(json.dumps(document.get("recurrence")))
+    recurrence = _recurrence(json.dumps(document.get("recurrence")))
     return Definition(recurrence, call, **_policies(document))
 
 
 @lru_cache(CACHED)
-def _read_recurrence(text: str) -> Recurrence:
-    """Return the recurrence of a JSON text: thousands of schedules may have the same."""
+def _recurrence(text: str) -> Recurrence:
+    """Return the recurrence of a JSON text: many schedules of other arguments share one."""
     document = json.loads(text)
     try:
         recurrence = recurring.from_json(document)

@@ -16,7 +16,7 @@ _current: ContextVar[Interruption | None] = ContextVar("celery_wheel_interruptio
 
 
 class Interruption:
-    """Of one call."""
+    """The interruption of one call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

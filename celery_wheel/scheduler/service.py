@@ -156,6 +156,7 @@ def limits_of(conf: Conf) -> Limits:
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,
         lane_idle_ms=max(Limits().lane_idle_ms, conf.rollback_window_ms),
+        look_ahead_ms=conf.look_ahead_ms,
         rates=_rates(conf),
     )
 

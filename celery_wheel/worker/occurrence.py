@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
+class CurrentOccurrence:
     """Instants are aware datetimes in UTC."""
 
     schedule: str
@@ -30,12 +30,12 @@ class Occurrence:
     attempt: int
 
 
-def read_occurrence(header: Any, retries: Any) -> Occurrence | None:
+def read_occurrence(header: Any, retries: Any) -> CurrentOccurrence | None:
     """Return the occurrence of a message's header; None for a header that no scheduler has written."""
     try:
         previous_ms = header["previous"]
         previous = None if previous_ms is None else _at(previous_ms)
-        return Occurrence(str(header["schedule"]), _at(header["scheduled_for"]), previous, 1 + int(retries or 0))
+        return CurrentOccurrence(str(header["schedule"]), _at(header["scheduled_for"]), previous, 1 + int(retries or 0))
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
 

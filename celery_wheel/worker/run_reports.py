@@ -2,7 +2,7 @@
 
 ::
 
-    task_received ─ an occurrence to report ──► Run   wraps on_success, on_failure, on_timeout of this one request
+    task_received ─ an occurrence to report ──► FollowedRun   wraps on_success, on_failure and on_timeout of the request
     task_revoked, task_unknown, task_rejected ─► reported at once: these messages have no run, or it was ended
 
     the run goes on   after a retry, a message that returned to its queue (reject with requeue, a lost worker with
@@ -52,7 +52,7 @@ class RunReports(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carri
     def _received(self, request: Any, **_: Any) -> None:
         header = request.request_dict.get(OCCURRENCE)
         if _is_reported(header):
-            Run(request, lambda: self._report(header))
+            FollowedRun(request, lambda: self._report(header))
 
     def _refused(self, message: Any, **_: Any) -> None:
         self._report((message.headers or {}).get(OCCURRENCE))
@@ -74,7 +74,7 @@ def _is_reported(header: Any) -> bool:
     return isinstance(header, dict) and header.get("report") is True
 
 
-class Run:
+class FollowedRun:
     """Follows a request, and calls ``report`` once when the run is over."""
 
     def __init__(self, request: Any, report: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from tests.benchmarks import (
     rabbit,
     reading,
     recurring,
+    schedules,
     spine,
     wheel,
 )
@@ -44,6 +45,7 @@ BENCHES: dict[str, Bench] = {
     "many": many.run,
     "recurring": recurring.run,
     "load": load.run,
+    "schedules": schedules.run,
     "analytics": analytics.run,
 }
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")

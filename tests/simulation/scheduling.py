@@ -7,7 +7,8 @@
                  create ─ active ─ update ─ active ─ pause ─ paused ─ resume ─ active ─ delete
              and a run that begins: with "skip" and "queue_one" every earlier run is over
     judge    every instant of an active phase has one row, or one skip; of a paused phase one skip
-             no row is of another instant; each row has its run, and is due at its instant
+             no row is of another instant; each row has its run, and is due within the
+             jitter after its instant
              nothing of a schedule is pushed after its delete was answered, but rows that the answer names
 
 The instants are multiples of the interval, computed here. A row that a user has moved may stand for its instant or not.
@@ -38,6 +39,7 @@ class Phase:
     every_ms: int
     overlap: str
     max_runtime_ms: int
+    jitter_ms: int
     paused: bool = False
     upto_ms: int | None = None
 
@@ -64,6 +66,7 @@ class Asked:
     every_ms: int
     overlap: str
     max_runtime_ms: int
+    jitter_ms: int = 0
 
 
 class Scheduling:
@@ -95,7 +98,8 @@ class Scheduling:
             do = "resume" if names[0] in self._paused else do
         every_ms = rng.choice((7, 20, 50, 300) if self._dense else (100, 700, 3_000))
         overlap = rng.choice(("allow", "allow", "skip", "queue_one", "cancel_running"))
-        return self._put(Asked(do, names, every_ms, overlap, rng.choice((30, 500, 10_000))), now_ms)
+        max_runtime_ms, jitter_ms = rng.choice(((30, 3), (500, 0), (10_000, 40)))
+        return self._put(Asked(do, names, every_ms, overlap, max_runtime_ms, jitter_ms), now_ms)
 
     def calm(self, now_ms: int) -> None:
         self._put(Asked("delete", list(NAMES), 1, "allow", 1), now_ms)
@@ -110,6 +114,7 @@ class Scheduling:
             spec = {"kind": "interval", "every_ms": asked.every_ms}
             document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "tasks.recurring"}
             document |= {"catch_up": "latest", "overlap": asked.overlap, "max_runtime_ms": asked.max_runtime_ms}
+            document |= {"jitter_ms": asked.jitter_ms, "jitter_by": ("run", "name")[asked.every_ms % 2]}
             fields["definitions"] = dict.fromkeys(asked.names, document)
         if asked.do == "backfill":
             fields |= {"from_ms": now_ms - 3 * asked.every_ms, "upto_ms": now_ms}
@@ -151,11 +156,20 @@ class Scheduling:
         life = self._current[name]
         life.too_late.update(result.get("too_late", ()))
         self.counts["too late for a change"] += bool(result.get("too_late"))
-        policies = asked.every_ms, asked.overlap, asked.max_runtime_ms
+        policies = asked.every_ms, asked.overlap, asked.max_runtime_ms, asked.jitter_ms
         if life.phases:
             last = life.phases[-1]
             last.upto_ms = at_ms
-            policies = policies if asked.do == "update" else (last.every_ms, last.overlap, last.max_runtime_ms)
+            policies = (
+                policies
+                if asked.do == "update"
+                else (
+                    last.every_ms,
+                    last.overlap,
+                    last.max_runtime_ms,
+                    last.jitter_ms,
+                )
+            )
         if asked.do == "delete":
             life.deleted = True
         else:
@@ -212,8 +226,10 @@ class Scheduling:
         for stored in rows:
             instant_ms = data.runs[stored.row.id].instant_ms
             assert isinstance(stored.message, Message)
-            if stored.message.eta_ms != instant_ms:
-                raise self._violation(f"row {stored.row.id} is due at another time than its instant")
+            late_ms = stored.message.eta_ms - instant_ms
+            if not 0 <= late_ms <= max(one.jitter_ms for one in life.phases):
+                raise self._violation(f"row {stored.row.id} is due {late_ms} ms after its instant")
+            self.counts["runs with jitter"] += late_ms > 0
             if stored.row.id in moved or withdrawn.get(stored.row.id, "").endswith("deleted"):
                 any_number.add(instant_ms)
             elif stored.row.id not in withdrawn:

@@ -93,6 +93,7 @@ class ScheduleCommand:
     source: str = "api"
     from_ms: int | None = None
     upto_ms: int | None = None
+    every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
     last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
 
     @property
@@ -169,9 +170,10 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     if do in DEFINING:
         definitions = dict(fields["definitions"])
         fields["names"] = list(definitions)
-    names, times = _names(fields, "names"), (fields.get("from_ms"), fields.get("upto_ms"))
+    times = fields.get("from_ms"), fields.get("upto_ms"), fields.get("every_ms", 0)
+    names = _names(fields, "names")
     if do == "backfill":
-        for name, at_ms in zip(("from_ms", "upto_ms"), times, strict=True):
+        for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
     source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
     for at_ms in last_ms.values():

@@ -7,10 +7,10 @@
           └ "run_ended" ─► runs    │                          ┌── the message's row, its run
                                    ▼                          │
     store ─ schedules due ─► materialise ─► arrivals of ingest ┼── the schedule's step: next_ms, made
-              2 s before their time   │                       └── skips of instants that will not run
+              before their time       │                       └── skips of instants that will not run
                                       └ instants (after an outage), runs (while one runs)
 
-    10:29:58  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
+    10:29:45  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
     10:30:00  dispatch publishes the row
     10:30:30  an update takes the row of 10:31 out, if it exists, and writes the new definition and its next instant
 

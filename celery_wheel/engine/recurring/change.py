@@ -227,7 +227,7 @@ class _Alteration:
         return DONE
 
     def delete(self) -> Result:
-        # Who removes an entry of Beat does not withdraw what Beat has sent; here it may wait behind a pause.
+        # A task that Beat has sent runs also when its entry is removed; here the task may wait behind a pause.
         is_sent = self.work.now_ms if self.command.source != API else -1
         _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > is_sent])
         self.work.change.removed_schedules.append(self.schedule.id)

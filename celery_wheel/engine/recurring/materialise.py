@@ -36,6 +36,7 @@ from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
 from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
+from celery_wheel.values.text import END_OF_TIME_MS
 
 logger = logging.getLogger(__name__)
 
@@ -221,12 +222,15 @@ def _render(
     request: ScheduleCommand | None = None,
     now_ms: int = 0,
 ) -> list[Message]:
-    """Return the messages of instants; those that a request asks for are due now."""
+    """Return the messages of instants; those that a request asks for are due now, or one after the other."""
     messages, previous_ms = [], schedule.last_ms
-    for instant_ms in instants:
+    for number, instant_ms in enumerate(instants):
         if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
             previous_ms = None
-        due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms) if request is None else now_ms
+        if request is None:
+            due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
+        else:
+            due_ms = min(now_ms + number * request.every_ms, END_OF_TIME_MS - 1)
         id_ = occurrence_id(schedule, instant_ms, request.item_id if request else None)
         message = renderer.render(schedule, definition, Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_))
         message.envelope_id, message.eta_ms = id_, due_ms

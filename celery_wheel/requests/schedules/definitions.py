@@ -66,7 +66,7 @@ class DefinitionFields(RecurrenceFields, total=False):
     wheel: Mapping[str, Any] | None
 
 
-class Changes(DefinitionFields, total=False):
+class DefinitionChanges(DefinitionFields, total=False):
     """All values of a definition."""
 
     recurrence: Any

@@ -60,7 +60,7 @@ class Where(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ScheduleListing:
     """A page of schedules. ``next`` is the ``after`` of the next page; None on the last page."""
 
     items: list[RecurringSchedule]
@@ -130,10 +130,10 @@ class ScheduleQueries:
             raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
         return json.loads(texts[revision])
 
-    def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> Listing:
+    def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""
         page = self._wheel.store.browse.schedules(ScheduleCriteria(**criteria), after, limit)
-        return Listing([schedule_view(one) for one in page.items], page.next)
+        return ScheduleListing([schedule_view(one) for one in page.items], page.next)
 
     aget = twin(get)
     ahistory = twin(history)

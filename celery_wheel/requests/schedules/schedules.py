@@ -15,11 +15,17 @@ from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
-from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms, names_of
+from celery_wheel.requests.arguments import CommandOptions, RequestOptions, duration_ms, instant_ms, names_of
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
-from celery_wheel.requests.schedules.definitions import Changes, DefinitionFields, definition_of, patch_of
+from celery_wheel.requests.schedules.definitions import (
+    DefinitionChanges,
+    DefinitionFields,
+    Duration,
+    definition_of,
+    patch_of,
+)
 from celery_wheel.requests.schedules.queries import ScheduleQueries
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
@@ -39,7 +45,7 @@ class CreateFields(DefinitionFields, CommandOptions, total=False):
     """Policies and options of a schedule, and options of the request."""
 
 
-class UpdateFields(Changes, CommandOptions, total=False):
+class UpdateFields(DefinitionChanges, CommandOptions, total=False):
     """Values of a definition, and options of the request."""
 
 
@@ -104,6 +110,8 @@ class Schedules(ScheduleQueries):
     ) -> Answers:
         """Create many schedules; the answer is ``already`` where a name is in use, and ``refused`` with the reason.
 
+        Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
+
         Args:
             schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
                 as needed.
@@ -114,6 +122,7 @@ class Schedules(ScheduleQueries):
             schedules.items() if isinstance(schedules, Mapping) else schedules
         )
         refused: Answers = {}
+        in_transaction = self._wheel.joins_transaction(how)
 
         def definitions() -> Iterator[dict[str, Any]]:
             while part := list(islice(pairs, AT_ONCE)):
@@ -122,11 +131,13 @@ class Schedules(ScheduleQueries):
                     try:
                         found[_name(name)] = definition_of(app, arguments)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
+                        if in_transaction:
+                            raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
                         refused[name] = ScheduleAnswer("refused", str(error))
                 yield found
 
         found: Answers = self._change_parts(do, definitions(), how, {"source": source})
-        return found | refused
+        return {**found, **refused} if refused else found
 
     @overload
     def update(self, names: str | Several, *, transactional: Literal[True], **changes: Any) -> InTransaction: ...
@@ -203,14 +214,28 @@ class Schedules(ScheduleQueries):
         """
         return self._each("trigger", names, how)
 
-    def backfill(self, name: str, first: datetime, last: datetime, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
+    def backfill(
+        self,
+        name: str,
+        first: datetime,
+        last: datetime,
+        *,
+        every: Duration | None = None,
+        **how: Unpack[CommandOptions],
+    ) -> ScheduleAnswer:
         """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
 
-        All runs are due now: they overlap, whatever the policy of the schedule is. Instants that the schedule itself
-        has still to make are left to it. The answer has the ids of the tasks.
+        The runs may overlap, whatever the policy of the schedule is. Instants that the schedule itself has still to
+        make are left to it. The answer has the ids of the tasks, which can be cancelled as any pending task.
+
+        Args:
+            every: the time between the starts of two runs; None: all are due now.
         """
         times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
-        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times)
+        if times["upto_ms"] < times["from_ms"]:
+            raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
+        every_ms = 0 if every is None else duration_ms("every", every)
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times, every_ms=every_ms)
         return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:

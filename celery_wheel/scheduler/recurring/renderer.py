@@ -2,9 +2,9 @@
 
 ::
 
-    Definition.call ─► TaskCall ─► bulk_load.Renderer ─► bytes of the wheel queue ─► Message     30 µs
-                                        │ the first two of a kind: Celery's own code
-         or apply_entry ─► capture ─────┘
+    Definition.call ─► TaskCall ─► bulk_load.Renderer ─┬─ the first two of a kind, by Celery's own code ─┐
+                                                       └─ all others, by a template ─► stored_form       ├─► Message
+         or apply_entry ─► capture ──────────────────────────────────────────────────────────────────────┘
 
     task id       made of the store and the occurrence: a commit that is tried again sends the same id
     expires       so many seconds after the run is due; the task's own ``expires`` too
@@ -24,8 +24,10 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from celery_wheel.broker.envelope import OCCURRENCE
+from celery_wheel.bulk_load.message_template import MessageTemplate
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.engine.recurring.port import Occurrence
@@ -34,6 +36,7 @@ from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.options import parse
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
+from celery_wheel.scheduler.recurring.stored_form import StoredForm, stored_form
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.schedule_model import Schedule
 
@@ -68,37 +71,49 @@ class ScheduleRenderer:
         self._decode = decode
         self._apply_entry = apply_entry
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
+        self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
         self._unknown: set[str] = set()
+        self._is_eager = bool(app.conf.task_always_eager)
 
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
-        if self._app.conf.task_always_eager:
+        if self._is_eager:
             raise RecurrenceError("task_always_eager must be False in the scheduler, got True: no task would be sent")
         try:
-            raw = self._raw(schedule, definition, occurrence)
+            message = self._message(schedule, definition, occurrence)
         except Exception as error:
             if self._renderer.is_outage(error):
                 raise BrokerError(f"its message cannot be made now: {error!r}") from error
             raise
-        message = self._decode(raw)
-        if isinstance(message, Unreadable):
-            raise RecurrenceError(f"its message cannot be read: {message.reason}")
         misfire = definition.call.wheel.get("misfire")
         if misfire is not None:
             message.misfire_ms = parse({"misfire": misfire}).misfire_ms
         return message
 
-    def _raw(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> bytes:
+    def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
         if self._apply_entry is not None:
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
             if self._apply_entry(schedule, definition, producer):
-                return producer.raw()
+                return self._read(producer.raw())
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)
-        return rendered.template.fill(rendered.values)
+        template, values = rendered.template, rendered.values
+        if not isinstance(template, MessageTemplate):
+            return self._read(template.fill(values))
+        ids = task_id, occurrence.envelope_id, occurrence.due_ms
+        if template not in self._forms:
+            self._forms[template] = stored_form(template, values, *ids, self._decode)
+        form = self._forms[template]
+        return self._read(template.fill(values)) if form is None else form.message(values, *ids)
+
+    def _read(self, raw: bytes) -> Message:
+        message = self._decode(raw)
+        if isinstance(message, Unreadable):
+            raise RecurrenceError(f"its message cannot be read: {message.reason}")
+        return message
 
     def _call(self, definition: Definition, due: DueTime, task_id: str, header: dict[str, Any]) -> TaskCall:
         found = definition.call

@@ -1,4 +1,4 @@
-"""Sources of recurring schedules: ``beat_schedule`` and the tables of django-celery-beat, followed by their changes.
+"""Sources of recurring schedules: ``beat_schedule``, the tables of django-celery-beat, and declarations of tasks.
 
 ::
 
@@ -18,6 +18,7 @@
     django_source     reads the rows that have changed
     django_counts     writes last_run_at and total_run_count back
     apply_entry       calls what has patched ``Scheduler.apply_entry``
+    declared          schedules that tasks declare by the option wheel_schedule
     entry             the values
 
 Promises

@@ -21,10 +21,12 @@ from celery.beat import Scheduler
 
 from celery_wheel.conf import Conf
 from celery_wheel.scheduler.service import WheelService
-from celery_wheel.scheduler.sources.beat_entries import Listing, entry_of
+from celery_wheel.scheduler.sources.beat_entries import EntryListing, entry_of
+from celery_wheel.scheduler.sources.declared import CODE, declared_entries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, tables_and_counts
-from celery_wheel.scheduler.sources.entry import BEAT, DJANGO, Entry, Source, is_of_base, of_base
+from celery_wheel.scheduler.sources.entry import BEAT, DJANGO, EntrySource, SourceEntry, is_of_base, of_base
 from celery_wheel.scheduler.sources.sources import Periodic, Sources
+from celery_wheel.values.text import text_rule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,25 +38,25 @@ class PeriodicEntries:
         self._scheduler = scheduler
         self._app = scheduler.app
         self._wheel_runs = Conf(self._app).periodic == "wheel"
-        self._listing = Listing(BEAT)
+        self._listing = EntryListing(BEAT)
         self._listed: dict[str, Any] | None = None  #: the schedule of the last listing
         self._kept: set[str] = set()  #: names of the entries that the base scheduler runs
         self._is_open = False  #: it may send them: the listing is in the store
         tables, beside = self._tables()
         self._sources = Sources(
             Conf(self._app),
-            [self._listing, tables],
+            [self._listing, tables, EntryListing(CODE, declared_entries(self._app))],
             lambda: service.holds(0),
             hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
             beside=beside,
             report=service.report_sources,
         )
 
-    def _tables(self) -> tuple[Source, list[Periodic]]:
+    def _tables(self) -> tuple[EntrySource, list[Periodic]]:
         if isinstance(self._scheduler, FollowedTables):
             source, counts = tables_and_counts(self._app)
             return source, [counts]
-        return Listing(DJANGO, {}), []
+        return EntryListing(DJANGO, {}), []
 
     def start(self) -> None:
         self._sources.start()
@@ -89,13 +91,15 @@ class PeriodicEntries:
         scheduler._heap = heap
 
     def _list(self, schedule: dict[str, Any]) -> None:
-        entries = {name: self._entry(one) for name, one in schedule.items()} if self._wheel_runs else {}
+        entries: dict[str, SourceEntry] = {}
+        if self._wheel_runs:  # a name that no store holds stays with the base scheduler, and cannot be shown
+            entries = {name: self._entry(one) for name, one in schedule.items() if text_rule(name) is None}
         self._listed, self._is_open = schedule, False
         self._kept = {name for name in schedule if name not in entries or is_of_base(entries[name])}
         self._listing.put(entries)
         self._sources.wake()
 
-    def _entry(self, entry: Any) -> Entry:
+    def _entry(self, entry: Any) -> SourceEntry:
         if type(self._scheduler).is_due is not Scheduler.is_due:
             return of_base(entry.task, f"{type(self._scheduler).is_due.__qualname__} decides what is due")
         return entry_of(entry, self._app)

@@ -4,8 +4,8 @@
 
     ScheduleEntry(schedule, task, args, kwargs, options) ──► {"recurrence", "task", "args", "kwargs", "options"}
 
-    stays with the base scheduler, with the reason           is broken
-      a class of entry or schedule with an is_due of its own   a recurrence that never fires
+    stays with the base scheduler, with the reason:
+      a class of entry or schedule with an is_due of its own, or a recurrence that the wheel refuses
       arguments or options that JSON does not hold
       options that a schedule does not have
 
@@ -26,7 +26,7 @@ from celery.utils.time import maybe_make_aware
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.call import check_call
-from celery_wheel.scheduler.sources.entry import BEAT, Changes, Entry, broken, of_base
+from celery_wheel.scheduler.sources.entry import BEAT, EntryChanges, SourceEntry, of_base
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,27 +34,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BEAT_HEADER = "celery_beat_task"
 
 
-class Listing:
+class EntryListing:
     """A source whose entries another thread lists, all of them at a time."""
 
-    def __init__(self, name: str = BEAT, entries: dict[str, Entry] | None = None) -> None:
+    def __init__(self, name: str = BEAT, entries: dict[str, SourceEntry] | None = None) -> None:
         self.name = name
         self._lock = Lock()
         self._entries = entries or {}
         self._put = 0 if entries is None else 1  #: listings so far
         self._read = self._followed = 0  #: the last of them that was read, and followed
 
-    def put(self, entries: dict[str, Entry]) -> None:
+    def put(self, entries: dict[str, SourceEntry]) -> None:
         with self._lock:
             self._entries = entries
             self._put += 1
 
-    def read(self) -> Changes | None:
+    def read(self) -> EntryChanges | None:
         with self._lock:
             if self._read == self._put:
                 return None
             self._read = self._put
-            return Changes(self._entries, is_whole=True)
+            return EntryChanges(self._entries, is_whole=True)
 
     def followed(self) -> None:
         self._followed = self._read
@@ -67,7 +67,7 @@ class Listing:
         return 0 < self._put == self._followed
 
 
-def entry_of(entry: Any, app: Any) -> Entry:
+def entry_of(entry: Any, app: Any) -> SourceEntry:
     """Return an entry of Beat as an entry of the source."""
     task = entry.task if isinstance(entry.task, str) else ""
     try:
@@ -75,7 +75,7 @@ def entry_of(entry: Any, app: Any) -> Entry:
     except _Stays as why:
         return of_base(task, str(why))
     except (RecurrenceError, PackageMissing) as error:
-        return broken(task, str(error))
+        return of_base(task, str(error))
     except Exception as error:  # of a class of the application: only its own code knows what it means
         return of_base(task, f"it cannot be read: {error!r}")
 
@@ -84,7 +84,7 @@ class _Stays(Exception):
     """The entry stays with the base scheduler, for the reason of the message."""
 
 
-def _converted(entry: Any, task: str, app: Any) -> Entry:
+def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
     if type(entry).is_due is not ScheduleEntry.is_due:
         raise _Stays(f"its class, {type(entry).__qualname__}, decides itself when it is due")
     last_ms = to_ms(entry.last_run_at, app)
@@ -102,7 +102,7 @@ def _converted(entry: Any, task: str, app: Any) -> Entry:
         check_call(document)
     except RecurrenceError as error:
         raise _Stays(str(error)) from None
-    return Entry({"recurrence": recurring.to_json(recurrence), **document}, last_ms)
+    return SourceEntry({"recurrence": recurring.to_json(recurrence), **document}, last_ms)
 
 
 def check_json(value: Any, path: str, lists: bool) -> None:

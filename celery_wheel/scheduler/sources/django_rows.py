@@ -25,13 +25,13 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Sola
 from celery_wheel.recurring.call import check_call
 from celery_wheel.recurring.checks import refuse
 from celery_wheel.scheduler.sources.beat_entries import BEAT_HEADER
-from celery_wheel.scheduler.sources.entry import Document, Entry, broken
+from celery_wheel.scheduler.sources.entry import Document, SourceEntry, broken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "microseconds": 0.001}
 
 
-class Row(NamedTuple):
+class TaskColumns(NamedTuple):
     """The columns of an enabled PeriodicTask and of its schedule; ``zone`` as text."""
 
     pk: int
@@ -69,18 +69,18 @@ class Row(NamedTuple):
     zone: str | None
 
 
-def is_over(row: Row, now_ms: int) -> bool:
+def is_over(row: TaskColumns, now_ms: int) -> bool:
     """Whether django-celery-beat would disable the row instead of running it again."""
     has_run = row.one_off and row.total_run_count > 0
     return has_run or (isinstance(row.expires, datetime) and at_ms(row.expires) <= now_ms)
 
 
-def entry_of_row(row: Row, zone: str | None) -> Entry:
+def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
     """Return the entry of a row; ``zone`` is the one of all crontabs, or None: each has its own."""
     try:
         document: Document = {"recurrence": to_json(_recurrence(row, zone)), **_call(row)}
         check_call(document)
-        return Entry(document, _last_ms(row))
+        return SourceEntry(document, _last_ms(row))
     except (RecurrenceError, PackageMissing) as error:
         return broken(row.task, str(error))
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
@@ -92,7 +92,7 @@ def at_ms(value: datetime) -> int:
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _last_ms(row: Row) -> int:
+def _last_ms(row: TaskColumns) -> int:
     """Return the instant after which the first one lies; at the latest, the row itself is due at once."""
     if row.last_run_at is not None:
         return at_ms(row.last_run_at)
@@ -101,7 +101,7 @@ def _last_ms(row: Row) -> int:
     return at_ms(row.date_changed) if row.start_time is None else at_ms(row.start_time) - 1
 
 
-def _recurrence(row: Row, zone: str | None) -> Recurrence:
+def _recurrence(row: TaskColumns, zone: str | None) -> Recurrence:
     limits: dict[str, Any] = {}
     if row.start_time is not None:
         limits["start_ms"] = at_ms(row.start_time)
@@ -114,7 +114,7 @@ def _recurrence(row: Row, zone: str | None) -> Recurrence:
     return Recurrence(_spec(row), **limits)
 
 
-def _spec(row: Row) -> Spec:
+def _spec(row: TaskColumns) -> Spec:
     kinds = ("interval", "crontab", "solar", "clocked")
     found = [kind for kind in kinds if getattr(row, f"{kind}_id") is not None]
     if len(found) != 1:
@@ -134,7 +134,7 @@ def _spec(row: Row) -> Spec:
     return Instants((at_ms(row.clocked__clocked_time),))
 
 
-def _call(row: Row) -> Document:
+def _call(row: TaskColumns) -> Document:
     options: Document = {
         name: value
         for name in ("queue", "exchange", "routing_key", "priority")

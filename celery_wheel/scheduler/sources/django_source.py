@@ -26,8 +26,8 @@ from datetime import timedelta
 from typing import Any
 
 from celery_wheel.recurring.celery_schedules import zone_name
-from celery_wheel.scheduler.sources.django_rows import Row, at_ms, entry_of_row, is_over
-from celery_wheel.scheduler.sources.entry import DJANGO, Changes, Entry, broken
+from celery_wheel.scheduler.sources.django_rows import TaskColumns, at_ms, entry_of_row, is_over
+from celery_wheel.scheduler.sources.entry import DJANGO, EntryChanges, SourceEntry, broken
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ OVERLAP = timedelta(seconds=60)
 #: Seconds from one full read to the next, if anything has changed since.
 FULL_READ_S = 300.0
 
-_OWN = [name for name in Row._fields if name != "zone"]
+_OWN = [name for name in TaskColumns._fields if name != "zone"]
 
 
 class DjangoSource:
@@ -80,7 +80,7 @@ class DjangoSource:
 
     # -- the source ------------------------------------------------------------------------------------
 
-    def read(self) -> Changes | None:
+    def read(self) -> EntryChanges | None:
         from django.db import close_old_connections
 
         close_old_connections()
@@ -88,7 +88,7 @@ class DjangoSource:
         if not self._is_read:
             return self._read_all(marker)
         before, self._marker = self._marker, marker
-        changes = Changes()
+        changes = EntryChanges()
         self._remove(changes, self._finished)
         self._finished = []
         self._expire(changes)
@@ -121,9 +121,9 @@ class DjangoSource:
     def _is_full_read_due(self) -> bool:
         return self._is_changed and self._monotonic_s() - self._full_at_s > FULL_READ_S
 
-    def _read_all(self, marker: Any) -> Changes:
+    def _read_all(self, marker: Any) -> EntryChanges:
         self._names, self._expiring, self._finished = {}, [], []
-        changes = Changes(is_whole=True)
+        changes = EntryChanges(is_whole=True)
         last = 0
         while page := self._rows(self._enabled().filter(pk__gt=last).order_by("pk")[:PAGE]):
             self._add(changes, page)
@@ -133,7 +133,7 @@ class DjangoSource:
         self._is_read, self._is_changed, self._is_unexplained = True, False, False
         return changes
 
-    def _read_changed(self, changes: Changes, before: Any) -> None:
+    def _read_changed(self, changes: EntryChanges, before: Any) -> None:
         saved = self._tasks.all() if before is None else self._tasks.filter(date_changed__gte=before - OVERLAP)
         ids = list(saved.values_list("pk", "enabled"))
         self._remove(changes, [pk for pk, enabled in ids if not enabled])
@@ -143,7 +143,7 @@ class DjangoSource:
         if known <= FEW or not (changes.entries or changes.gone):
             self._read_of_changed_schedules(changes)
 
-    def _read_if_counts_differ(self, changes: Changes) -> None:
+    def _read_if_counts_differ(self, changes: EntryChanges) -> None:
         from django.db.models import Count, Sum
 
         found = self._enabled().aggregate(count=Count("pk"), sum=Sum("pk"))
@@ -153,7 +153,7 @@ class DjangoSource:
         self._remove(changes, self._names.keys() - ids)
         self._read_ids(changes, ids - self._names.keys())
 
-    def _read_of_changed_schedules(self, changes: Changes) -> None:
+    def _read_of_changed_schedules(self, changes: EntryChanges) -> None:
         for kind, before in self._schedules.items():
             now = dict(self._hashes(kind))
             changed = [pk for pk, one in before.items() if now.get(pk, one) != one]
@@ -171,14 +171,14 @@ class DjangoSource:
         rows = table._default_manager.order_by().annotate(**columns).values_list("pk", *columns)
         return ((row[0], hash(row[1:])) for row in rows.iterator(PAGE))
 
-    def _read_ids(self, changes: Changes, ids: Iterable[int]) -> None:
+    def _read_ids(self, changes: EntryChanges, ids: Iterable[int]) -> None:
         for part in _parts(list(ids)):
             self._add(changes, self._rows(self._enabled().filter(pk__in=part)))
 
     def _enabled(self) -> Any:
         return self._tasks.filter(enabled=True)
 
-    def _rows(self, found: Any) -> list[tuple[int, Row | Entry]]:
+    def _rows(self, found: Any) -> list[tuple[int, TaskColumns | SourceEntry]]:
         """Return the rows of a query by their ids; a row that raises is a broken entry."""
         from django.db import DataError
         from django.db.models import CharField
@@ -186,14 +186,14 @@ class DjangoSource:
 
         unreadable = (ValueError, TypeError, ArithmeticError, DataError)
 
-        def values(query: Any) -> list[tuple[int, Row | Entry]]:
+        def values(query: Any) -> list[tuple[int, TaskColumns | SourceEntry]]:
             columns = query.annotate(zone=Cast("crontab__timezone", CharField())).values_list(*_OWN, "zone")
-            return [(row[0], Row(*row)) for row in columns]
+            return [(row[0], TaskColumns(*row)) for row in columns]
 
         try:
             return values(found)
         except unreadable:
-            rows: list[tuple[int, Row | Entry]] = []
+            rows: list[tuple[int, TaskColumns | SourceEntry]] = []
             for pk, name, task in found.values_list("pk", "name", "task"):
                 try:
                     rows += values(self._enabled().filter(pk=pk))
@@ -204,10 +204,10 @@ class DjangoSource:
 
     # -- what is known ---------------------------------------------------------------------------------
 
-    def _add(self, changes: Changes, rows: Iterable[tuple[int, Row | Entry]]) -> None:
-        over: list[Row] = []
+    def _add(self, changes: EntryChanges, rows: Iterable[tuple[int, TaskColumns | SourceEntry]]) -> None:
+        over: list[TaskColumns] = []
         for pk, row in rows:
-            if isinstance(row, Entry):
+            if isinstance(row, SourceEntry):
                 changes.entries[self._names[pk]] = row
                 continue
             if is_over(row, self._now_ms()):
@@ -223,13 +223,13 @@ class DjangoSource:
         self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
         self._remove(changes, [row.pk for row in over])
 
-    def _remove(self, changes: Changes, ids: Iterable[int]) -> None:
+    def _remove(self, changes: EntryChanges, ids: Iterable[int]) -> None:
         for pk in list(ids):
             if (name := self._names.pop(pk, None)) is not None:
                 changes.gone.append(name)
                 changes.entries.pop(name, None)
 
-    def _expire(self, changes: Changes) -> None:
+    def _expire(self, changes: EntryChanges) -> None:
         """Disable the tasks that have expired since the last look."""
         due = []
         while self._expiring and self._expiring[0][0] <= self._now_ms():

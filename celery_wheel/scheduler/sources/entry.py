@@ -20,7 +20,7 @@ _DTSTART = re.compile(r"DTSTART:\d{8}").sub
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SourceEntry:
     """An entry of a source.
 
     Args:
@@ -33,20 +33,20 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Changes:
-    """What has changed in a source since it was last read."""
+class EntryChanges:
+    """The entries of a source that have changed since the last read, or all of them."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, SourceEntry] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     is_whole: bool = False  #: the entries are all that there are
 
 
-class Source(Protocol):
-    """Read by one thread."""
+class EntrySource(Protocol):
+    """A source is read by one thread."""
 
     name: str
 
-    def read(self) -> Changes | None:
+    def read(self) -> EntryChanges | None:
         """Return what has changed since the last call; None where nothing has. The first call returns everything."""
 
     def followed(self) -> None:
@@ -60,17 +60,17 @@ class Source(Protocol):
         """Whether all that was listed is in the store."""
 
 
-def broken(task: str, reason: str) -> Entry:
+def broken(task: str, reason: str) -> SourceEntry:
     """Return an entry that cannot be read."""
-    return Entry({"task": task or "unknown", BROKEN: _text(reason)})
+    return SourceEntry({"task": task or "unknown", BROKEN: _text(reason)})
 
 
-def of_base(task: str, reason: str) -> Entry:
+def of_base(task: str, reason: str) -> SourceEntry:
     """Return an entry that Beat's own scheduler runs."""
-    return Entry({"task": task or "unknown", BASE: _text(f"it runs in Beat's own scheduler: {reason}")})
+    return SourceEntry({"task": task or "unknown", BASE: _text(f"it runs in Beat's own scheduler: {reason}")})
 
 
-def is_of_base(entry: Entry) -> bool:
+def is_of_base(entry: SourceEntry) -> bool:
     return BASE in entry.document
 
 

@@ -21,7 +21,15 @@ from typing import Any
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.requests.results import ScheduleAnswer
-from celery_wheel.scheduler.sources.entry import Changes, Document, Entry, broken, digest, is_of_base, with_anchor_of
+from celery_wheel.scheduler.sources.entry import (
+    Document,
+    EntryChanges,
+    SourceEntry,
+    broken,
+    digest,
+    is_of_base,
+    with_anchor_of,
+)
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
@@ -45,14 +53,14 @@ class Follower:
         self._now_ms = now_ms
         self._hands_back = hands_back
         self._stored: dict[str, bytes] | None = None  #: name → digest; None: not read yet
-        self.clashes: dict[str, Entry] = {}  #: entries whose names are taken
+        self.clashes: dict[str, SourceEntry] = {}  #: entries whose names are taken
         self.handed_back: dict[str, int] = {}  #: name → last instant, of entries that the base scheduler runs from now
 
     def forget(self) -> None:
         """Read the store again at the next call, since a request has failed."""
         self._stored = None
 
-    def follow(self, changes: Changes) -> None:
+    def follow(self, changes: EntryChanges) -> None:
         """Carry out the difference. Raises WheelUnavailable or StoreError; then call ``forget``."""
         stored = self._stored if self._stored is not None else self._read()
         gone = [name for name in stored if name not in changes.entries] if changes.is_whole else changes.gone
@@ -89,7 +97,7 @@ class Follower:
                 stored.pop(name, None)
                 self._hand_back(before.get(name), answers[name])
 
-    def _update(self, stored: dict[str, bytes], entries: dict[str, Entry]) -> None:
+    def _update(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
         for part in _parts(list(entries)):
             found = self._named(part)
             before = {name: one for name, one in found.items() if one.source == self.source}
@@ -109,7 +117,7 @@ class Follower:
                 if is_of_base(entries[name]):
                     self._hand_back(before[name], answer)
 
-    def _create(self, stored: dict[str, bytes], entries: dict[str, Entry]) -> None:
+    def _create(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
         for part in _parts(list(entries)):
             last_ms = {name: at_ms for name in part if (at_ms := entries[name].last_ms) is not None}
             answers = self._ask("create", {name: entries[name].document for name in part}, {"last_ms": last_ms})
@@ -124,7 +132,7 @@ class Follower:
                     own = taken.get(name)
                     stored[name] = digest(entries[name].document) if own is None else _digest_of(own.definition)
 
-    def _refuse(self, do: str, stored: dict[str, bytes], name: str, entry: Entry, answer: ScheduleAnswer) -> None:
+    def _refuse(self, do: str, stored: dict[str, bytes], name: str, entry: SourceEntry, answer: ScheduleAnswer) -> None:
         """Store the entry as broken, once; a name that no store can hold is in the log alone."""
         logger.error(
             "%s: the entry %r does not run: %s; correct it there",
@@ -139,7 +147,7 @@ class Follower:
             # The digest of the entry itself: it is not sent again before it changes.
             stored[name] = digest(entry.document)
 
-    def _clash(self, name: str, entry: Entry, other: Schedule) -> None:
+    def _clash(self, name: str, entry: SourceEntry, other: Schedule) -> None:
         if name not in self.clashes:
             logger.error(
                 "%s: the entry %r does not run: a schedule of %s has that name; rename one of the two",

@@ -22,7 +22,7 @@ from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.request import Names, Request
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
-from celery_wheel.scheduler.sources.entry import Source
+from celery_wheel.scheduler.sources.entry import EntrySource
 from celery_wheel.scheduler.sources.follower import Follower
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
@@ -65,7 +65,7 @@ class Sources:
     def __init__(
         self,
         conf: Conf,
-        sources: Sequence[Source],
+        sources: Sequence[EntrySource],
         held: Callable[[], bool],
         *,
         hands_back: Sequence[str] = (),
@@ -143,7 +143,7 @@ class Sources:
             well &= self._guarded(f"beside {number}", lambda one=one: one.run(self._store()))  # type: ignore[misc]
         return well
 
-    def _follow(self, source: Source, follower: Follower) -> None:
+    def _follow(self, source: EntrySource, follower: Follower) -> None:
         changes = source.read()
         if changes is None:
             return

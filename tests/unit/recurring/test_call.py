@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.call import Call, check_call
+from celery_wheel.recurring.call import ScheduledCall, check_call
 from celery_wheel.values.text import END_OF_TIME_MS
 
 OPTIONS = {
@@ -23,7 +23,7 @@ OPTIONS = {
 def test_a_call_keeps_what_it_is_given() -> None:
     document = {"task": "app.report", "args": [1], "kwargs": {"a": 2}, "recurrence": "not looked at"}
     found = check_call({**document, "options": {**OPTIONS, "wheel": {"misfire": "skip", "key": "acme"}}})
-    assert found == Call("app.report", [1], {"a": 2}, OPTIONS, {"misfire": "skip", "key": "acme"})
+    assert found == ScheduledCall("app.report", [1], {"a": 2}, OPTIONS, {"misfire": "skip", "key": "acme"})
     assert check_call({"task": "app.report", "jitter_ms": 5, "jitter_by": "name"}).jitter_by == "name"
 
 
@@ -70,7 +70,7 @@ def test_each_misfire_of_apply_async_is_one_here(misfire: Any) -> None:
 
 
 def test_jitter_is_redrawn_for_each_run_or_fixed_by_the_name() -> None:
-    each, fixed = (Call("app.report", jitter_ms=60_000, jitter_by=by) for by in ("run", "name"))
+    each, fixed = (ScheduledCall("app.report", jitter_ms=60_000, jitter_by=by) for by in ("run", "name"))
     instants = range(0, 3_600_000, 60_000)
     drawn = [each.due_ms(7, "daily", at_ms) - at_ms for at_ms in instants]
     assert drawn == [each.due_ms(7, "renamed", at_ms) - at_ms for at_ms in instants], "a repeated call draws the same"
@@ -82,4 +82,4 @@ def test_jitter_is_redrawn_for_each_run_or_fixed_by_the_name() -> None:
 
 def test_jitter_ends_before_the_end_of_time() -> None:
     last_ms = END_OF_TIME_MS - 1
-    assert all(Call("app.report", jitter_ms=60_000).due_ms(n, "daily", last_ms) == last_ms for n in range(9))
+    assert all(ScheduledCall("app.report", jitter_ms=60_000).due_ms(n, "daily", last_ms) == last_ms for n in range(9))

@@ -9,7 +9,7 @@ import pytest
 from celery.app.task import Context
 
 from celery_wheel.broker.envelope import OCCURRENCE
-from celery_wheel.worker.occurrence import Occurrence
+from celery_wheel.worker.occurrence import CurrentOccurrence
 from tests.unit.producer.conftest import app, broker, make_app
 from tests.unit.worker.test_run_reports import HEADER
 
@@ -19,8 +19,8 @@ __all__ = ["app", "broker", "make_app"]
 def test_a_request_has_the_occurrence_of_its_header() -> None:
     request = Context({OCCURRENCE: {**HEADER, "previous": 500}, "retries": 2})
     first, second = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
-    assert request.wheel == Occurrence("report", first, second, 3)
-    assert Context({OCCURRENCE: HEADER}).wheel == Occurrence("report", first, None, 1)
+    assert request.wheel == CurrentOccurrence("report", first, second, 3)
+    assert Context({OCCURRENCE: HEADER}).wheel == CurrentOccurrence("report", first, None, 1)
 
 
 @pytest.mark.parametrize(

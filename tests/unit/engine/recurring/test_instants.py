@@ -9,7 +9,7 @@ import pytest
 
 from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
-from celery_wheel.recurring.call import Call
+from celery_wheel.recurring.call import ScheduledCall
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.schedule_model import Run, Schedule
 
@@ -29,7 +29,9 @@ def test_every_due_instant_is_made_or_skipped_once(seed: int) -> None:
     recurrence = Recurrence(rng.choice(SPECS)(rng))
     catch_up = rng.choice(("latest", "all", "none"))
     overlap = rng.choice(("allow", "allow", "skip", "queue_one", "cancel_running"))
-    definition = Definition(recurrence, Call("app.report"), catch_up, rng.choice((50_000, MINUTE * 60)), overlap)
+    definition = Definition(
+        recurrence, ScheduledCall("app.report"), catch_up, rng.choice((50_000, MINUTE * 60)), overlap
+    )
     late_ms, ahead_ms = rng.choice((100, 10_000)), 0 if definition.is_guarded else rng.choice((0, 2_000))
     first = recurrence.next_after(NOW - rng.choice((0, 3, 500, 20_000, 200_000)))
     assert first is not None

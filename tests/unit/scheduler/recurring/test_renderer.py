@@ -117,7 +117,7 @@ def test_a_task_of_another_project_is_sent_by_its_name(
         ({}, {"task_always_eager": True}, "task_always_eager must be False"),
     ],
 )
-def test_what_apply_async_would_not_send_raises_the_reason(
+def test_a_call_that_apply_async_would_not_send_raises_the_reason(
     make_app: Any, definition: dict[str, Any], settings: dict[str, Any], reason: str
 ) -> None:
     render = Rendering(make_app(**settings), **definition)
