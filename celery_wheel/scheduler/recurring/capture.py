@@ -34,6 +34,7 @@ class CapturingProducer:
 
     def __init__(self, app: Any, sampler: Sampler, due: DueTime, task_id: str, headers: dict[str, Any]) -> None:
         self.task_id = task_id
+        self.due_us = due.at_us  #: when the task is due, in Unix microseconds
         self._app = app
         self._sampler = sampler
         self._headers = headers

@@ -54,7 +54,8 @@ def apply_entry_of(base: type, app: Any) -> Callable[[Schedule, Definition, Any]
             return False
         if not made:
             made.append(_never_writing(base, app))
-        made[0].apply_entry(_entry(stored, definition, schedules(definition.recurrence), app), producer=producer)
+        due = _EPOCH + timedelta(microseconds=producer.due_us)
+        made[0].apply_entry(_entry(stored, definition, schedules(definition.recurrence), app, due), producer=producer)
         return True
 
     return apply_entry
@@ -76,9 +77,12 @@ def _never_writing(base: type, app: Any) -> Any:
     return scheduler
 
 
-def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: Any) -> Any:
+def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: Any, due: datetime) -> Any:
     call = definition.call
     options = {**call.options, "headers": dict(call.options.get("headers", {}))}
+    expires = options.get("expires", getattr(app.tasks.get(call.task), "expires", None))
+    if isinstance(expires, int | float):
+        options["expires"] = due + timedelta(seconds=expires)  # the occurrence is made before it is due
     if call.wheel:
         options["wheel"] = dict(call.wheel)
     last = _EPOCH + timedelta(milliseconds=stored.last_ms or 0)

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.django_source import DjangoSource
 
 #: The parts of a DatabaseScheduler that read the rows and decide when they are due.
-_OWN = (
-    "SourceEntry",
-    "Model",
-    "EntryChanges",
-    "tick",
-    "is_due",
-    "all_as_schedule",
-    "enabled_models",
-    "enabled_models_qs",
-)
+_OWN = ("Entry", "Model", "Changes", "tick", "is_due", "all_as_schedule", "enabled_models", "enabled_models_qs")
 
 
 class FollowedTables:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_wheel.broker.names import shard_of
+from celery_wheel.recurring.definition import reason_not_run
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.scheduler.sources.entry import (
     Document,
@@ -85,7 +86,7 @@ class Follower:
         after: str | None = ""
         while after is not None:
             page = self._store().browse.schedules(ScheduleCriteria(source=self.source), after, AT_ONCE)
-            found |= {one.name: _digest_of(one.definition) for one in page.items}
+            found |= {one.name: _digest_of(one) for one in page.items}
             after = page.next
         return found
 
@@ -130,7 +131,7 @@ class Follower:
                 else:
                     self.clashes.pop(name, None)
                     own = taken.get(name)
-                    stored[name] = digest(entries[name].document) if own is None else _digest_of(own.definition)
+                    stored[name] = digest(entries[name].document) if own is None else _digest_of(own)
 
     def _refuse(self, do: str, stored: dict[str, bytes], name: str, entry: SourceEntry, answer: ScheduleAnswer) -> None:
         """Store the entry as broken, once; a name that no store can hold is in the log alone."""
@@ -186,5 +187,7 @@ def _document_of(text: str) -> Document:
     return found if isinstance(found, dict) else {}
 
 
-def _digest_of(text: str) -> bytes:
-    return digest(_document_of(text))
+def _digest_of(schedule: Schedule) -> bytes:
+    """Return a digest; of a schedule that broke as it ran none: new code of the application may run it again."""
+    document = _document_of(schedule.definition)
+    return b"" if schedule.broken and reason_not_run(document) is None else digest(document)

@@ -170,3 +170,14 @@ def test_a_request_without_an_answer_leaves_the_rest_for_the_next_difference(
     rig.follow(b=entry())
     assert rig.schedule("a") is None
     assert rig.schedule("b") is not None
+
+
+def test_a_schedule_that_broke_as_it_ran_runs_again_after_the_next_start(rig: FollowerRig) -> None:
+    rig.follow(a=entry())
+    with rig.app.wheel.store._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE wheel_schedule SET broken = 1, note = 'no such argument', next_ms = NULL")
+    rig.follower = rig.new()
+    rig.follow(a=entry(anchor_ms=NOW_MS + 7_000))
+    found = rig.stored("a")
+    assert (found.broken, found.note) == (False, "")
+    assert found.next_ms == NOW_MS + 60_000, "it keeps its anchor"
