@@ -88,5 +88,6 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+        found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

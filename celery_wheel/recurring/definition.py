@@ -92,10 +92,22 @@ def read_definition(text: str) -> Definition:
 
 def to_text(document: object) -> str:
     """Return the text of a definition that is given as values of JSON. Raises RecurrenceError where it has none."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    text = dumped(document)
     if reason_not_run(document) is None:
         read_definition(text)
     return text
+
+
+def dumped(document: object) -> str:
+    """Return the text of values of JSON, which are a definition or not. Raises RecurrenceError."""
+    try:
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(document, Mapping) and len(document) > 1:
+            for name, value in document.items():
+                dumped({name: value})  # names the value
+        name, value = next(iter(document.items())) if isinstance(document, Mapping) else ("the definition", document)
+        raise RecurrenceError(f"{name} must be values of JSON, got {value!r:.100} ({error})") from None
 
 
 def reason_not_run(document: object) -> str | None:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -75,15 +76,37 @@ class Request(Generic[Result]):
         Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled awaiter), commands not carried
         out yet are withdrawn.
         """
+        self.send(names)
+        return self.receive(timeout_s)
+
+    def send(self, names: Names) -> None:
+        """Put the commands into the inboxes; ``receive`` follows."""
         check_interruption()
-        try:
+        with self._withdrawn_on_error():
             store = self.open_store().store
             self.put(names, store.shards, store.put_command)
+
+    def receive(self, timeout_s: float) -> dict[str, Result]:
+        """Return the results of ``send``, as ``ask`` does."""
+        with self._withdrawn_on_error():
             return self.result(timeout_s)
+
+    def withdraw(self, error: BaseException) -> None:
+        """Withdraw the commands that are not carried out yet; a failure is noted in the error."""
+        try:
+            for command in self._commands:
+                self.open_store().store.withdraw(command.item)
+        except StoreError as failure:
+            error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
+
+    @contextmanager
+    def _withdrawn_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except WheelUnavailable:
             raise
         except BaseException as error:
-            self._withdraw_all(error)
+            self.withdraw(error)
             raise
 
     def put(self, names: Names, shards: int, ask: Callable[[int, str, bytes], int]) -> None:
@@ -160,13 +183,6 @@ class Request(Generic[Result]):
                 "celery-wheel here and in the scheduler"
             )
         return True
-
-    def _withdraw_all(self, error: BaseException) -> None:
-        try:
-            for command in self._commands:
-                self.open_store().store.withdraw(command.item)
-        except StoreError as failure:
-            error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
 
 
 @dataclass(frozen=True, slots=True)

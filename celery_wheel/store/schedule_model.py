@@ -114,6 +114,7 @@ class ScheduleChange:
     """The part of a ``Change`` that concerns schedules; removals come first."""
 
     removed_schedules: list[int] = field(default_factory=list)  #: runs and skips are forgotten later; revisions stay
+    added_schedules: list[Schedule] = field(default_factory=list)  #: each is new
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
     revisions: list[Revision] = field(default_factory=list)

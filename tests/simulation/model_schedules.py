@@ -13,7 +13,7 @@ from tests.simulation.model_history import ShardData
 def apply(data: ShardData, change: Change) -> None:
     for removed in change.removed_schedules:
         del data.schedules[removed]
-    data.schedules.update({one.id: replace(one) for one in change.schedules})
+    data.schedules.update({one.id: replace(one) for one in [*change.added_schedules, *change.schedules]})
     names = [one.name for one in data.schedules.values()]
     assert len(names) == len(set(names)), "a name is unique"
     for step in change.schedule_steps:

@@ -123,7 +123,7 @@ def _create(work: UnitOfWork, command: ScheduleCommand, new: Schedule | Result) 
     if not isinstance(new, Schedule):
         return new
     new.id = work.state.next_seq()
-    work.change.schedules.append(new)
+    work.change.added_schedules.append(new)
     _add_revision(work, command, new, "")
     return DONE
 

@@ -20,9 +20,6 @@ from celery_wheel.recurring.specs.spec import Spec
 
 #: One part of a field. Celery's parser reads the beginning of a longer text and ignores the rest.
 _PART = re.compile(r"(\*|\w+(-\w+)?)(/[1-9]\d*)?").fullmatch
-#: Fields that stay parsed: schedules have the same few, and a parser takes as long as the rest of a definition.
-PARSED = 4_096
-
 #: Field → (number of values, least value, example).
 _FIELDS = {
     "minute": (60, 0, "*/15"),
@@ -86,13 +83,13 @@ def _parse(name: str, value: object) -> tuple[int, ...]:
     number, least, example = _FIELDS[name]
     text = check_text(name, value, example)
     try:
-        return _values(text, number, least)
+        return _numbers(number, least, text)
     except (ValueError, ParseException):
         refuse(name, f"a crontab field of {least} to {least + number - 1}, like {example!r}", value)
 
 
-@lru_cache(PARSED)
-def _values(text: str, number: int, least: int) -> tuple[int, ...]:
+@lru_cache(1_000)
+def _numbers(number: int, least: int, text: str) -> tuple[int, ...]:
     if not all(map(_PART, text.split(","))):
         raise ValueError
     return tuple(sorted(crontab_parser(number, least).parse(text)))

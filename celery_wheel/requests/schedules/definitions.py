@@ -11,18 +11,21 @@ An interval counts from its ``start``, or else from 1970: every 5 minutes is at 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError
-from celery_wheel.recurring.definition import patched, read_definition, to_text
+from celery_wheel.recurring.definition import dumped, patched, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 
 Duration = timedelta | float
+
+#: Specs whose JSON is kept.
+SPECS = 10_000
 
 
 class RecurrenceFields(TypedDict, total=False):
@@ -108,10 +111,14 @@ _CALL = ("recurrence", "task", "args", "kwargs")
 _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
 
 
-def definition_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a new definition, checked. Raises RecurrenceError, ArgumentError or TypeError."""
+def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) -> dict[str, Any]:
+    """Return the JSON of a new definition. Raises RecurrenceError, ArgumentError or TypeError.
+
+    Args:
+        checked: False leaves to the holder what needs the definition to be read.
+    """
     definition = _whole(app, values)
-    to_text(definition)
+    (to_text if checked else dumped)(definition)
     return definition
 
 
@@ -144,7 +151,7 @@ def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         patch["options"] = options
     if "task" in values:
         patch["task"] = getattr(values["task"], "name", values["task"])
-    patch |= {name: _json(name, values[name] or None) for name in ("args", "kwargs") if name in values}
+    patch |= {name: _argument(name, values[name] or None) for name in ("args", "kwargs") if name in values}
     return patch
 
 
@@ -171,7 +178,7 @@ def _recurrence(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
     if isinstance(value, timedelta | int | float) and not isinstance(value, bool):
         value = recurring.Interval(duration_ms("recurrence", value), start_ms)
     if isinstance(value, recurring.Spec):
-        return {"kind": "recurrence", "spec": recurring.to_json(value)}
+        return {"kind": "recurrence", "spec": _spec(value)}
     return _of_celery(app, value, start_ms)
 
 
@@ -201,14 +208,19 @@ def _zone_of(app: Any) -> str | None:
     return None if zone == "UTC" else zone
 
 
-def _json(name: str, value: Any) -> Any:
-    """Return arguments of a task, which must be values of JSON: a schedule outlives every class."""
+def _argument(name: str, value: Any) -> Any:
+    """Return arguments of a task; ``to_text`` refuses values that JSON does not have."""
     if value is None:
         return None
     if isinstance(value, Mapping) != (name == "kwargs") or isinstance(value, str | bytes):
         kind = "an object like {'day': 1}" if name == "kwargs" else "a list like [1]"
         raise ArgumentError(f"{name} must be {kind}, got {value!r:.100}")
-    try:
-        return json.loads(json.dumps(list(value) if name == "args" else dict(value), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"{name} must be values of JSON, got {value!r:.100} ({error})") from None
+    if not isinstance(value, Iterable):
+        raise ArgumentError(f"{name} must be a list like [1], got {value!r:.100}")
+    return dict(value) if name == "kwargs" else list(value)
+
+
+@lru_cache(SPECS)
+def _spec(value: recurring.Spec) -> dict[str, Any]:
+    """Return the JSON of a spec, which many schedules may share: do not change it."""
+    return recurring.to_json(value)

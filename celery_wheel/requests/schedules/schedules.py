@@ -9,15 +9,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
-from celery_wheel.requests.arguments import CommandOptions, RequestOptions, duration_ms, instant_ms, names_of
+from celery_wheel.requests.arguments import (
+    CommandOptions,
+    RequestOptions,
+    duration_ms,
+    instant_ms,
+    names_of,
+    timeout_of,
+)
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.request import Names, TransactionalRequest
+from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.requests.schedules.definitions import (
     DefinitionChanges,
@@ -115,7 +123,7 @@ class Schedules(ScheduleQueries):
         Args:
             schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
                 as needed.
-            exists, source, how: as for ``create``; the timeout is for each thousand.
+            exists, source, how: as for ``create``; the timeout is for each five thousand.
         """
         do, app = _creating(exists), self.conf.app
         pairs: Iterator[tuple[str, Mapping[str, Any]]] = iter(
@@ -129,7 +137,7 @@ class Schedules(ScheduleQueries):
                 found: dict[str, Any] = {}
                 for name, arguments in part:
                     try:
-                        found[_name(name)] = definition_of(app, arguments)
+                        found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
                         if in_transaction:
                             raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
@@ -257,9 +265,7 @@ class Schedules(ScheduleQueries):
             options: fields of the command, like ``source``.
         """
         how = how or {}
-        list_name = "definitions" if isinstance(names, Mapping) else "names"
-        request = self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
-        found = self._wheel.ask(request, names, how, single)
+        found = self._wheel.ask(self._request(do, names, how, options), names, how, single)
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
@@ -293,13 +299,29 @@ class Schedules(ScheduleQueries):
                 names = {name: body for part in whole for name, body in part.items()}
             return self.change(do, names, how, **options)
         found: Answers = {}
-        for part in parts:
-            try:
-                found |= self.change(do, part, how, **options) if part else {}
-            except WheelUnavailable as error:
-                error.results = {**found, **error.results}
-                raise
+        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders work on one while the next is made
+        try:
+            for part in filter(None, parts):
+                sent.append(self._request(do, part, how, options))
+                sent[-1].send(part)
+                if len(sent) > 1:
+                    found |= sent.popleft().receive(timeout_of(how))
+            while sent:
+                found |= sent.popleft().receive(timeout_of(how))
+        except WheelUnavailable as error:
+            for request in sent:
+                found |= _certain(request)
+            error.results = {**found, **error.results}
+            raise
+        except BaseException as error:
+            for request in sent:
+                request.withdraw(error)
+            raise
         return found
+
+    def _request(self, do: str, names: Names, how: CommandOptions, options: dict[str, Any]) -> Request[ScheduleAnswer]:
+        list_name = "definitions" if isinstance(names, Mapping) else "names"
+        return self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
 
     def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
         after: str | None = ""
@@ -307,6 +329,14 @@ class Schedules(ScheduleQueries):
             page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
             yield [one.name for one in page.items]
             after = page.next
+
+
+def _certain(request: Request[ScheduleAnswer]) -> Answers:
+    """Return the results that a request has by now, and withdraw the rest of it."""
+    try:
+        return request.receive(0)
+    except WheelUnavailable as error:
+        return error.results
 
 
 def _in_parts(names: list[str]) -> Iterator[list[str]]:

@@ -84,6 +84,7 @@ def write_schedules(connection: Connection, statements: ScheduleStatements, shar
     """Write the part of a change that concerns schedules, behind the fence."""
     removed = [{"at_id": number, "at_shard": shard} for number in change.removed_schedules]
     statements.remove.many(connection, in_order(statements.remove, removed))
+    statements.add.many(connection, change.added_schedules, shard)
     statements.set.many(connection, change.schedules, shard)
     if statements.step.many(connection, change.schedule_steps, shard) != len(change.schedule_steps):
         raise StoreError(

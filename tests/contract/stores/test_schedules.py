@@ -328,3 +328,14 @@ def test_skips_are_forgotten_by_their_age(make_sql_store: Callable[[], SqlStore]
     assert store.forget(0, one.epoch, NOW + 1_100, NO_LIMIT, 100) == 0
     left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(store, schema.schedule_skip)]
     assert sorted(left) == sorted([*[(first.id, n) for n in range(1_100, 1_200)], (second.id, 0)])
+
+
+def test_many_new_schedules_are_stored_whole(holder: Holder) -> None:
+    """PostgreSQL gets them by COPY."""
+    made = [
+        schedule(holder, f"n{number}", None if number % 2 else NOW, note=f"ü {number}", paused=number % 3 == 0)
+        for number in range(30)
+    ]
+    holder.apply(added_schedules=made, revisions=[revision(one) for one in made])
+    found = holder.store.schedules_named(holder.shard, [one.name for one in made])
+    assert sorted(found, key=lambda one: one.id) == made

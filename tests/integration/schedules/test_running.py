@@ -100,3 +100,23 @@ def test_a_later_run_cancels_the_one_before(stack: Stack) -> None:
     ran = [note["id"] for note in stack.notes()["held"]]
     wait_until(lambda: len(stack.revoked()) >= 2, "earlier runs are terminated")
     assert [(one[1], one[2]) for one in stack.revoked()[:2]] == [(one, True) for one in ran[:2]]
+
+
+def test_the_declaration_of_a_task_is_followed_when_a_scheduler_starts(stack: Stack) -> None:
+    def declared(recurrence: int) -> dict[str, Any]:
+        return {"note": {"wheel_schedule": {"name": "declared", "recurrence": recurrence, "queue": "slow"}}}
+
+    def minutes() -> float | None:
+        found = stack.app.wheel.schedules.get("declared")
+        return None if found is None else found.recurrence.spec.every_ms / 60_000
+
+    beat = stack.beat(task_annotations=declared(3_600))
+    wait_until(lambda: stack.holders() != {}, "a scheduler holds the shard")
+    wait_until(lambda: minutes() == 60, "the schedule is created")
+    assert stack.app.wheel.schedules.get("declared").source == "code"
+    beat.kill()
+    beat = stack.beat(task_annotations=declared(7_200))
+    wait_until(lambda: minutes() == 120, "the schedule is updated")
+    beat.kill()
+    stack.beat()
+    wait_until(lambda: minutes() is None, "the schedule is deleted")

@@ -2,7 +2,7 @@
 
 ::
 
-    wheel_schedule       set, step, remove        the holder of its shard
+    wheel_schedule       add, set, step, remove   the holder of its shard
                          due, next, named         by (shard, next_ms) and by name
     wheel_revision       add                      never changed
     wheel_schedule_run   add, end, forget         one for a timer
@@ -53,6 +53,8 @@ class ScheduleStatements:
         self._prepare_runs()
 
     def _prepare_writes(self, bulk: Callable[[Any, Any], Any]) -> None:
+        columns = ["shard", *names_of(Schedule)]
+        self.add = ObjectInsert(bulk(schedule, insert(schedule).inline().values(_places(*columns))), "shard")
         self.set = ObjectInsert(self._set(schedule, ["shard", *names_of(Schedule)], ["id"]), "shard")
         here = and_(schedule.c.id == bindparam("at_id"), schedule.c.shard == bindparam("at_shard"))
         step: Any = {name: bindparam(name) for name in ("next_ms", "made", "last_ms")}

@@ -116,7 +116,7 @@ def test_a_command_for_a_filter_reaches_every_page(schedules: Schedules, monkeyp
 def test_answers_of_earlier_parts_are_kept_when_a_later_part_has_none(
     schedules: Schedules, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 2)
+    monkeypatch.setattr(module, "AT_ONCE", 1)
     for name in "abc":
         schedules.create(name, NINE, "app.report")
     turn, turns = app.wheel.turn, []
