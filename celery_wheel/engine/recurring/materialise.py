@@ -169,7 +169,7 @@ def _make_herd(
             break
         if (schedule.next_ms or 0) > near_ms:
             yield from _make(ctx, state, renderer, found, schedule, times)
-    # Those that wait for their instants are read before the others, once more in each round.
+    # Schedules that wait for their instants are read before the others, once more in each round.
     waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting
     found.apart = True
     if len(found.messages) > before or waits > agenda.herd_waiting:
