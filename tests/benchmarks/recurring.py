@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,12 @@ from typing import Any
 from celery_wheel.console.output import progress
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.recurring import Crontab
+from celery_wheel.requests.schedules.definitions import definition_of
+from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
 from tests.benchmarks.parts import make_app
+from tests.benchmarks.rivals import KINDS
 from tests.kit.servers.redis import RedisServer
 
 HERD = 100_000
@@ -40,6 +46,11 @@ CREATING_S = 40
 
 PROBE_EVERY_S, PROBE_DUE_S = 0.05, 0.2
 IDLE_S = 20
+
+#: Entries of the others, and the most seconds that they get.
+RIVALS, RIVAL_S = 10_000, 60
+
+QUEUED = "… in their queues after their instant"
 
 TARGETS = {"create_s": 10, "queued_s": 8, "late_ms": 250, "idle_percent": 1, "idle_mb": 400, "restart_s": 3}
 
@@ -95,11 +106,78 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         progress("recurring", 5) as bar,
         stores("recurring", folder) as found,
     ):
-        for name, make in found.items():
-            bar(0, doing=f"herd, {name}")
-            yield from _herd(server, name, make(), count)
+        herds: dict[str, float] = {}
+        for done, (name, make) in enumerate(found.items()):
+            bar(0, done=done, doing=f"herd, {name}")
+            for figure in _herd(server, name, make(), count):
+                if figure.name.startswith(QUEUED):
+                    herds[name] = figure.value
+                yield figure
             server.client().flushall()
-            bar(1)
+        for done, (name, make) in enumerate(found.items(), 2):
+            bar(0, done=done, doing=f"idle, {name}")
+            yield from _idle(server, name, make(), 10 * count)
+            server.client().flushall()
+        bar(0, done=4, doing="rivals")
+        yield from _rivals(server, folder, count, herds["SQLite"])
+
+
+def _idle(server: RedisServer, name: str, store: str, count: int) -> Iterator[Figure]:
+    """Measure a scheduler whose schedules are due tomorrow or later."""
+    _fill(store, count)
+    options = {"broker": server.url, "store": store, "ahead_ms": 0}
+    with Child(options) as child:  # the first one makes the shard's row
+        child.until("held", 1)
+        child.stop()
+    app = make_app(server.url, store)
+    app.send_task("bench.probe", queue=PROBES, countdown=0.5)
+    time.sleep(0.5)
+    began = time.perf_counter()
+    with Child(options) as child:
+        child.until("dispatched", 1)
+        started_s = time.perf_counter() - began
+        time.sleep(2)
+        before, began = child.status(), time.perf_counter()
+        time.sleep(IDLE_S)
+        after, wall_s = child.status(), time.perf_counter() - began
+        child.stop()
+    app.close()
+    percent = (after.cpu_s - before.cpu_s) / wall_s * 100
+    for what, value, unit, target in (
+        ("idle, of a core", percent, "%", TARGETS["idle_percent"]),
+        ("memory", after.rss_peak / 1e6, "MB", TARGETS["idle_mb"]),
+        ("from the start of the process to the first dispatch", started_s, "s", TARGETS["restart_s"]),
+    ):
+        yield Figure(
+            "recurring", f"{count:,} schedules: {what}, {name}", value, unit, target=target, less_is_better=True
+        )
+
+
+def _fill(url: str, count: int) -> None:
+    """Add schedules that are due within a month, from tomorrow on, in another order than that of their ids."""
+    definition = json.dumps(definition_of(make_app("redis://", url), _arguments(1, datetime.now(UTC))))
+    false, month_ms = ("false" if url.startswith("postgresql") else "0"), 30 * 86_400_000
+    next_ms = f"{int(time.time() * 1_000) + 86_400_000} + n * 7919 - n * 7919 / {month_ms} * {month_ms}"
+    values = f"n * 256, 0, 'daily/' || n, '{definition}', 'api', 1, {next_ms}, 0, NULL, {false}, '', {false}, NULL"
+    numbers = f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT * FROM s"
+    numbers = f"generate_series(1::bigint, {count}) AS s(n)" if url.startswith("postgresql") else f"({numbers})"
+    with closing(open_store(url)) as store, store.database.writing(durable=False) as connection:
+        connection.exec_driver_sql(f"INSERT INTO wheel_schedule SELECT {values} FROM {numbers}")
+
+
+def _rivals(server: RedisServer, folder: Path, count: int, queued_s: float) -> Iterator[Figure]:
+    """Measure how fast the others send entries that are due, and compare with the herd."""
+    for kind in KINDS:
+        entries = min(RIVALS, count)
+        options = {"kind": kind, "broker": server.url, "folder": str(folder), "entries": entries, "at_most_s": RIVAL_S}
+        command = [sys.executable, "-m", "tests.benchmarks.rivals", json.dumps(options)]
+        done = subprocess.run(command, input="begin\n", capture_output=True, text=True, check=True)
+        said = json.loads(done.stdout.splitlines()[-1])
+        per_s = said["sent"] / said["wall_s"]
+        name = f"{count:,} due at once leave, SQLite"
+        rival = f"{said['sent']:,} of {entries:,} by {kind}"
+        yield Figure("recurring", name, count / queued_s, "/s", rival, per_s)
+        server.client().flushall()
 
 
 def _arguments(number: int, at: datetime) -> dict[str, Any]:
@@ -145,7 +223,7 @@ def _herd(server: RedisServer, name: str, store: str, count: int) -> Iterator[Fi
     before = probes.between(quiet_s + 1, at.timestamp() - 0.5)
     yield Figure(
         "recurring",
-        f"… in their queues after their instant, {name}",
+        f"{QUEUED}, {name}",
         queued_s,
         "s",
         target=TARGETS["queued_s"],
