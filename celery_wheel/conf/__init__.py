@@ -150,7 +150,7 @@ class Conf:
     look_ahead_ms = Setting(
         2,
         seconds(0),
-        "An occurrence of a schedule is accepted so many seconds before its instant; those of a herd are accepted earlier.",
+        "An occurrence of a schedule is accepted so many seconds before its instant, one of a herd earlier.",
     )
 
     results = Setting(

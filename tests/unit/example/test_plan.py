@@ -43,7 +43,7 @@ def test_a_wrong_speed_is_refused(speed: float) -> None:
         (date(2013, 7, 10), "America/New_York", [1.5]),
         (date(2013, 7, 10), "Pacific/Honolulu", [7.5]),
         (date(2013, 11, 3), "America/New_York", [1.5, 2.5]),  # 01:30 EDT and 01:30 EST
-        (date(2013, 11, 3), "America/Los_Angeles", [4.5 + 1, 5.5 + 1]),  # New York has gone back before
+        (date(2013, 11, 3), "America/Los_Angeles", [4.5, 5.5]),
         (date(2013, 3, 10), "America/New_York", [1.5]),
     ],
 )
