@@ -83,10 +83,11 @@ class PeriodicEntries:
     def sift(self) -> None:
         """List the entries of the schedule, and leave the base scheduler's own ones on its heap."""
         scheduler = self._scheduler
+        events = scheduler._heap  # django-celery-beat empties it whenever it reads its schedule anew
         schedule = dict(scheduler.schedule)
         if schedule != self._listed:
             self._list(schedule)
-        heap = [event for event in scheduler._heap if self._is_open and event[2].name in self._kept]
+        heap = [event for event in events if self._is_open and event[2].name in self._kept]
         heapq.heapify(heap)
         scheduler._heap = heap
 

@@ -139,7 +139,8 @@ def test_entries_that_run_elsewhere_or_cannot_be_read_are_shown_with_the_reason(
 
 
 def test_an_entry_that_goes_back_to_beat_is_handed_its_last_run(rig: FollowerRig) -> None:
-    rig.follow(a=entry(last_ms=NOW_MS - 60_000), b=entry(last_ms=NOW_MS - 120_000), c=entry())
+    rare = {"every_ms": 864_000_000, "anchor_ms": NOW_MS - 120_000}
+    rig.follow(a=entry(**rare, last_ms=NOW_MS - 60_000), b=entry(**rare, last_ms=NOW_MS - 120_000), c=entry(**rare))
     assert rig.stored("a").next_ms is not None
     rig.follow(a=of_base("app.report", "its args are no JSON"))
     assert rig.stored("a").next_ms is None, "the wheel makes no more instants of it"
