@@ -148,9 +148,9 @@ class Conf:
     rescue_after_ms = Setting(1, seconds(0), "A worker itself delays messages that are due within so many seconds.")
 
     look_ahead_ms = Setting(
-        15,
+        2,
         seconds(0),
-        "The seconds before its instant at which an occurrence of a schedule is accepted, so that many wait together.",
+        "An occurrence of a schedule is accepted so many seconds before its instant, one of a herd earlier.",
     )
 
     results = Setting(

@@ -225,7 +225,7 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     with state.active():
         if unique is not None and unique.are_stale(state):
             return False
-        work = UnitOfWork(state, ctx.clock.now_ms())
+        work = UnitOfWork(state, ctx.clock.now_ms(), apart=occurrences.lane_apart())
         admit(work, fresh, unique, tombstones)
         work.change.inbox, work.change.loaded = intake.accepted, [chunk.id for chunk in intake.chunks]
         occurrences.record(work)

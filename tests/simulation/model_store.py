@@ -350,8 +350,8 @@ class ModelStore:
         with self.disk.lock:
             return model_schedules.due(self.disk.shard(shard), upto_ms)[:limit]
 
-    def next_schedule_ms(self, shard: int) -> int | None:
-        found = self.due_schedules(shard, 2**62, 1)
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
+        found = self.due_schedules(shard, 2**62, skip + 1)[skip:]
         return found[0].next_ms if found else None
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:

@@ -97,8 +97,8 @@ def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
 def due_before_its_instant() -> Iterator[type[RecurringWorld]]:
     """A row is due when it is made, ahead of its instant."""
 
-    def careless(self: Occurrences, schedule: Any, instant_ms: int, message: Any, request: int | None = None) -> None:
-        add(self, schedule, instant_ms, replace(message, eta_ms=instant_ms - 5), request)
+    def careless(self: Occurrences, schedule: Any, instant_ms: int, message: Any, **requested: bool) -> None:
+        add(self, schedule, instant_ms, replace(message, eta_ms=instant_ms - 5), **requested)
 
     add = Occurrences.add
     with mock.patch.object(Occurrences, "add", careless):

@@ -26,6 +26,9 @@ class RecurringWorld(World):
             look_ahead_ms=rng.choice((0, 10, 100)),
             late_ms=rng.choice((20, 100)),
             occurrence_count=rng.choice((1, 3, 1_000)),
+            herd_count=rng.choice((1, 2, 1_000)),
+            herd_ms=rng.choice((500, 5_000)),
+            herd_per_s=rng.choice((1, 5, 100)),
         )
         for scheduler in self.schedulers:
             scheduler.engine._ctx.limits = self.limits

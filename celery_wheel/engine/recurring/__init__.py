@@ -10,7 +10,7 @@
               before their time       │                       └── skips of instants that will not run
                                       └ instants (after an outage), runs (while one runs)
 
-    10:29:45  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
+    10:29:58  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
     10:30:00  dispatch publishes the row
     10:30:30  an update takes the row of 10:31 out, if it exists, and writes the new definition and its next instant
 
@@ -20,6 +20,7 @@ The modules; each imports from those below it, and ``celery_wheel.recurring.defi
     change           commands of the inbox
     restore          a schedule of another store, with its progress
     runs             which runs of a schedule are not over
+    herd             schedules that are due at nearly the same time are made ahead
     instants         which of the instants that are due are made, and why the others are skipped
     port             the protocols that the scheduler implements
 

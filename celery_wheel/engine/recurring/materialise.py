@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
+from celery_wheel.engine.recurring.herd import ROUND_MS, find_herd, herd_round
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
 from celery_wheel.engine.recurring.port import Occurrence, OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
@@ -45,6 +46,9 @@ MAX_OF_ONE = 100
 #: A renderer that could not reach its result backend is asked again after this time.
 RENDER_AGAIN_MS = 1_000
 
+#: Schedules of a herd that wait for their instants, and behind which others are still found.
+MAX_WAITING = 1_000
+
 #: Occurrences of one command to backfill.
 MAX_BACKFILL = 1_000
 
@@ -55,6 +59,7 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 class Occurrences:
     """Occurrences of one round, and the rest of their unit of work."""
 
+    apart: bool = False  #: the rows of schedules go to a lane of their own: there are many
     messages: list[Message] = field(default_factory=list)
     change: Change = field(default_factory=Change)
     cancelled: list[str] = field(default_factory=list)  #: ids of tasks that a later run replaces
@@ -75,6 +80,10 @@ class Occurrences:
     def look_at(self, ready_ms: int) -> None:
         """Read the schedules again at an instant."""
         self.ready_ms = ready_ms if self.ready_ms is None else min(self.ready_ms, ready_ms)
+
+    def lane_apart(self) -> Collection[str]:
+        """Return the envelope ids of the rows that go to a lane of their own."""
+        return self._of.keys() if self.apart else ()
 
     def record(self, work: UnitOfWork) -> None:
         """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
@@ -139,31 +148,69 @@ def _read(
     for schedule in sorted(schedules, key=lambda one: (one.next_ms or 0) < times.missed_before_ms):
         if len(found.messages) >= limits.occurrence_count:
             found.more = True
-            return
-        try:
-            definition = read_definition(schedule.definition)
-        except RecurrenceError as error:
-            _break(ctx, found, schedule, error, now_ms)
-            continue
-        ahead_ms = 0 if definition.is_guarded else limits.look_ahead_ms
-        first = schedule.next_ms or 0
-        if first > now_ms + ahead_ms:
-            found.waiting += 1
-            found.look_at(first - ahead_ms)
-            continue
-        runs = None
-        if definition.is_guarded:
-            runs = yield from occupied(ctx, state, schedule.id, definition, now_ms)
-        try:
-            decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
-            messages = _render(ctx, renderer, schedule, definition, decision.make)
-        except BrokerError as error:
-            _postpone(ctx, found, schedule, error, now_ms)
-            continue
-        except Exception as error:  # a calendar that leaves nothing, or code of the application
-            _break(ctx, found, schedule, error, now_ms)
-            continue
-        _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
+            break
+        yield from _make(ctx, state, renderer, found, schedule, times)
+    found.apart = found.more
+    if not found.more and (herd_ms := (yield from find_herd(ctx, state, now_ms))) is not None:
+        yield from _make_herd(ctx, state, renderer, found, replace(times, upto_ms=herd_ms))
+
+
+def _make_herd(
+    ctx: Context, state: ShardState, renderer: OccurrenceRenderer, found: Occurrences, times: Times
+) -> Generator[str, None, None]:
+    """Make some schedules of a herd; those that are due sooner are made by now."""
+    agenda, most = state.agenda, herd_round(ctx)
+    near_ms = times.now_ms + ctx.limits.look_ahead_ms
+    schedules = ctx.store.due_schedules(ctx.shard, times.upto_ms, most + found.waiting + agenda.herd_waiting)
+    yield "herd read"
+    before, waiting = len(found.messages), found.waiting
+    for schedule in schedules:
+        if len(found.messages) >= before + most:
+            break
+        if (schedule.next_ms or 0) > near_ms:
+            yield from _make(ctx, state, renderer, found, schedule, times)
+    # Schedules that wait for their instants are read before the others, once more in each round.
+    waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting
+    found.apart = True
+    if len(found.messages) > before or waits > agenda.herd_waiting:
+        found.look_at(times.now_ms + ROUND_MS)
+    else:
+        agenda.herd_ms = None
+    agenda.herd_waiting = waits
+
+
+def _make(
+    ctx: Context,
+    state: ShardState,
+    renderer: OccurrenceRenderer,
+    found: Occurrences,
+    schedule: Schedule,
+    times: Times,
+) -> Generator[str, None, None]:
+    """Make what is due of one schedule."""
+    try:
+        definition = read_definition(schedule.definition)
+    except RecurrenceError as error:
+        _break(ctx, found, schedule, error, times.now_ms)
+        return
+    first, ahead_ms = schedule.next_ms or 0, 0 if definition.is_guarded else ctx.limits.look_ahead_ms
+    if first > (times.now_ms if definition.is_guarded else times.upto_ms):
+        found.waiting += 1
+        found.look_at(first - ahead_ms)
+        return
+    runs = None
+    if definition.is_guarded:
+        runs = yield from occupied(ctx, state, schedule.id, definition, times.now_ms)
+    try:
+        decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
+        messages = _render(ctx, renderer, schedule, definition, decision.make)
+    except BrokerError as error:
+        _postpone(ctx, found, schedule, error, times.now_ms)
+        return
+    except Exception as error:  # a calendar that leaves nothing, or code of the application
+        _break(ctx, found, schedule, error, times.now_ms)
+        return
+    _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
 
 
 def _render(

@@ -194,8 +194,8 @@ class Store(Protocol):
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
 
-    def next_schedule_ms(self, shard: int) -> int | None:
-        """Return the earliest ``next_ms``; None where no schedule has one."""
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
+        """Return the earliest ``next_ms`` after so many earlier ones; None where there are no more."""
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
         """Return the existing schedules among these names, in no order."""

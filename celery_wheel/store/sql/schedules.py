@@ -41,9 +41,9 @@ class SqlSchedules:
         with self._database.reading() as connection:
             return [schedule_of(row) for row in due(connection, shard=shard, upto_ms=upto_ms, limit=limit)]
 
-    def next_schedule_ms(self, shard: int) -> int | None:
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
         with self._database.reading() as connection:
-            next_ms: int | None = self._statements.schedules.next(connection, shard=shard).scalar()
+            next_ms: int | None = self._statements.schedules.next(connection, shard=shard, skip=skip).scalar()
         return next_ms
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:

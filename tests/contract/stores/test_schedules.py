@@ -191,6 +191,7 @@ def test_the_next_instant_follows_every_change(holder: Holder) -> None:
     assert store.next_schedule_ms(0) is None
     [late], [early] = create(holder, "late", next_ms=NOW + 99), create(holder, "early")
     assert store.next_schedule_ms(0) == NOW
+    assert [store.next_schedule_ms(0, skip) for skip in range(3)] == [NOW, NOW + 99, None]
     holder.apply(schedule_steps=[step(early)])
     assert store.next_schedule_ms(0) == late.next_ms
     holder.apply(removed_schedules=[late.id])

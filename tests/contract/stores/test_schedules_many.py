@@ -71,6 +71,7 @@ def test_the_next_of_a_million_schedules_are_read_in_milliseconds(store: SqlStor
         "none is due": lambda: store.due_schedules(0, NOW - 1, 500),
         "another shard": lambda: store.due_schedules(1, NOW + HOUR, 500),
         "the next": lambda: store.next_schedule_ms(0),
+        "after a thousand": lambda: store.next_schedule_ms(0, 1_000),
         "the next of another shard": lambda: store.next_schedule_ms(1),
         "by name": lambda: store.schedules_named(0, ["schedule-77", "none"]),
     }

@@ -61,7 +61,7 @@ DEFAULTS = {
     "transactional": False,
     "rescue": False,
     "rescue_after_ms": 1_000,
-    "look_ahead_ms": 15_000,
+    "look_ahead_ms": 2_000,
     "results": None,
 }
 

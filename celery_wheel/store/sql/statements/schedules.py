@@ -82,7 +82,7 @@ class ScheduleStatements:
         # The order leaves PostgreSQL no index but that of the instants; min() may read another.
         next_ms = select(schedule.c.next_ms).where(of_shard, schedule.c.next_ms.is_not(None))
         one: ColumnElement[int] = literal_column("1")
-        self.next = self._prepare(next_ms.order_by(schedule.c.next_ms).limit(one))
+        self.next = self._prepare(next_ms.order_by(schedule.c.next_ms).limit(one).offset(bindparam("skip")))
         # By the name alone: with the shard as a condition, SQLite reads every schedule of the shard.
         names: list[BindParameter[str]] = [bindparam(f"name_{n}") for n in range(NAME_PLACES)]
         self.named = self._prepare(select(schedule.c.shard, *SCHEDULE).where(schedule.c.name.in_(names)))
