@@ -45,8 +45,6 @@ def matrix(stack: Stack) -> Matrix:
     stack.wait_for(counts={"the last": 1, "from beat": 2}, seconds=ALL_RUN_S)
     found.notes = stack.notes()
     found.wires = raw(stack, cases.UNREAD)
-    found.waiting = stack.redis.llen("wheel.0")
-    found.unacked = stack.redis.hlen("unacked")
     for sent in found.sent.values():
         sent.settle()
     for (

@@ -16,8 +16,6 @@ class Matrix:
     expected: dict[str, int] = field(default_factory=dict)
     notes: dict[Any, list[Note]] = field(default_factory=dict)
     wires: list[bytes] = field(default_factory=list)  #: messages in the queue that no worker consumes
-    waiting: int = -1  #: messages left in the wheel queue when all had run
-    unacked: int = -1  #: messages that workers held, unacknowledged
 
 
 def send_ways(found: Matrix, apps: dict[str, Any]) -> None:
