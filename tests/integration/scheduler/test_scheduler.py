@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from typing import Any
 
 import pytest
 
+from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Stack
 
 #: The promised time on a quiet machine.
 TAKEOVER_S = 3
+
+
+@pytest.fixture
+def beat_schedule() -> dict[str, dict[str, Any]]:
+    return TICK
 
 
 def test_a_scheduler_dispatches_and_runs_periodic_entries_and_stops_cleanly(stack: Stack) -> None:
