@@ -62,7 +62,8 @@ def site(tmp_path: Path, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
     default = connections["default"]
     with RedisServer(tmp_path / "redis") as server, django_db_blocker.unblock():
         found = Site(tmp_path, server.url)
-        default.close()
+        # The test database is in memory, and would end with its last connection.
+        monkeypatch.setattr(default, "connection", None)
         monkeypatch.setitem(default.settings_dict, "NAME", str(tmp_path / "site.sqlite3"))
         yield found
         found.running.close()
