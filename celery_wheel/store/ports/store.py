@@ -44,10 +44,10 @@ from celery_wheel.store.schedule_model import Run, Schedule
 
 
 class Retention(NamedTuple):
-    """The history to keep: batches dispatched at or after ``before_ms``, and the youngest ``max_bytes`` of all."""
+    """The history to keep: what is as young as ``before_ms``, as far as ``max_bytes`` suffices for it."""
 
-    before_ms: int
-    max_bytes: int
+    before_ms: int  #: older batches, by their dispatch, and older outcomes of lane STOPPED are forgotten
+    max_bytes: int  #: of all batches; beyond it the oldest are forgotten, however young
     archived_only: bool = False  #: a batch stays until an archive has all of it, and keeps all younger batches
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
 
@@ -87,10 +87,9 @@ class Store(Protocol):
         """Commit all of ``change``, durably, or nothing."""
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
-        """Remove up to about ``limit`` rows of the history that is not to be kept, oldest batch first.
+        """Remove up to about ``limit`` rows of the history not to be kept, oldest batch first; returns how many.
 
-        Returns how many. History is the rows of batches, and the rows of lane STOPPED, by their outcome's time. Closed
-        lanes without rows and batches are removed too.
+        History is the rows of batches and of lane STOPPED. Closed lanes without rows and batches are removed too.
         """
 
     # -- reading --------------------------------------------------------------------------------------

@@ -78,7 +78,6 @@ import signal, sys, django
 django.setup()
 from django.db import transaction
 from tests.kit.site import celery_app
-from tests.kit.warm import SITE
 celery_app.conf.wheel_transactional = True
 with transaction.atomic():
     celery_app.send_task("site.nothing", task_id="killed", countdown=60)

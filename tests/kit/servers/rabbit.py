@@ -21,6 +21,7 @@ import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import psutil
 import pytest
@@ -88,6 +89,11 @@ class RabbitServer(Server):
             return False
         return True
 
+    def start(self) -> Self:
+        super().start()
+        self.ctl("await_startup")  # it listens before it carries out commands
+        return self
+
     def _gone(self) -> None:
         super()._gone()
         with socket.socket() as probe:  # the same port is taken again at once
@@ -118,18 +124,19 @@ class RabbitServer(Server):
 
     def fresh(self) -> str:
         if not self._spare:
-            self._spare = [f"test{next(self._names)}" for _ in range(AT_ONCE)]
+            names = [f"test{next(self._names)}" for _ in range(AT_ONCE)]
             rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
             definitions = self.folder / "definitions.json"
             definitions.write_text(
                 json.dumps(
                     {
-                        "vhosts": [{"name": name} for name in self._spare],
-                        "permissions": [{"vhost": name, **rights} for name in self._spare],
+                        "vhosts": [{"name": name} for name in names],
+                        "permissions": [{"vhost": name, **rights} for name in names],
                     }
                 )
             )
             self.ctl("import_definitions", str(definitions))
+            self._spare = names
         return f"amqp://guest:guest@127.0.0.1:{self.port}/{self._spare.pop()}"
 
     def ctl(self, *arguments: str) -> str:
