@@ -27,7 +27,7 @@ class OccurrenceRenderer(Protocol):
         """Return the message of an occurrence, with a task id of its own.
 
         The engine sets ``envelope_id`` and ``eta_ms``. The call is made without a lock, and may be made again for the
-        same occurrence, when a commit failed. BrokerError means not now: it is tried again in a second. Any other error
+        same occurrence, when a commit failed. After BrokerError the engine tries again in a second. Any other error
         makes the schedule broken, with the error's text as the reason.
         """
 

@@ -109,7 +109,7 @@ def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> Non
     rig.tick(2_000)
     assert rig.ran("good") == [1_000, 2_000]
     bad = rig.schedule("bad")
-    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "it cannot be rendered: LookupError('no such task')")
+    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "no message can be made: LookupError('no such task')")
     rig.tick(3_500)
     assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
     assert rig.skips() == [(1_000, 5_000, 5, "missed")]

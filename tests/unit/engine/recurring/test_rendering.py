@@ -105,7 +105,7 @@ def test_a_renderer_that_cannot_now_is_asked_again_and_no_other_schedule_waits(
     assert (rig.ran("first"), rig.ran("second")) == ([3_000], [3_000])
     assert not rig.schedule("first").broken
     assert [one.getMessage() for one in caplog.records] == [
-        "shard 0: the occurrences of schedule first wait: the result backend is away"
+        "shard 0: the occurrences of schedule first wait, and are tried again in a second: the result backend is away"
     ]
     assert seen.away == 0
 
