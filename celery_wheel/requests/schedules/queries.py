@@ -50,7 +50,7 @@ class Where(TypedDict, total=False):
     """The filter of schedules; a field that is not given does not filter."""
 
     prefix: str  #: the beginning of the name
-    part: str  #: a part of the name, in capitals or not
+    part: str  #: a part of the name; case is ignored
     source: str
     task: str
     queue: str  #: as the schedule names it
@@ -102,7 +102,7 @@ class ScheduleQueries:
 
         Args:
             what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
-            after: instants after this one; None: after now.
+            after: the instants are after this one; None: now.
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """
@@ -127,7 +127,7 @@ class ScheduleQueries:
         texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
-            raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
+            raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
         return json.loads(texts[revision])
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:

@@ -12,9 +12,9 @@
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
-log says so once. Anything that keeps ``apply_async`` from sending (arguments that the task does not take, a queue that
-may not be made, a message that is too large) raises, and the schedule is shown as broken with the reason. A result
-backend that does not answer raises BrokerError: the occurrence is made later.
+log says so once. Where ``apply_async`` would not send (arguments that the task does not take, a queue that may not be
+made, a message that is too large), ``render`` raises, and the schedule becomes broken with the reason. A result backend
+that does not answer raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-#: Publishes an occurrence as the schedule's source does, by the producer; returns False where it leaves that to the
-#: template. It may take the producer's ``task_id`` as the task's id.
+#: Publishes an occurrence as the schedule's source does, by the producer; returns False where the template serves.
+#: It may take the producer's ``task_id`` as the task's id.
 ApplyEntry = Callable[[Schedule, Definition, CapturingProducer], bool]
 
 

@@ -1,18 +1,18 @@
-"""The tables of django-celery-beat as a source: an edit is read without its neighbours.
+"""The tables of django-celery-beat as a source: only rows that have changed are read.
 
 ::
 
-    every look    PeriodicTasks.last_change(): one row. It is as it was: nothing is read
+    every look    PeriodicTasks.last_change(): one row. Unchanged: nothing else is read
     changed       1  tasks whose date_changed is of the last minute, or later     saved tasks
                   2  count and sum of the ids of the enabled tasks                deleted, enabled or disabled ones:
                      differ from what is known: all ids                             then the new ones are read
                   3  intervals, crontabs, solars, clocked rows, where they are    edited schedules: then the tasks
                      few, or where 1 and 2 have found nothing                       that refer to them are read
-                  4  none of it at two looks: all tasks                           an update that only the marker tells
+                  4  nothing at two looks: all tasks                              an update that only the marker shows
     at the first look, after a failure, and five minutes after a change: all tasks, PAGE at a time
 
-The marker and date_changed are django-celery-beat's own: Django's signals set them, and those who update rows by
-queryset call ``PeriodicTasks.update_changed()``.
+The marker and date_changed are django-celery-beat's own: Django's signals set them, and code that updates rows by
+queryset calls ``PeriodicTasks.update_changed()``.
 
 Memory has a name for each enabled task. A row that raises while it is read is read alone, and shown as broken.
 """
@@ -76,7 +76,7 @@ class DjangoSource:
         self._is_read = self._is_followed = False
         self._full_at_s = 0.0  #: of the last full read
         self._is_changed = False  #: since the last full read
-        self._is_unexplained = False  #: the marker has changed, and nothing else that was looked at
+        self._is_unexplained = False  #: the marker has changed, and no row that was read
 
     # -- the source ------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class DjangoSource:
         from django.db.models.functions import Cast
 
         table = self._tables[kind]
-        # As text: a value that cannot be read is no reason not to compare the others.
+        # As text: one value that cannot be read must not keep the others from being compared.
         columns = {f"as_{one.name}": Cast(one.name, CharField()) for one in table._meta.fields if one.name != "id"}
         rows = table._default_manager.order_by().annotate(**columns).values_list("pk", *columns)
         return ((row[0], hash(row[1:])) for row in rows.iterator(PAGE))
@@ -202,7 +202,7 @@ class DjangoSource:
                     rows.append((pk, broken(task, f"the row cannot be read: {error}")))
             return rows
 
-    # -- what is known ---------------------------------------------------------------------------------
+    # -- known tasks -----------------------------------------------------------------------------------
 
     def _add(self, changes: EntryChanges, rows: Iterable[tuple[int, TaskColumns | SourceEntry]]) -> None:
         over: list[TaskColumns] = []
@@ -237,7 +237,7 @@ class DjangoSource:
         self._read_ids(changes, due)  # a row whose ``expires`` was edited is read as such
 
     def _disable(self, ids: list[int], **values: Any) -> None:
-        """Disable tasks as django-celery-beat does, which forgets when a disabled task has run."""
+        """Disable tasks as django-celery-beat does, which also empties their ``last_run_at``."""
         for part in _parts(ids):
             self._enabled().filter(pk__in=part).update(enabled=False, last_run_at=None, **values)
 

@@ -67,7 +67,7 @@ class SqlSchedules:
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no type for truth."""
+    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no booleans."""
     found = Schedule(*row)
     found.paused, found.broken = bool(found.paused), bool(found.broken)
     return found

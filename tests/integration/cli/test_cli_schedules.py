@@ -124,7 +124,7 @@ def test_an_update_keeps_other_parts_and_a_rollback_returns(run: Any) -> None:
     found = run("history", "one", "--json")
     assert [one["what"] for one in found["revisions"]][:3] == ["rolled back", "changed", "created"]
     assert run("show", "one", "--json")["definition"]["recurrence"]["zone"] == "Asia/Tokyo"
-    assert "must have had the revision" in run("rollback", "one", "9", code=2)
+    assert "revision must be one of schedule" in run("rollback", "one", "9", code=2)
 
 
 def test_each_page_but_the_last_names_the_next(run: Any) -> None:

@@ -98,7 +98,7 @@ class ScheduleStatements:
         self.pending_runs = self._latest(select(schedule_run).select_from(row).where(after_offset))
 
     def _latest(self, runs: Any) -> Prepared:
-        """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
+        """Select the latest runs, and then their rows: no bytes of other timers are read."""
         found = runs.where(schedule_run.c.schedule == bindparam("schedule")).order_by(*_latest_first(schedule_run))
         run = found.limit(bindparam("limit")).subquery("run")
         rows = run.join(timer, timer.c.id == run.c.timer_id).join(payload, payload.c.id == timer.c.id)
