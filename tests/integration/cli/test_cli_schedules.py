@@ -248,7 +248,7 @@ def test_an_import_creates_what_is_new_and_says_why_the_rest_is_not(run: Any, tm
     assert "no schedules" in run("list")
     said = run(*arguments, code=3)
     assert "1 created, 1 not importable" in said
-    assert "@reboot is no time" in said
+    assert "@reboot has no instants" in said
     found = run("show", "nightly --all", "--json")
     assert (found["definition"]["args"], found["revisions"][0]["reason"]) == (
         ["nightly --all"],
