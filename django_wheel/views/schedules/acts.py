@@ -33,9 +33,9 @@ from django_wheel.views.task_requests import ROWS, Render, failure, page_before,
 
 #: Schedules in one request; Django accepts no more than a thousand fields in a form.
 MAX_SCHEDULES = 500
-#: Sources whose schedules are changed here; others follow their source.
+#: Sources whose schedules can be changed and deleted here; schedules of other sources follow them.
 EDITABLE = ("api",)
-#: Names in a message; refusals with their reasons.
+#: Most names in a message, and most refusals with their reasons.
 NAMES, REFUSALS = 20, 10
 
 Answers = Mapping[str, ScheduleAnswer]
@@ -109,7 +109,7 @@ RESUME = ScheduleAction(
     "resume",
     _("Resume"),
     ngettext_lazy("Resume %(number)s schedule?", "Resume %(number)s schedules?", "count"),
-    _("A paused or broken schedule runs again at its next instant after now."),
+    _("The schedule runs from its next instant after now on."),
     ngettext_lazy(
         "%(number)s schedule is resumed: %(names)s.", "%(number)s schedules are resumed: %(names)s.", "count"
     ),
@@ -131,7 +131,7 @@ DELETE = ScheduleAction(
     "delete",
     _("Delete"),
     ngettext_lazy("Delete %(number)s schedule?", "Delete %(number)s schedules?", "count"),
-    _("The schedule ends, and its pending occurrences are withdrawn. Its revisions stay."),
+    _("The schedule is removed, and its pending occurrences are withdrawn. Its revisions stay."),
     ngettext_lazy(
         "%(number)s schedule is deleted: %(names)s.", "%(number)s schedules are deleted: %(names)s.", "count"
     ),
@@ -142,7 +142,7 @@ BACKFILL = ScheduleAction(
     "backfill",
     _("Backfill"),
     ngettext_lazy("Backfill %(number)s schedule?", "Backfill %(number)s schedules?", "count"),
-    _("Each instant of the schedule in a past time is dispatched at once, whether it has run before or not."),
+    _("An occurrence for each instant between two times is dispatched at once, whether the instant has run or not."),
     ngettext_lazy(
         "%(number)s schedule is backfilled: %(names)s.", "%(number)s schedules are backfilled: %(names)s.", "count"
     ),
@@ -172,7 +172,7 @@ ACTIONS = {action.verb: action for action in (*OF_SELECTION, BACKFILL, ROLLBACK)
 
 
 def for_schedule(schedule: Schedule) -> tuple[ScheduleAction, ...]:
-    """Return the actions on a schedule in its state. One that follows another source is deleted there."""
+    """Return the actions on a schedule in its state. A schedule that follows a source is deleted there."""
     resume = (RESUME,) if schedule.paused or schedule.broken else ()
     pause = () if schedule.paused else (PAUSE,)
     return (TRIGGER, BACKFILL, *resume, *pause, *((DELETE,) if schedule.source in EDITABLE else ()))
