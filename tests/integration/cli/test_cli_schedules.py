@@ -16,7 +16,7 @@ from tests.kit.stack import Stack
 
 @pytest.fixture
 def run(command: Commands) -> Any:
-    """Run a command of the group; returns its output, which is JSON where it is asked for."""
+    """Run a command of the group; returns its output, parsed with ``--json``."""
 
     def call(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
         found = command("schedules", *arguments, stdin=stdin)
@@ -235,7 +235,7 @@ def test_names_are_escaped_on_a_terminal(run: Any) -> None:
 TAB = "CRON_TZ=Europe/Paris\n30 2 * * * nightly --all\n@reboot start\n"
 
 
-def test_an_import_creates_what_is_new_and_says_why_the_rest_is_not(run: Any, tmp_path: Path) -> None:
+def test_an_import_creates_new_schedules_and_has_a_reason_for_the_others(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "tab"
     file.write_text(TAB)
     arguments = ("import", "--from", "crontab", "--file", str(file), "--task", "shell")

@@ -1,4 +1,4 @@
-"""``check_call``: what a schedule may call is refused by its path, or kept."""
+"""``check_call``: a valid call is kept, an invalid value is refused by its path."""
 
 from __future__ import annotations
 

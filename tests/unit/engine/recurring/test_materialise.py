@@ -199,7 +199,7 @@ def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig
     assert rig.ran() == [1_000, 3_000]
 
 
-def test_queue_one_runs_what_was_queued_for_long_whatever_the_catch_up() -> None:
+def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_up() -> None:
     rig = with_limits(late_ms=1_000)
     schedule = rig.create(every_ms=60_000, overlap="queue_one", catch_up="none")
     rig.tick(140_000)

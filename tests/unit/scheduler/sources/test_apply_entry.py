@@ -49,7 +49,7 @@ def test_an_entry_is_as_beat_would_have_it(app: Any) -> None:
     assert definition.call.options["headers"] == {"tenant": "acme"}, "the next occurrence has headers of its own"
 
 
-def test_schedules_of_the_api_are_none_of_beats(app: Any) -> None:
+def test_schedules_of_the_api_are_left_to_the_template(app: Any) -> None:
     Watched.seen = []
     assert not apply_entry_of(Watched, app)(*schedule("api"), Producer())
     assert Watched.seen == []

@@ -110,7 +110,7 @@ def test_an_entry_that_raises_stays_with_beat(app: Any) -> None:
     assert "no market today" in found.document["base"]
 
 
-def test_a_listing_is_told_once_and_again_after_a_reset() -> None:
+def test_a_listing_is_read_once_and_again_after_a_reset() -> None:
     listing = EntryListing()
     assert (listing.read(), listing.is_followed) == (None, False)
     listing.put({})

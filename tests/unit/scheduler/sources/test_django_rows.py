@@ -127,7 +127,7 @@ def test_a_row_that_cannot_be_read_is_broken_with_the_reason(values: dict[str, A
     to_text(found.document)
 
 
-def test_a_row_is_over_where_django_celery_beat_would_disable_it() -> None:
+def test_a_row_has_ended_where_django_celery_beat_would_disable_it() -> None:
     assert is_over(row(**INTERVAL, one_off=True, total_run_count=1), NOON_MS)
     assert not is_over(row(**INTERVAL, total_run_count=1), NOON_MS)
     assert is_over(row(**INTERVAL, expires=NOON), NOON_MS)
