@@ -4,7 +4,7 @@
 
     schedule(every)                  Interval, counted from the anchor
     schedule(every, relative=True)   Celery rounds each run down to the start of a day, hour or minute of the zone:
-                                     an RRule of so many days, or an Interval of so many whole hours or minutes
+                                     an RRule of whole days, or an Interval of whole hours or minutes
     crontab(...)                     Crontab in the zone in which Celery reads the fields
     solar(...)                       Solar
     any other class                  None: only its own ``is_due`` decides when it runs

@@ -24,7 +24,7 @@ from celery_wheel.recurring.specs.spec import Spec
 from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 from celery_wheel.values.text import END_OF_TIME_MS
 
-#: A calendar may leave out so many occurrences one by one. It leaves out a day, or what ``lasts_ms`` covers, at once.
+#: The most occurrences that a calendar may leave out one by one. A day, or a time of OfSpec, is left out at once.
 MAX_EXCLUDED = 10_000
 
 

@@ -77,7 +77,7 @@ recurrence = options.all_of(
         "--start", type=options.InstantParameter(), help="No instant before this one; an interval counts from it."
     ),
     click.option("--until", type=options.InstantParameter(), help="No instant after this one."),
-    click.option("--times", type=click.IntRange(1), help="At most so many occurrences."),
+    click.option("--times", type=click.IntRange(1), help="Largest number of occurrences."),
     click.option(
         "--without", type=JsonParameter(dict, "a calendar"), help="Calendar of instants to leave out, as JSON."
     ),

@@ -104,7 +104,7 @@ class Occurrences:
 
 
 def occurrence_id(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
-    """Return the envelope id of an occurrence; ``request`` is the inbox item that asked for it out of turn."""
+    """Return the envelope id of an occurrence; ``request`` is the inbox item that requested it."""
     return str(uuid.uuid5(NAMESPACE, f"{schedule.id} {schedule.revision} {instant_ms} {request}"))
 
 

@@ -17,7 +17,7 @@ class Occurrence(NamedTuple):
 
     shard: int
     instant_ms: int
-    due_ms: int  #: the instant and its jitter; now, where a user has asked for it
+    due_ms: int  #: the instant and its jitter; now, where it was requested
     previous_ms: int | None  #: the instant that was made before it
     envelope_id: str  #: the same for each try to make it
 

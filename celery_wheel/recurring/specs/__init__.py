@@ -2,7 +2,7 @@
 
 ::
 
-    Interval     every so many milliseconds from an anchor      instants
+    Interval     a period in milliseconds, from an anchor       instants
     Instants     a list                                         instants
     Solar        sunrise, sunset and others at a place          instants; the extra ``solar``
     Crontab      Celery's five fields, and a second             wall-clock times

@@ -42,7 +42,7 @@ class StoredForm:
         body = marked.body.decode()
         before, _, self._behind = body.partition(marks[BODY][1:])
         if before or not self._behind:
-            raise ValueError("its body is no text that begins with the arguments")
+            raise ValueError("its body must be a text that begins with the arguments")
 
     def message(self, values: Sequence[str], task_id: str, envelope_id: str, eta_ms: int) -> Message:
         of = dict(zip(self._names, values, strict=True))

@@ -6,7 +6,7 @@
 
     stays with the base scheduler, with the reason:
       a class of entry or schedule with an is_due of its own, or a recurrence that the wheel refuses
-      arguments or options that JSON does not hold
+      arguments or options that JSON cannot express
       options that a schedule does not have
 
 Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
@@ -110,13 +110,13 @@ def check_json(value: Any, path: str, lists: bool) -> None:
     if isinstance(value, Mapping) and type(value) is dict:
         for key, one in value.items():
             if type(key) is not str:
-                raise _Stays(f"{path} has the key {key!r:.60}, which is no text")
+                raise _Stays(f"{path} has the key {key!r:.60}, which is not a text")
             check_json(one, f"{path}.{key}", lists)
     elif type(value) is list or (lists and type(value) is tuple):
         for number, one in enumerate(value):
             check_json(one, f"{path}[{number}]", lists)
     elif not (value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value))):
-        raise _Stays(f"{path} is no value of JSON: {value!r:.60}")
+        raise _Stays(f"{path} is not a value of JSON: {value!r:.60}")
 
 
 def to_ms(value: datetime | None, app: Any) -> int:

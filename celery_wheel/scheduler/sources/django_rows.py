@@ -8,7 +8,7 @@
     queue, exchange, routing_key, priority, headers     options
 
     first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
-    broken          the row has no schedule or two, a field that cannot be read, arguments that are no JSON
+    broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
     ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
 
 Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them.
