@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
+from celery_wheel.engine.recurring.instants import unmade_since
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_type, check_whole, refuse
 from celery_wheel.recurring.definition import read_definition, reason_not_run
@@ -48,16 +49,9 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
         if values[field] is not None:
             check_whole(field, values[field], -1, END_OF_TIME_MS - 1)
     for field in ("paused", "broken"):
-        check_type(field, values[field], bool, "a")
+        check_type(field, values[field], bool)
     schedule = Schedule(0, name, **values)
     return _stopped(schedule, now_ms), _revisions(schedule, _field(document, "revisions", []))
-
-
-def imported(schedule: Schedule, actor: str, reason: str, now_ms: int) -> Revision:
-    """Return the revision of the import, and give the schedule its number."""
-    before = json.dumps(asdict(schedule)) if schedule.revision else ""
-    schedule.revision += 1
-    return Revision(schedule.id, schedule.revision, schedule.name, "imported", actor, reason, now_ms, before)
 
 
 def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
@@ -71,9 +65,7 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
         schedule = replace(schedule, broken=True, note=schedule.note or str(error)[:1_000])
     if not schedule.paused and not schedule.broken:
         return replace(schedule, since_ms=None)
-    since_ms = schedule.since_ms
-    if since_ms is None:
-        since_ms = now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
+    since_ms = unmade_since(schedule, now_ms) if schedule.since_ms is None else schedule.since_ms
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 
