@@ -28,9 +28,8 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
@@ -43,7 +42,7 @@ from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
 from celery_wheel.store.model import TaskRow
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
 
 Result = dict[str, Any]
@@ -147,12 +146,10 @@ def _refused(reason: str) -> Result:
 
 def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
     """Return a schedule, which is new or stored, with its changes, and add their revision to the unit of work."""
-    number, before = schedule.revision + 1, json.dumps(asdict(schedule)) if schedule.revision else ""
-    what = _WHAT["create" if command.do == "put" and not before else command.do]
-    work.change.revisions.append(
-        Revision(schedule.id, number, schedule.name, what, command.actor, command.reason, work.now_ms, before)
-    )
-    return replace(schedule, revision=number, **changes)
+    what = _WHAT["create" if command.do == "put" and not schedule.revision else command.do]
+    found, revision = revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
+    work.change.revisions.append(revision)
+    return found
 
 
 class _Alteration:

@@ -17,7 +17,7 @@ NOW = 1_700_000_000_000
 MINUTE = 60_000
 
 SPECS: list[Callable[[random.Random], Spec]] = [
-    lambda rng: Interval(rng.choice((1, 7, 1_000, 90_000, 5_000_000))),
+    lambda rng: Interval(rng.choice((7, 100, 1_000, 90_000, 5_000_000))),
     lambda rng: Crontab(minute=rng.choice(("*", "*/7", "3"))),
     lambda rng: Instants(tuple(sorted({NOW + rng.randrange(-200_000, 200_000) for _ in range(20)} | {NOW + 10**7}))),
 ]
