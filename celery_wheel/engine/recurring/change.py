@@ -34,7 +34,8 @@ from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
-from celery_wheel.engine.recurring.instants import skips_between, unmade_since
+from celery_wheel.engine.recurring.instants import skips_between
+from celery_wheel.engine.recurring.materialise import unmade_since
 from celery_wheel.engine.recurring.restore import restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState

@@ -139,11 +139,6 @@ def latest(recurrence: Recurrence, first: int, upto_ms: int) -> int:
     return last
 
 
-def unmade_since(schedule: Schedule, now_ms: int) -> int:
-    """Return the instant after which a schedule that stops now has made nothing."""
-    return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
-
-
 def skip(schedule_id: int, recurrence: Recurrence, from_ms: int, to_ms: int, reason: str, at_ms: int) -> Skip:
     """Return a skip of the occurrences from one to another."""
     count = len(list(islice(walk(recurrence, from_ms - 1, to_ms), MAX_COUNTED + 1)))

@@ -25,7 +25,7 @@ from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring.herd import ROUND_MS, find_herd, herd_round
-from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, unmade_since, walk
+from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
 from celery_wheel.engine.recurring.port import Occurrence, OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
 from celery_wheel.engine.round import Context
@@ -289,6 +289,11 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
     found.change.schedules.append(
         replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=unmade_since(schedule, now_ms))
     )
+
+
+def unmade_since(schedule: Schedule, now_ms: int) -> int:
+    """Return the instant after which a schedule that stops now has made nothing."""
+    return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
 
 
 def _reason(error: Exception) -> str:

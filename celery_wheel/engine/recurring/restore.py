@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from celery_wheel.engine.recurring.instants import unmade_since
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_type, check_whole, refuse
 from celery_wheel.recurring.definition import read_definition, reason_not_run
@@ -65,7 +64,9 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
         schedule = replace(schedule, broken=True, note=schedule.note or str(error)[:1_000])
     if not schedule.paused and not schedule.broken:
         return replace(schedule, since_ms=None)
-    since_ms = unmade_since(schedule, now_ms) if schedule.since_ms is None else schedule.since_ms
+    since_ms = schedule.since_ms
+    if since_ms is None:
+        since_ms = now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 
