@@ -10,7 +10,7 @@ from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorl
 from tests.simulation.seeds import as_long_as_it_takes, seeds
 
 #: Each event of ``HAPPENS_TO_SCHEDULES`` is in one of these.
-LEAST_SEEDS = 40
+LEAST_SEEDS = 20
 
 
 @as_long_as_it_takes

@@ -13,9 +13,10 @@ import pytest
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SqlBackend, postgresql, sqlite
 from tests.kit.holder import NOW, Holder
+from tests.kit.patience import factor, patience
 from tests.kit.schedules import MINUTE, create, materialise
 
-#: A read that passes over so many rows takes more than SLOW_MS.
+#: A read that passes over so many rows takes more than SLOW_MS, on a quiet machine.
 MANY = 200_000
 SLOW_MS = 5
 AT_ONCE = 50_000
@@ -83,7 +84,7 @@ def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore, ba
         elif state == "with statistics":
             with store.database.writing() as connection:
                 connection.exec_driver_sql("ANALYZE")
-        slow = {name: ms for name, read in reads.items() if (ms := fastest_ms(read)) > SLOW_MS}
+        slow = {name: ms for name, read in reads.items() if (ms := fastest_ms(read)) > SLOW_MS * factor()}
         assert not slow, state
     due = store.due_schedules(0, NOW + HOUR, 500)
     assert [one.next_ms for one in due] == sorted(one.next_ms or 0 for one in due)
@@ -97,5 +98,5 @@ def test_ten_thousand_schedules_are_created_a_second(store: SqlStore) -> None:
         began = time.perf_counter()
         create(holder, *names, definition=DEFINITION, next_ms=NOW + group)
         taken.append(time.perf_counter() - began)
-    assert min(taken) < 0.5
+    assert min(taken) < patience(0.5)
     assert len(store.due_schedules(0, NOW + HOUR, 100_000)) == 20_000
