@@ -20,10 +20,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_names, check_text, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 BY_RUN, BY_NAME = "run", "name"
@@ -86,11 +85,8 @@ def check_call(document: Mapping[str, Any]) -> ScheduledCall:
 def _checked(path: str, options: Any, known: Mapping[str, Callable[[str, Any], object]]) -> dict[str, Any]:
     if not isinstance(options, dict):
         refuse(path, "a JSON object", options)
+    check_names(path, options, known, "an option of a schedule")
     for name, value in options.items():
-        if name not in known:
-            close = get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            refuse(f"{path}.{name}", f"an option of a schedule ({hint})", value)
         known[name](f"{path}.{name}", value)
     return options
 

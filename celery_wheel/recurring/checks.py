@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from celery_wheel.errors import RecurrenceError
@@ -41,9 +42,23 @@ def check_choice(field: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
-def check_type(field: str, value: Any, kind: type, article: str) -> None:
+def check_type(field: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
-        refuse(field, f"{article} {kind.__name__}", value)
+        refuse(field, f"a {kind.__name__}", value)
+
+
+def check_names(path: str, values: Mapping[Any, Any], known: Iterable[str], what: str) -> None:
+    """Refuse a name of ``values``, which stand at ``path``, that is not known."""
+    names = tuple(known)
+    for name, value in values.items():
+        if name not in names:
+            close = get_close_matches(str(name), names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            refuse(join(path, str(name)), f"{what} ({hint})", value)
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def check_list(field: str, value: Any, content: str) -> tuple[Any, ...]:

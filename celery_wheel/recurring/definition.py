@@ -36,14 +36,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
-from celery_wheel.recurring.checks import check_choice, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_names, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -143,11 +142,7 @@ def _checked(document: object) -> Definition:
         refuse("the definition", 'an object like {"recurrence": …, "task": "app.report"}', document)
     if (reason := reason_not_run(document)) is not None:
         raise RecurrenceError(reason)
-    for name in document:
-        if name not in _FIELDS:
-            close = get_close_matches(str(name), _FIELDS, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
-            refuse(str(name), f"a field of a definition ({hint})", document[name])
+    check_names("", document, _FIELDS, "a field of a definition")
     call = check_call(document)
     recurrence = _recurrence(json.dumps(document.get("recurrence")))
     return Definition(recurrence, call, **_policies(document))

@@ -54,7 +54,7 @@ class Recurrence:
     _in_zone: Spec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_type("spec", self.spec, Spec, "a")
+        check_type("spec", self.spec, Spec)
         check_choice("gap", self.gap, GAPS)
         check_choice("fold", self.fold, FOLDS)
         for name in ("start_ms", "until_ms"):
@@ -63,7 +63,7 @@ class Recurrence:
         if self.times is not None:
             check_whole("times", self.times, 1)
         if self.without is not None:
-            check_type("without", self.without, Calendar, "a")
+            check_type("without", self.without, Calendar)
         zone = zone_of(check_text("zone", self.zone, "Europe/Paris"))
         if zone is None:
             refuse("zone", "a time zone, like Europe/Paris or +02:00", self.zone)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 
 from celery_wheel.recurring.calendars import (
+    WEEKDAYS,
     AllOf,
     AnyOf,
     BusinessDays,
@@ -43,7 +44,6 @@ from celery_wheel.values.format import format_duration, printable, to_datetime
 LISTED = 4
 #: Longest text of a rule, in characters.
 RULE_CUT = 120
-_CODES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def in_words(recurrence: Recurrence, gettext: Callable[[str], str] = str) -> str:
@@ -252,7 +252,7 @@ class _Words:
     def of_calendar(self, calendar: Calendar) -> str:
         gettext = self.gettext
         if isinstance(calendar, Weekdays):
-            return self.weekdays(_CODES.index(day) for day in calendar.days)
+            return self.weekdays(WEEKDAYS.index(day) for day in calendar.days)
         if isinstance(calendar, Dates):
             if len(calendar.dates) <= LISTED:
                 return ", ".join(map(str, calendar.dates))

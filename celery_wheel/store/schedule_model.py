@@ -24,7 +24,9 @@ no skips: ``Recurrence.why_not`` returns their reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 #: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
 SCHEDULE, RUN_ENDED = "schedule", "run_ended"
@@ -76,6 +78,15 @@ class Revision:
     reason: str
     at_ms: int
     before: str
+
+
+def revised(
+    schedule: Schedule, what: str, actor: str, reason: str, at_ms: int, **changes: Any
+) -> tuple[Schedule, Revision]:
+    """Return a schedule, which is stored or of revision 0, with its changes and their revision."""
+    number, before = schedule.revision + 1, json.dumps(asdict(schedule)) if schedule.revision else ""
+    revision = Revision(schedule.id, number, schedule.name, what, actor, reason, at_ms, before)
+    return replace(schedule, revision=number, **changes), revision
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
+from tests.kit.holder import message
 
 
 class Renderer:
@@ -23,21 +24,5 @@ class Renderer:
         instant_ms = occurrence.instant_ms
         self.rendered += 1
         headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
-        return Message(
-            envelope_id="",
-            task_id=f"{schedule.name} {instant_ms} {self.rendered}",
-            task="tasks.recurring",
-            eta_ms=0,
-            created_ms=instant_ms,
-            exchange="",
-            exchange_type="direct",
-            routing_key="celery",
-            queue="celery",
-            priority=None,
-            key=None,
-            expires_ms=None,
-            queue_expires_ms=None,
-            headers=headers,
-            properties=b"{}",
-            body=b"x",
-        )
+        task_id = f"{schedule.name} {instant_ms} {self.rendered}"
+        return message(task_id=task_id, task="tasks.recurring", created_ms=instant_ms, headers=headers)

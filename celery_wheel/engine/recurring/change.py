@@ -28,23 +28,22 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
-from celery_wheel.engine.recurring.restore import imported, restored
+from celery_wheel.engine.recurring.restore import restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
 from celery_wheel.store.model import TaskRow
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
 
 Result = dict[str, Any]
@@ -60,9 +59,10 @@ KEEPING = ("create", "restore")
 #: The source of requests by users, who may change any schedule.
 API = "api"
 
-#: ``Revision.what`` of each change.
+#: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
     "create": "created",
+    "restore": "imported",
     "put": "changed",
     "update": "changed",
     "patch": "changed",
@@ -80,14 +80,16 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int, list[tuple[Run, TaskRow]]] = {}
-    if schedules and command.do not in (*KEEPING, "resume"):
-        for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
+    kept = schedules if command.do in KEEPING else {}
+    changed = {} if kept else schedules
+    if changed and command.do != "resume":
+        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
-    results = dict.fromkeys(command.names, UNKNOWN)
+    results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
     # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
-    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
+    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
     new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
@@ -122,11 +124,11 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
             return restored(name, document, now_ms)
         text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 1, None, note=reason, broken=BROKEN in document), []
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=BROKEN in document), []
         next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 1, next_ms, last_ms=last_ms), []
+    return Schedule(0, name, text, command.source, 0, next_ms, last_ms=last_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -134,12 +136,8 @@ def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Re
         return new
     schedule, earlier = new
     schedule.id = work.state.next_seq()
-    work.change.added_schedules.append(schedule)
     work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
-    if command.do == "restore":
-        work.change.revisions.append(imported(schedule, command.actor, command.reason, work.now_ms))
-    else:
-        _add_revision(work, command, schedule, "")
+    work.change.added_schedules.append(_revised(work, command, schedule))
     return DONE
 
 
@@ -147,11 +145,12 @@ def _refused(reason: str) -> Result:
     return {"result": "refused", "reason": reason}
 
 
-def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, before: str) -> None:
-    number, what = schedule.revision, _WHAT[command.do] if before else _WHAT["create"]
-    work.change.revisions.append(
-        Revision(schedule.id, number, schedule.name, what, command.actor, command.reason, work.now_ms, before)
-    )
+def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
+    """Return a schedule, which is new or stored, with its changes, and add their revision to the unit of work."""
+    what = _WHAT["create" if command.do == "put" and not schedule.revision else command.do]
+    found, revision = revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
+    work.change.revisions.append(revision)
+    return found
 
 
 class _Alteration:
@@ -168,9 +167,9 @@ class _Alteration:
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
-            if command.do not in KEEPING and command.source not in (API, schedule.source):
+            if command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
-            if command.do in DEFINING and command.do not in KEEPING:
+            if command.do in DEFINING:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
@@ -181,8 +180,6 @@ class _Alteration:
         """Add the change to the unit of work; the caller holds the lock."""
         if self._refusal is not None:
             return self._refusal
-        if self.command.do in KEEPING:
-            return ALREADY
         return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
 
     def _prepare_update(self) -> None:
@@ -246,9 +243,7 @@ class _Alteration:
         sent_upto_ms = self.work.now_ms if self.command.source != API else -1
         _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
         self.work.change.removed_schedules.append(self.schedule.id)
-        _add_revision(
-            self.work, self.command, replace(self.schedule, revision=self.schedule.revision + 1), self._before()
-        )
+        _revised(self.work, self.command, self.schedule)
         return _done(too_late)
 
     def _withdraw(self, pending: Pending) -> tuple[list[Run], list[int]]:
@@ -291,12 +286,7 @@ class _Alteration:
             return []  # the instants are unknown
 
     def _write(self, **changes: Any) -> None:
-        changed = replace(self.schedule, revision=self.schedule.revision + 1, **changes)
-        self.work.change.schedules.append(changed)
-        _add_revision(self.work, self.command, changed, self._before())
-
-    def _before(self) -> str:
-        return json.dumps(asdict(self.schedule))
+        self.work.change.schedules.append(_revised(self.work, self.command, self.schedule, **changes))
 
 
 def _done(too_late: list[int]) -> Result:
