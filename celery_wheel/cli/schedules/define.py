@@ -36,7 +36,9 @@ def create(
 ) -> None:
     """Create the schedule NAME: a task and a recurrence (--every, --cron, --rrule or --at).
 
-    Every weekday at 9 in Berlin: create report --task app.report --cron '0 9 * * mon-fri' --zone Europe/Berlin
+    \b
+    Every weekday at 9 in Berlin:
+      create report --task app.report --zone Europe/Berlin --cron '0 9 * * mon-fri'
 
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.

@@ -102,7 +102,7 @@ call = options.all_of(
 policies = options.all_of(
     click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Missed instants that run."),
     click.option(
-        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: age of the instants."
+        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: the time back from now."
     ),
     click.option(
         "--overlap",
