@@ -191,6 +191,9 @@ def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(r
     assert "does not exist" in run("preview", "none", code=3)
     assert "name a schedule" in run("preview", code=2)
     assert "name a schedule" in run("preview", "one", "--every", "5", code=2)
+    run("create", "wrong", "--definition", "-", stdin='{"task": "tick", "broken": "its zone is unknown"}')
+    assert "must be a schedule with instants, got 'its zone is unknown'" in run("preview", "wrong", code=2)
+    assert run("show", "wrong", "--json")["state"] == "broken"
 
 
 @pytest.mark.parametrize(
