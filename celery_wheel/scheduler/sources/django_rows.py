@@ -32,11 +32,12 @@ _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds
 
 
 class TaskColumns(NamedTuple):
-    """The columns of an enabled PeriodicTask and of its schedule; ``zone`` as text."""
+    """The columns of a PeriodicTask and of its schedule; ``zone`` as text."""
 
     pk: int
     name: str
     task: str
+    enabled: bool
     args: str
     kwargs: str
     headers: str | None
@@ -155,6 +156,8 @@ def _json(name: str, text: str, kind: type) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         refuse(name, f"JSON like {example}", text)
+    if value is None:  # Celery sends no arguments then
+        return kind()
     if not isinstance(value, kind):
         refuse(name, f"JSON like {example}", text)
     return value
