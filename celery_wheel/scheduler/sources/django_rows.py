@@ -81,7 +81,7 @@ def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
     try:
         document: Document = {"recurrence": to_json(_recurrence(row, zone)), **_call(row)}
         check_call(document)
-        return SourceEntry(document, _last_ms(row))
+        return SourceEntry(document, _after_ms(row))
     except (RecurrenceError, PackageMissing) as error:
         return broken(row.task, str(error))
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
@@ -93,7 +93,7 @@ def at_ms(value: datetime) -> int:
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _last_ms(row: TaskColumns) -> int:
+def _after_ms(row: TaskColumns) -> int:
     """Return the instant after which the first one lies; at the latest, the row itself is due at once."""
     if row.last_run_at is not None:
         return at_ms(row.last_run_at)

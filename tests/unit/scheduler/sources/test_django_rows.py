@@ -47,7 +47,7 @@ def row(**values: Any) -> TaskColumns:
 
 def instants(found: Any, n: int = 3) -> list[str]:
     recurrence = read_definition(to_text(found.document)).recurrence
-    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.last_ms, n))
+    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.after_ms, n))
     return [f"{at:%d %H:%M}" for at in times]
 
 
