@@ -19,6 +19,9 @@ class Renderer:
         self.fault = fault
         self.rendered = 0
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        return schedule.name.startswith("watched")
+
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         self.fault(schedule)
         instant_ms = occurrence.instant_ms

@@ -15,8 +15,9 @@
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
                   rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
-                  the first six: {"definitions": {name: {…}, …}} in place of the names; create and put:
-                  {"source": "api", "last_ms": {name: int}}; backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
+                  the first six: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
+                  {"source": "api", "after_ms": {name: int}}
+                  backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
                   as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
@@ -94,7 +95,7 @@ class ScheduleCommand:
     from_ms: int | None = None
     upto_ms: int | None = None
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
-    last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
+    after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
 
     @property
     def is_request(self) -> bool:
@@ -175,11 +176,11 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     if do == "backfill":
         for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
-    for at_ms in last_ms.values():
-        _check_instant("last_ms", at_ms)
+    source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
+    for at_ms in after_ms.values():
+        _check_instant("after_ms", at_ms)
     return ScheduleCommand(
-        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, last_ms
+        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, after_ms
     )
 
 

@@ -2,8 +2,9 @@
 
 ::
 
-    create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
-    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+    create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
+    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now;
+                                    of a schedule that has made nothing yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
@@ -118,17 +119,17 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
     """Return a schedule, or why there is none."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
-    document, last_ms = command.definitions[name], command.last_ms.get(name)
+    document, after_ms = command.definitions[name], command.after_ms.get(name, now_ms)
     try:
         if command.do == "restore":
             return restored(name, document, now_ms)
         text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
             return Schedule(0, name, text, command.source, 0, None, note=reason, broken=BROKEN in document), []
-        next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
+        next_ms = read_definition(text).recurrence.next_after(after_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 0, next_ms, last_ms=last_ms), []
+    return Schedule(0, name, text, command.source, 0, next_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -206,7 +207,9 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
+            begins_ms = None if made else self.command.after_ms.get(schedule.name)
+            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
         work.change.skips += self._unmade
         state: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
         if self._why_not is not None:

@@ -167,7 +167,11 @@ def _make_herd(
     for schedule in schedules:
         if len(found.messages) >= before + most:
             break
-        if (schedule.next_ms or 0) > near_ms:
+        if (schedule.next_ms or 0) <= near_ms:
+            continue
+        if renderer.is_watched(schedule):
+            found.waiting += 1
+        else:
             yield from _make(ctx, state, renderer, found, schedule, times)
     # Schedules that wait for their instants are read before the others, once more in each round.
     waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting

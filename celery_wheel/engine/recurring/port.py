@@ -31,6 +31,9 @@ class OccurrenceRenderer(Protocol):
         makes the schedule broken, with the error's text as the reason.
         """
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        """Whether code of the application acts when an occurrence is rendered: then no herd has it."""
+
 
 #: Cancels the runs of these task ids, which a later run replaces: each is pending, published or running. A call may be
 #: repeated.

@@ -23,7 +23,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from celery_wheel.broker.envelope import OCCURRENCE
@@ -45,9 +45,15 @@ logger = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-#: Publishes an occurrence as the schedule's source does, by the producer; returns False where it leaves that to the
-#: template. It may take the producer's ``task_id`` as the task's id.
-ApplyEntry = Callable[[Schedule, Definition, CapturingProducer], bool]
+
+class ApplyEntry(Protocol):
+    """Code of the application that publishes the occurrences of some schedules, instead of the templates."""
+
+    def watches(self, stored: Schedule) -> bool:
+        """Whether it publishes those of this schedule."""
+
+    def __call__(self, stored: Schedule, definition: Definition, producer: CapturingProducer) -> None:
+        """Publish an occurrence by the producer, whose ``task_id`` the task may take as its id."""
 
 
 class ScheduleRenderer:
@@ -89,14 +95,17 @@ class ScheduleRenderer:
             message.misfire_ms = parse({"misfire": misfire}).misfire_ms
         return message
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        return self._apply_entry is not None and self._apply_entry.watches(schedule)
+
     def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
-        if self._apply_entry is not None:
+        if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
-            if self._apply_entry(schedule, definition, producer):
-                return self._read(producer.raw())
+            self._apply_entry(schedule, definition, producer)
+            return self._read(producer.raw())
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)

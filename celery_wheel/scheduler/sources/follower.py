@@ -109,7 +109,7 @@ class Follower:
             }
             if not documents:
                 continue
-            answers = self._ask("update", documents, {})
+            answers = self._ask("update", documents, _after_ms(entries, list(documents)))
             for name, answer in answers.items():
                 if answer.result == "refused":
                     self._refuse("update", stored, name, entries[name], answer)
@@ -120,8 +120,8 @@ class Follower:
 
     def _create(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
         for part in _parts(list(entries)):
-            last_ms = {name: at_ms for name in part if (at_ms := entries[name].last_ms) is not None}
-            answers = self._ask("create", {name: entries[name].document for name in part}, {"last_ms": last_ms})
+            documents = {name: entries[name].document for name in part}
+            answers = self._ask("create", documents, _after_ms(entries, part))
             taken = self._named([name for name in part if answers[name].result == "already"])
             for name in part:
                 if name in taken and taken[name].source != self.source:
@@ -172,6 +172,11 @@ class Follower:
         for name in names:
             by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
         return {one.name: one for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
+
+
+def _after_ms(entries: Mapping[str, SourceEntry], names: Sequence[str]) -> dict[str, Any]:
+    """Return the option of a command after which instants schedules begin that have made none yet."""
+    return {"after_ms": {name: at_ms for name in names if (at_ms := entries[name].after_ms) is not None}}
 
 
 def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -37,7 +37,7 @@ def beat_entry(app: Any, kind: type = ScheduleEntry, **values: Any) -> Any:
 def test_an_entry_becomes_a_definition(app: Any) -> None:
     options = {"queue": "mail", "expires": 60, "headers": {"tenant": "acme"}, "priority": 3}
     found = entry_of(beat_entry(app, args=(1, ("a",)), kwargs={"b": None}, options=options), app)
-    assert found.last_ms == LAST_MS
+    assert found.after_ms == LAST_MS
     assert found.document == {
         "recurrence": {
             "kind": "recurrence",
