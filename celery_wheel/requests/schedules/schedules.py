@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.requests.arguments import (
     CommandOptions,
     RequestOptions,
@@ -42,6 +43,7 @@ Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
 InTransaction = TransactionalRequest[ScheduleAnswer]
 Exists = Literal["error", "update"]
+BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
 
 #: Names in one request: its time-out is for all of them.
 AT_ONCE = 5_000
@@ -228,22 +230,30 @@ class Schedules(ScheduleQueries):
         first: datetime,
         last: datetime,
         *,
+        overlap: BackfillOverlap | None = None,
         every: Duration | None = None,
         **how: Unpack[CommandOptions],
     ) -> ScheduleAnswer:
         """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
 
-        The runs may overlap, whatever the policy of the schedule is. Instants that the schedule itself has still to
-        make are left to it. The answer has the ids of the tasks, which can be cancelled as any pending task.
+        Instants that the schedule itself has still to make are left to it. The answer has the ids of the tasks, which
+        can be cancelled as any pending task; its ``reason`` says how many instants the policy left out.
 
         Args:
-            every: the time between the starts of two runs; None: all are due now.
+            overlap: the policy for these runs; None: that of the schedule. "allow" runs all instants at once, "skip"
+                the first one unless a run is going on, "queue_one" the first and then the last, "cancel_running" the
+                last, in place of the run that is going on. "queue_all" runs each instant when the run before it is
+                over.
+            every: the time between the starts of two runs, with "allow"; None: all are due now.
         """
         times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
         if times["upto_ms"] < times["from_ms"]:
             raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
+        if overlap not in (None, *BACKFILL_OVERLAPS):
+            raise ArgumentError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         every_ms = 0 if every is None else duration_ms("every", every)
-        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times, every_ms=every_ms)
+        options = {**times, "every_ms": every_ms, "overlap": overlap}
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **options)
         return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:

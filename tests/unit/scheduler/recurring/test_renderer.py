@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from celery import signals
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.store.model import Message
+from celery_wheel.store.schedule_model import OCCURRENCE
 from tests.unit.producer.memory_broker import Broker, dispatched_form
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering, body, headers
 
