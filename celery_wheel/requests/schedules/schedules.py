@@ -36,6 +36,7 @@ from celery_wheel.requests.schedules.definitions import (
     patch_of,
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
+from celery_wheel.requests.schedules.task_names import check_task_name
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
 
@@ -54,9 +55,13 @@ _HOW = ("reason", "actor", "timeout", "transactional")
 class CreateFields(DefinitionFields, CommandOptions, total=False):
     """Policies and options of a schedule, and options of the request."""
 
+    check_task: bool
+
 
 class UpdateFields(DefinitionChanges, CommandOptions, total=False):
     """Values of a definition, and options of the request."""
+
+    check_task: bool
 
 
 class Schedules(ScheduleQueries):
@@ -90,7 +95,9 @@ class Schedules(ScheduleQueries):
             name: unique among the schedules of the store.
             recurrence: a ``Recurrence``, a spec like ``Crontab("0", "9")``, a schedule of Celery, a timedelta or a
                 number of seconds.
-            task: a task or its name.
+            task: a task or its name. A name that the app does not have is sent as it is: workers of another project
+                may have the task. It is refused where the app has other tasks of the same module, unless
+                ``check_task=False`` is given.
             args, kwargs: of the task, as values of JSON.
             exists: "error" raises ScheduleExists where the name is in use; "update" replaces its definition.
             source: for programs that follow another list of schedules; see ``where``.
@@ -101,6 +108,7 @@ class Schedules(ScheduleQueries):
         """
         do = _creating(exists)
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
+        self._check_task(values, set())
         definition = definition_of(self.conf.app, values)
         found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
@@ -132,6 +140,7 @@ class Schedules(ScheduleQueries):
             schedules.items() if isinstance(schedules, Mapping) else schedules
         )
         refused: Answers = {}
+        good_tasks: set[str] = set()
         in_transaction = self._wheel.joins_transaction(how)
 
         def definitions() -> Iterator[dict[str, Any]]:
@@ -139,6 +148,8 @@ class Schedules(ScheduleQueries):
                 found: dict[str, Any] = {}
                 for name, arguments in part:
                     try:
+                        arguments = dict(arguments)
+                        self._check_task(arguments, good_tasks)
                         found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
                         if in_transaction:
@@ -164,6 +175,7 @@ class Schedules(ScheduleQueries):
                 and limits too; a spec keeps them.
         """
         values, how = _split(changes)
+        self._check_task(values, set())
         patch = patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
@@ -289,6 +301,13 @@ class Schedules(ScheduleQueries):
     atrigger = twin(trigger)
     abackfill = twin(backfill)
     arollback = twin(rollback)
+
+    def _check_task(self, values: dict[str, Any], good: set[str]) -> None:
+        """Check the name of a task among the values, once for all schedules, and take ``check_task`` out of them."""
+        name = values.get("task")
+        if values.pop("check_task", True) and isinstance(name, str) and name not in good:
+            check_task_name(self.conf.app, name)
+            good.add(name)
 
     def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
         """Carry out one change of each name; ``patch`` is the part of an update."""
