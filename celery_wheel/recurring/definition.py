@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+OVERLAPS = (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING)
+
+#: A policy of backfills alone: each of the instants runs when the run before it is over.
+QUEUE_ALL = "queue_all"
+BACKFILL_OVERLAPS = (*OVERLAPS, QUEUE_ALL)
 
 #: The fields of a definition of which nothing runs here.
 BROKEN, BASE = "broken", "base"
@@ -164,7 +169,7 @@ def _recurrence(text: str) -> Recurrence:
 def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: document[name] for name in _POLICIES if name in document}
     check_choice("catch_up", found.get("catch_up", LATEST), (LATEST, ALL, NONE))
-    check_choice("overlap", found.get("overlap", ALLOW), (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING))
+    check_choice("overlap", found.get("overlap", ALLOW), OVERLAPS)
     for name in ("catch_up_ms", "max_runtime_ms"):
         if name in found:
             check_whole(name, found[name], 1, END_OF_TIME_MS)

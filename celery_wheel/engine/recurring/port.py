@@ -20,6 +20,8 @@ class Occurrence(NamedTuple):
     due_ms: int  #: the instant and its jitter; now, where a user has asked for it
     previous_ms: int | None  #: the instant that was made before it
     envelope_id: str  #: the same for each try to make it
+    is_queued: bool = False  #: an instant of a backfill that runs when the run before it is over
+    after_ms: int | None = None  #: queued: the instant before it in the backfill
 
 
 class OccurrenceRenderer(Protocol):

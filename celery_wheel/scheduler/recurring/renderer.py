@@ -26,10 +26,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.message_template import MessageTemplate
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.engine.recurring.header import header_of
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
@@ -38,7 +38,7 @@ from celery_wheel.recurring.definition import Definition
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
 from celery_wheel.scheduler.recurring.stored_form import StoredForm, stored_form
 from celery_wheel.store.model import Message, Unreadable
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
 logger = logging.getLogger(__name__)
 
@@ -145,18 +145,6 @@ class ScheduleRenderer:
 
     def close(self) -> None:
         self._renderer.close()
-
-
-def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
-    """Return the value of the header ``wheel_occurrence``."""
-    return {
-        "schedule": schedule.name,
-        "id": schedule.id,
-        "shard": occurrence.shard,
-        "scheduled_for": occurrence.instant_ms,
-        "previous": occurrence.previous_ms,
-        "report": definition.is_guarded,
-    }
 
 
 def _due_time(due_ms: int) -> DueTime:

@@ -78,8 +78,8 @@ def _change(do: str) -> Ask:
 
 
 def _backfill(wheel: Wheel, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Answers:
-    times = {"from_ms": values["from_ms"], "upto_ms": values["upto_ms"]}
-    found: Answers = wheel.schedules.change("backfill", names, how=how, **times)
+    options = {"from_ms": values["from_ms"], "upto_ms": values["upto_ms"], "overlap": values["overlap"] or None}
+    found: Answers = wheel.schedules.change("backfill", names, how=how, **options)
     return found
 
 
@@ -142,7 +142,7 @@ BACKFILL = ScheduleAction(
     "backfill",
     _("Backfill"),
     ngettext_lazy("Backfill %(number)s schedule?", "Backfill %(number)s schedules?", "count"),
-    _("Each instant of the schedule in a past time is dispatched at once, whether it has run before or not."),
+    _("The instants of the schedule in a past time run, whether they have run before or not, as the policy says."),
     ngettext_lazy(
         "%(number)s schedule is backfilled: %(names)s.", "%(number)s schedules are backfilled: %(names)s.", "count"
     ),
@@ -233,6 +233,9 @@ def report(request: HttpRequest, answers: Answers, done: Promise, already: Promi
     for result, add, text in (*texts, ("unknown", messages.warning, _UNKNOWN)):
         if named := [name for name, answer in answers.items() if answer.result == result]:
             add(request, counted(text, len(named), names=listed(named)))
+    for name, answer in answers.items():
+        if answer.result == "done" and answer.reason:
+            messages.warning(request, f"{printable(name)}: {printable(answer.reason, 500)}")
     late = [moment for answer in answers.values() for moment in answer.too_late]
     if late:
         shown = [instant(round(moment.timestamp() * 1_000)) for moment in late[:NAMES]]

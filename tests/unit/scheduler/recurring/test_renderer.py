@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from celery import signals
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.unit.producer.memory_broker import Broker, dispatched_form
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering, body, headers
 
