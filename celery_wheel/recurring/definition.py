@@ -135,7 +135,7 @@ def patched(text: str, patch: object) -> dict[str, Any]:
         raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
     changes = dict(patch)
     for name in ("recurrence", "options"):
-        old, new = document.get(name), changes.get(name)
+        old, new = document.get(name, {}), changes.get(name)
         if isinstance(old, dict) and isinstance(new, Mapping):
             changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
     merged = {**document, **changes}

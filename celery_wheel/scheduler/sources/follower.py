@@ -14,7 +14,6 @@ Deletions are sent first, so an entry that is renamed never runs twice. Memory h
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +33,7 @@ from celery_wheel.scheduler.sources.entry import (
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.document import json_object
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Follower:
             before = {name: one for name, one in found.items() if one.source == self.source}
             self._create(stored, {name: entries[name] for name in part if name not in before})
             documents = {
-                name: with_anchor_of(entries[name].document, _document_of(one.definition))
+                name: with_anchor_of(entries[name].document, json_object(one.definition))
                 for name, one in before.items()
             }
             if not documents:
@@ -183,16 +183,7 @@ def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
     return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
 
 
-def _document_of(text: str) -> Document:
-    """Return a stored definition; one that no version can read is equal to no other."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _digest_of(schedule: Schedule) -> bytes:
     """Return a digest; of a schedule that broke as it ran none: new code of the application may run it again."""
-    document = _document_of(schedule.definition)
+    document = json_object(schedule.definition)
     return b"" if schedule.broken and reason_not_run(document) is None else digest(document)

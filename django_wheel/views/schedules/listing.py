@@ -16,7 +16,7 @@ from celery_wheel.recurring.words import in_words
 from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
 from celery_wheel.store.schedule_model import Schedule
 from django_wheel.views.query import LINES, PageQuery
-from django_wheel.views.schedules.acts import OF_SELECTION
+from django_wheel.views.schedules.actions import OF_SELECTION
 
 #: A filter reads so many parts of the store for a page on which nothing matches, before the user has to go on.
 SEARCHES = 5

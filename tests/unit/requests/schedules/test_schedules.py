@@ -80,6 +80,8 @@ def test_an_update_changes_what_it_names(schedules: Schedules) -> None:
     assert found.recurrence == Recurrence(NINE, "Asia/Tokyo")
     assert schedules.update("report", priority=3) == ALREADY
     assert schedules.update("another", priority=3) == UNKNOWN
+    assert schedules.update("report", priority=None, queue=None) == DONE
+    assert schedules.update("report", queue=None) == ALREADY, "None is the default also where no option is set"
     with pytest.raises(TypeError, match="update must have a value to change, got none"):
         schedules.update("report", reason="nothing")
 
