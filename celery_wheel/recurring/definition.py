@@ -40,7 +40,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
-from celery_wheel.errors import RecurrenceError
+from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
 from celery_wheel.recurring.checks import check_choice, check_names, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -91,7 +91,12 @@ def read_definition(text: str) -> Definition:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RecurrenceError(f"the definition must be JSON, got {text!r:.100}: {error}") from None
-    return _checked(document)
+    try:
+        return _checked(document)
+    except PackageMissing as error:  # the schedule was made where the package is installed
+        raise RecurrenceError(f"recurrence: {error}") from None
+    except RecursionError:
+        raise RecurrenceError(f"the definition must be nested less deep, got {text!r:.100}") from None
 
 
 def to_text(document: object) -> str:

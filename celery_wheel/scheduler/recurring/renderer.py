@@ -12,16 +12,17 @@
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
-log says so once. Anything that keeps ``apply_async`` from sending (arguments that the task does not take, a queue that
-may not be made, a message that is too large) raises, and the schedule is shown as broken with the reason. A result
-backend that does not answer raises BrokerError: the occurrence is made later.
+log says so once. The queue is declared, so the message waits in it for the first worker. Anything that keeps
+``apply_async`` from sending (arguments that the task does not take, a queue that may not be made, a message that is too
+large) raises, and the schedule is shown as broken with the reason. A broker or a result backend that does not answer
+raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -62,6 +63,7 @@ class ScheduleRenderer:
     Args:
         store_uuid: of the store, which makes its task ids differ from those of other stores.
         decode: reads bytes of the wheel queue (see ``Broker.decode``).
+        declare: declares the queues of messages (see ``declare``); without it they must exist.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class ScheduleRenderer:
         max_bytes: int,
         decode: Callable[[bytes], Message | Unreadable],
         apply_entry: ApplyEntry | None = None,
+        declare: Callable[[Iterable[Any]], None] | None = None,
     ) -> None:
         self._app = app
         self._namespace = uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel {store_uuid}")
         self._decode = decode
         self._apply_entry = apply_entry
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
+        self._renderer.sampler.declare = declare
         self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
         self._unknown: set[str] = set()
         self._is_eager = bool(app.conf.task_always_eager)

@@ -92,6 +92,14 @@ def test_an_entry_that_only_its_own_code_can_run_stays_with_beat(app: Any, value
     assert found.document["base"].startswith(f"it runs in Beat's own scheduler: {reason}")
 
 
+def test_the_serializer_of_the_task_decides_whether_a_tuple_is_a_list(app: Any) -> None:
+    @app.task(name="app.pickled", serializer="pickle", shared=False)
+    def pickled(pair: object) -> None: ...
+
+    found = entry_of(beat_entry(app, task="app.pickled", args=((1, 2),)), app)
+    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is no value of JSON: (1, 2)"
+
+
 def test_a_crontab_that_celery_alone_can_read_stays_with_beat(app: Any) -> None:
     found = entry_of(beat_entry(app, schedule=crontab("*/15 past", app=app)), app)
     assert "minute must be a crontab field" in found.document["base"]
