@@ -296,13 +296,12 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
         exc_info=None if isinstance(error, RecurrenceError) else error,
         extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
     )
-    found.change.schedules.append(
-        replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=unmade_since(schedule, now_ms))
-    )
+    since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1  # its instants before that are rows
+    found.change.schedules.append(replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=since_ms))
 
 
 def unmade_since(schedule: Schedule, now_ms: int) -> int:
-    """Return the instant after which a schedule that stops now has made nothing."""
+    """Return the instant up to now after which a schedule has made nothing."""
     return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
 
 
