@@ -62,6 +62,8 @@ BROKEN, BASE = "broken", "base"
 #: The longest run where a definition names none: a day.
 MAX_RUNTIME_MS = 86_400_000
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
 #: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
 
@@ -107,10 +109,15 @@ def to_text(document: object) -> str:
     return text
 
 
+def read_document(document: object) -> tuple[str, Definition]:
+    """Return the text of a definition that was read from JSON, and the definition. Raises RecurrenceError."""
+    return dumped(document), _checked(document)
+
+
 def dumped(document: object) -> str:
     """Return the text of values of JSON, which are a definition or not. Raises RecurrenceError."""
     try:
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _encode(document)
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(document, Mapping) and len(document) > 1:
             for name, value in document.items():
@@ -138,13 +145,18 @@ def patched(text: str, patch: object) -> dict[str, Any]:
         document = None
     if not isinstance(document, dict):
         raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+    return merged(document, patch)
+
+
+def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the values of a patch; None removes a value."""
     changes = dict(patch)
     for name in ("recurrence", "options"):
         old, new = document.get(name, {}), changes.get(name)
         if isinstance(old, dict) and isinstance(new, Mapping):
             changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
-    merged = {**document, **changes}
-    return {field: value for field, value in merged.items() if value is not None and value != {}}
+    every = {**document, **changes}
+    return {field: value for field, value in every.items() if value is not None and value != {}}
 
 
 def _checked(document: object) -> Definition:

@@ -43,7 +43,15 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
+from celery_wheel.recurring.definition import (
+    BROKEN,
+    dumped,
+    patched,
+    read_definition,
+    read_document,
+    reason_not_run,
+    to_text,
+)
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
@@ -124,10 +132,11 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
     try:
         if command.do == "restore":
             return restored(name, document, now_ms)
-        text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=BROKEN in document), []
-        next_ms = read_definition(text).recurrence.next_after(after_ms)
+            text, is_broken = dumped(document), BROKEN in document
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+        text, definition = read_document(document)
+        next_ms = definition.recurrence.next_after(after_ms)
     except RecurrenceError as error:
         return _refused(str(error))
     return Schedule(0, name, text, command.source, 0, next_ms), []
