@@ -177,7 +177,7 @@ def install(app: App) -> App:
 def _request_attribute(request: Any, name: str) -> Any:
     """Return ``request.wheel``; called for attributes that a request does not have.
 
-    It is no attribute of the class, since a retry drops headers with the names of those.
+    It is not an attribute of the class, because a retry drops headers with the name of one.
     """
     if name != "wheel":
         raise AttributeError(f"{type(request).__name__!r} object has no attribute {name!r}")

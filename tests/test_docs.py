@@ -187,6 +187,14 @@ def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
     assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
 
 
+def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[str, Any]) -> None:
+    [example] = [block for block in code(PAGES[README], "python") if "schedules.create" in block]
+    exec(example, shop)  # noqa: S102 - our own page
+    instants = shop["app"].wheel.schedules.preview("report", 300)
+    assert {(instant.hour, str(instant.tzinfo)) for instant in instants} == {(9, "Europe/Berlin")}
+    assert {instant.weekday() for instant in instants} == {0, 1, 2, 3, 4}
+
+
 def test_the_examples_of_recurring_schedules_run() -> None:
     blocks = list(code(page("recurring.md"), "python"))
     assert len(blocks) == 6

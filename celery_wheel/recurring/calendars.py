@@ -180,7 +180,7 @@ class Holidays(DayCalendar):
 
 @dataclass(frozen=True, slots=True)
 class BusinessDays(DayCalendar):
-    """The days that are neither of the weekend nor public holidays."""
+    """The days that are neither on the weekend nor public holidays."""
 
     country: str
     subdivision: str = ""

@@ -18,17 +18,17 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
-A source (``scheduler.sources``) may also name an entry of which nothing runs here, with the reason in place of all else
-but the task::
+A source (``scheduler.sources``) may also store an entry that the wheel does not run: its definition has the task and
+the reason alone::
 
     {"task": "app.report", "broken": "args must be JSON"}          the entry cannot be read
     {"task": "app.report", "base": "its schedule is a Market"}     Beat's own scheduler runs it
 
-A *patch* has new values for some of the fields; of ``recurrence`` and ``options`` it names single values, too. None
-removes a value, so that its default holds again.
+A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``. None removes a
+value, so that its default holds again.
 
-Anything else in it is refused, with its path. Reading the same text again costs a look into a cache. The first one that
-is read imports the specs, which import Celery's parser of crontabs: the engine itself imports none of it.
+Any other field is refused, with its path. Definitions that were read are cached by their text. The first read imports
+the specs, and with them Celery's parser of crontabs; the engine itself imports neither.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ OVERLAPS = (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING)
 QUEUE_ALL = "queue_all"
 BACKFILL_OVERLAPS = (*OVERLAPS, QUEUE_ALL)
 
-#: The fields of a definition of which nothing runs here.
+#: Fields of an entry that the wheel does not run: the reason.
 BROKEN, BASE = "broken", "base"
 
-#: The longest run where a definition names none: a day.
+#: ``max_runtime_ms`` of a definition without one: a day.
 MAX_RUNTIME_MS = 86_400_000
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -102,7 +102,7 @@ def read_definition(text: str) -> Definition:
 
 
 def to_text(document: object) -> str:
-    """Return the text of a definition that is given as values of JSON. Raises RecurrenceError where it has none."""
+    """Return the JSON text of a definition. Raises RecurrenceError where the definition is invalid."""
     text = dumped(document)
     if reason_not_run(document) is None:
         read_definition(text)
@@ -115,7 +115,7 @@ def read_document(document: object) -> tuple[str, Definition]:
 
 
 def dumped(document: object) -> str:
-    """Return the text of values of JSON, which are a definition or not. Raises RecurrenceError."""
+    """Return the JSON text of values, without checking them as a definition. Raises RecurrenceError."""
     try:
         return _encode(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def dumped(document: object) -> str:
 
 
 def reason_not_run(document: object) -> str | None:
-    """Return why nothing of a definition runs here, as its source says; None for a definition that runs."""
+    """Return the reason for which the wheel does not run an entry, as stored by its source; None for a definition."""
     if isinstance(document, Mapping) and len(document) == 2 and isinstance(document.get("task"), str):
         for kind in (BROKEN, BASE):
             if isinstance(reason := document.get(kind), str):
@@ -172,7 +172,7 @@ def _checked(document: object) -> Definition:
 
 @lru_cache(CACHED)
 def _recurrence(text: str) -> Recurrence:
-    """Return the recurrence of a JSON text: many schedules of other arguments share one."""
+    """Return the recurrence of a JSON text: schedules that differ in their arguments share one."""
     document = json.loads(text)
     try:
         recurrence = recurring.from_json(document)

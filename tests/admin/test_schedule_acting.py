@@ -232,15 +232,15 @@ def test_a_form_that_changes_nothing_leaves_the_definition_as_it_is(before: str)
             "subdivision must be one of BB",
         ),
         ({"dates": "24.12.2026"}, "dates", "dates[0] must be"),
-        ({"calendar": "{"}, "calendar", "This is no JSON"),
-        ({"calendar": "[NaN]"}, "calendar", "This is no JSON"),
+        ({"calendar": "{"}, "calendar", "This is not JSON"),
+        ({"calendar": "[NaN]"}, "calendar", "This is not JSON"),
         ({"calendar": NESTED}, "calendar", "This is nested too deeply."),
-        ({"kwargs": '{"a": 1e999}'}, "kwargs", "This is no JSON"),
-        ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is no calendar."),
+        ({"kwargs": '{"a": 1e999}'}, "kwargs", "This is not JSON"),
+        ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is not a calendar."),
         ({"calendar": "5"}, "calendar", "the document must be an object"),
         ({"weekdays": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}, "calendar", "without must be a calendar"),
         ({"args": "{}"}, "args", "args must be a JSON value like []"),
-        ({"kwargs": "nothing"}, "kwargs", "This is no JSON"),
+        ({"kwargs": "nothing"}, "kwargs", "This is not JSON"),
         ({"options": '{"queu": "a"}'}, "options", "did you mean queue?"),
         ({"catch_up": "all"}, "catch_up_within", "catch_up_ms must be"),
         ({"jitter_0": "8", "jitter_1": "604800000"}, "jitter", "jitter_ms must be a whole number"),
@@ -357,7 +357,7 @@ def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: Virtua
     assert "wrong hour" in page
     (refused,) = act(operator, "rollback", "report", revision="99")
     assert refused[0] == "error"
-    assert "there are 1 to 3" in refused[1]
+    assert "the store has 1 to 3" in refused[1]
 
 
 def test_a_backfill_asks_for_its_times(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_a_backfill_asks_for_its_times(operator: Client, wheel: VirtualWheel, mo
     assert len(asked) == 2
 
 
-def test_results_are_told_for_each_name(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_name_has_its_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"good": ScheduleAnswer("done"), "bad": ScheduleAnswer("refused", "it is <b>broken</b>")}
 
     def change(*_: Any, **__: Any) -> dict[str, ScheduleAnswer]:

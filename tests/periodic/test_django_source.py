@@ -150,7 +150,7 @@ def test_an_edited_schedule_is_read_with_the_tasks_that_refer_to_it(three: Table
     assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
 
 
-def test_an_update_that_only_the_marker_tells_is_found_by_reading_all(three: Tables) -> None:
+def test_an_update_that_only_the_marker_shows_is_found_by_reading_all(three: Tables) -> None:
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     PeriodicTasks.update_changed()
     assert three.source.read() is None, "the row of a save may follow its marker"

@@ -1,4 +1,4 @@
-"""Users who create, edit, pause, resume, delete and trigger schedules; the oracle: each instant runs once, or says why.
+"""Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
 
 ::
 

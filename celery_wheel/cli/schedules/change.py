@@ -24,10 +24,10 @@ _many = options.all_of(names, filters, options.yes, options.request)
 @_many
 @click.pass_context
 def delete(ctx: click.Context, /, **params: Any) -> None:
-    """Delete schedules, by name, by names on stdin (-, one a line), or all that match a filter.
+    """Delete schedules: by name, by names on stdin (-, one a line), or all that match a filter.
 
-    Their pending occurrences are withdrawn. Their changes stay: `schedules history` shows them. The matches of a filter
-    are counted and confirmed.
+    Their pending occurrences are withdrawn. Their changes stay: `schedules history` shows them. The command counts the
+    matches of a filter and asks for confirmation.
     """
     _change(ctx, "Delete {}?", lambda wheel, names, how: wheel.schedules.delete(names, **how), **params)
 
@@ -37,9 +37,9 @@ def delete(ctx: click.Context, /, **params: Any) -> None:
 @click.option("--note", default="", help="Reason, shown with the schedules until they are resumed.")
 @click.pass_context
 def pause(ctx: click.Context, /, note: str, **params: Any) -> None:
-    """Pause schedules until `schedules resume`; they are chosen as for delete.
+    """Pause schedules until `schedules resume`: by name, by names on stdin (-, one a line), or by a filter.
 
-    Their pending occurrences are withdrawn, except those that were asked for by `trigger` or `backfill`.
+    Their pending occurrences are withdrawn, except those that `trigger` or `backfill` requested.
     """
     _change(ctx, "Pause {}?", lambda wheel, names, how: wheel.schedules.pause(names, note, **how), **params)
 
@@ -48,9 +48,10 @@ def pause(ctx: click.Context, /, note: str, **params: Any) -> None:
 @_many
 @click.pass_context
 def resume(ctx: click.Context, /, **params: Any) -> None:
-    """Resume paused or broken schedules, at their next instant after now; they are chosen as for delete.
+    """Resume paused or broken schedules: by name, by names on stdin (-, one a line), or by a filter.
 
-    Instants in between do not run: `schedules history` shows them as skipped. Fix the cause of a broken one first.
+    They run from their next instant after now on; `schedules history` shows the instants in between as skipped. Fix the
+    cause of a broken schedule first.
     """
     _change(ctx, "Resume {}?", lambda wheel, names, how: wheel.schedules.resume(names, **how), **params)
 
@@ -59,9 +60,9 @@ def resume(ctx: click.Context, /, **params: Any) -> None:
 @_many
 @click.pass_context
 def trigger(ctx: click.Context, /, **params: Any) -> None:
-    """Run the tasks of schedules now, beside their own instants, also of paused ones; chosen as for delete.
+    """Run the tasks of schedules now: by name, by names on stdin (-, one a line), or by a filter.
 
-    No overlap policy holds these runs back.
+    These runs are beside the schedules' own instants, also of paused ones, and no overlap policy holds them back.
     """
     _change(ctx, "Run the tasks of {} now?", lambda wheel, names, how: wheel.schedules.trigger(names, **how), **params)
 

@@ -18,7 +18,7 @@ from celery_wheel.errors import ScheduleExists
 _document = click.option(
     "--definition",
     type=click.File("r", encoding="utf-8"),
-    help="File with the whole definition, as JSON; - for stdin. `schedules show --json` prints one.",
+    help="File with the whole definition as JSON; - for stdin. It is `definition` in `schedules show --json`.",
 )
 
 
@@ -39,6 +39,8 @@ def create(
     ctx: click.Context, /, name: str, definition: IO[str] | None, replace: bool, as_json: bool, **params: Any
 ) -> None:
     """Create the schedule NAME: a task and a recurrence (--every, --cron, --rrule or --at).
+
+    Every weekday at 9 in Berlin: create report --task app.report --cron '0 9 * * mon-fri' --zone Europe/Berlin
 
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
@@ -71,9 +73,9 @@ def create(
 @options.request
 @click.pass_context
 def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json: bool, **params: Any) -> None:
-    """Change the schedule NAME: what is not named stays as it is; or replace it by --definition.
+    """Change parts of the schedule NAME; the other parts stay as they are. --definition replaces all of it.
 
-    The occurrences after now are withdrawn, and made again by the new definition. Exit code: 0 when it is changed, or
+    The occurrences after now are withdrawn, and made anew by the new definition. Exit code: 0 when it is changed, or
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
@@ -81,7 +83,7 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
     fields = recurrence_arguments(params) | call_arguments(params)
     document = _read(definition, fields)
     if document is None and not fields:
-        raise click.UsageError("name what changes: --every, --zone, --args, …; or --definition")
+        raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
     with open_wheel(ctx) as wheel:
         start_project()
         if document is None:

@@ -114,6 +114,8 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
             found = recurrence_of(ctx.obj.app, fields)
         elif (one := wheel.schedules.get(name)) is not None:
             found, made = one.recurrence, one.made
+            if found is None:
+                raise click.BadParameter(f"must be a schedule with instants, got {one.note!r:.200}", param_hint="NAME")
     if found is None:
         _say_unknown(str(name))
         ctx.exit(NEEDS_ACTION)
@@ -125,11 +127,7 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
 
 
 def _say_unknown(name: str, *, deleted: bool = False) -> None:
-    text = (
-        "was deleted: `schedules history` shows its changes"
-        if deleted
-        else "does not exist, or its definition cannot be read"
-    )
+    text = "was deleted: `schedules history` shows its changes" if deleted else "does not exist: see `schedules list`"
     click.echo(f"schedule {printable(name)} {text}", err=True)
 
 
@@ -168,7 +166,7 @@ def _print_upcoming(recurrence: Recurrence, upcoming: list[UpcomingInstant]) -> 
         Column("UTC", lambda one: format_utc(one.at_ms), no_wrap=True),
         Column("", _mark),
     ]
-    print_table(columns, upcoming, empty="it has no instant left")
+    print_table(columns, upcoming, empty="there is no further instant")
 
 
 def _mark(one: UpcomingInstant) -> str:
@@ -227,7 +225,7 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
         Column("state", lambda one: one.state + (": " + one.reason if one.reason else "")),
         Column("late", _late, "right"),
         Column("task id", lambda one: one.task_id),
-        Column("asked for", lambda one: "yes" if one.requested else "", optional=True),
+        Column("requested", lambda one: "yes" if one.requested else "", optional=True),
         Column("ended", lambda one: format_utc(instant_ms(one.ended_at)), no_wrap=True, optional=True),
     ]
     skips: list[Column[PastSkip]] = [

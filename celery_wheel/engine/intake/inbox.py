@@ -108,7 +108,7 @@ class ScheduleCommand:
 
 @dataclass(slots=True, frozen=True)
 class RunEnded:
-    """A run of a schedule is over."""
+    """The end of a run, as its worker reports it."""
 
     item_id: int | None  #: None: it came by the wheel queue
     schedule: int

@@ -3,7 +3,7 @@
 ::
 
     1 read       schedules with an instant up to the look-ahead, at most 1,000 and those that had to wait before
-    2 decide     ``instants``: which are made, which are skipped; a guarded schedule waits for its instant and its runs
+    2 decide     ``instants``: some are made, some are skipped; a guarded schedule waits for its instant and its runs
     3 render     each instant that is made becomes a message, due at the instant and its jitter; an error makes the
                  schedule broken
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
@@ -13,7 +13,7 @@ A round makes a limited number of occurrences, those that are on time first. A t
 unit of work, with its answer: its occurrences count to no limit of times. A trigger is due at once, and asks no overlap
 policy. The instants of a backfill are due at once, or as its policy says.
 
-An envelope id is made of schedule, revision and instant, so a row that exists already is no second one.
+An envelope id is made of schedule, revision and instant, so an instant that is made once more becomes no second row.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 #: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
 MAX_OF_ONE = 100
 
-#: A renderer that could not reach its result backend is asked again after this time.
+#: The time after which a message is rendered again whose result backend did not answer.
 RENDER_AGAIN_MS = 1_000
 
-#: Schedules of a herd that wait for their instants, and behind which others are still found.
+#: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
 MAX_WAITING = 1_000
 
 #: The answer where the policy of a backfill leaves instants out.
@@ -60,13 +60,13 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 class Occurrences:
     """Occurrences of one round, and the rest of their unit of work."""
 
-    apart: bool = False  #: the rows of schedules go to a lane of their own: there are many
+    apart: bool = False  #: the rows go to a lane of their own: there are many
     messages: list[Message] = field(default_factory=list)
     change: Change = field(default_factory=Change)
     cancelled: list[str] = field(default_factory=list)  #: ids of tasks that a later run replaces
     waiting: int = 0  #: schedules that were read and have to wait
-    ready_ms: int | None = None  #: when the next one is due, as far as is known
-    more: bool = False  #: some that are due were not made in this round
+    ready_ms: int | None = None  #: the instant at which the next one is due; None: unknown
+    more: bool = False  #: schedules that are due were not made in this round
     was_read: bool = False
     _of: dict[str, tuple[int, int, bool]] = field(default_factory=dict)  #: envelope id → schedule, instant, requested
 
@@ -92,7 +92,7 @@ class Occurrences:
         return self._of.keys() if self.apart else ()
 
     def record(self, work: UnitOfWork) -> None:
-        """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
+        """Add the runs, steps and skips to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
         rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
         change.runs += [Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows]
@@ -104,13 +104,13 @@ class Occurrences:
         change.answers += own.answers
 
     def close(self, state: ShardState, monotonic_ms: int) -> None:
-        """Note in the agenda that all of it is committed."""
+        """Note in the agenda that the occurrences are committed."""
         if self.was_read:
             state.agenda.read(0 if self.more else self.ready_ms, monotonic_ms, self.waiting)
 
 
 def occurrence_id(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
-    """Return the envelope id of an occurrence; ``request`` is the inbox item that asked for it out of turn."""
+    """Return the envelope id of an occurrence; ``request`` is the inbox item that requested it."""
     return str(uuid.uuid5(NAMESPACE, f"{schedule.id} {schedule.revision} {instant_ms} {request}"))
 
 
@@ -164,7 +164,7 @@ def _read(
 def _make_herd(
     ctx: Context, state: ShardState, renderer: OccurrenceRenderer, found: Occurrences, times: Times
 ) -> Generator[str, None, None]:
-    """Make some schedules of a herd; those that are due sooner are made by now."""
+    """Make occurrences of some schedules of a herd; those of schedules that are due sooner are made by now."""
     agenda, most = state.agenda, herd_round(ctx)
     near_ms = times.now_ms + ctx.limits.look_ahead_ms
     schedules = ctx.store.due_schedules(ctx.shard, times.upto_ms, most + found.waiting + agenda.herd_waiting)
@@ -179,7 +179,7 @@ def _make_herd(
             found.waiting += 1
         else:
             yield from _make(ctx, state, renderer, found, schedule, times)
-    # Schedules that wait for their instants are read before the others, once more in each round.
+    # Schedules that wait for their instants are read again in each round, before the others.
     waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting
     found.apart = True
     if len(found.messages) > before or waits > agenda.herd_waiting:
@@ -197,7 +197,7 @@ def _make(
     schedule: Schedule,
     times: Times,
 ) -> Generator[str, None, None]:
-    """Make what is due of one schedule."""
+    """Make the occurrences of one schedule that are due."""
     try:
         definition = read_definition(schedule.definition)
     except RecurrenceError as error:
@@ -252,7 +252,7 @@ def _render(
 
 def _postpone(ctx: Context, found: Occurrences, schedule: Schedule, error: BrokerError, now_ms: int) -> None:
     logger.warning(
-        "shard %d: the occurrences of schedule %s wait: %s",
+        "shard %d: the occurrences of schedule %s wait, and are tried again in a second: %s",
         ctx.shard,
         schedule.name,
         error,
@@ -289,7 +289,7 @@ def _step(
 def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
     """Stop a schedule that cannot be read or rendered."""
     logger.error(
-        "shard %d: schedule %s stops: %s; update it, or resume it when the cause is mended",
+        "shard %d: schedule %s is broken and stops: %s; update it, or fix the cause and resume it",
         ctx.shard,
         schedule.name,
         error,
@@ -306,7 +306,7 @@ def unmade_since(schedule: Schedule, now_ms: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"it cannot be rendered: {error!r}"
+    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"no message can be made: {error!r}"
     return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]
 
 

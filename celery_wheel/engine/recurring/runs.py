@@ -1,4 +1,4 @@
-"""Runs of a schedule: which of them are not over, and the ends that workers report.
+"""Runs of a schedule: those that are not over, and the ends that workers report.
 
 ::
 
@@ -6,7 +6,7 @@
                      pending            the run goes on, however late it is, unless a later run has replaced it
                      published          over when its worker has said so, or max_runtime_ms after the row was due
 
-Nothing of it is kept in memory: the store is read when an instant of a guarded schedule is due.
+Memory has no runs: the store is read when an instant of a guarded schedule is due.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from celery_wheel.store.schedule_model import Run, RunEnd
 def occupied(
     ctx: Context, state: ShardState, schedule_id: int, definition: Definition, now_ms: int
 ) -> Generator[str, None, Occupied]:
-    """Return how far the runs of a schedule keep its instants from being made."""
+    """Return the runs of a schedule, as far as they keep its instants from being made."""
     found = ctx.store.runs_of(ctx.shard, [schedule_id], False, LATEST_RUNS)
     yield "runs read"
     with state.active():
@@ -54,7 +54,7 @@ def _occupied(state: ShardState, found: Sequence[tuple[Run, TaskRow]], max_runti
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
     """Record the ends of runs, all in one unit of work; returns False where it was rolled back.
 
-    A run that ended before stays as it is, so a report may come twice. One of no run is dropped.
+    A run that ended before stays as it is, so a report may come twice. A report of an unknown run is dropped.
     """
     if not ended:
         return True

@@ -1,4 +1,4 @@
-"""The recurring schedules: none is broken, and they are made in time."""
+"""Recurring schedules: none is broken, and their occurrences are made in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_wheel.values.format import format_count, format_duration, format_utc
 
 #: Broken schedules that are named; further ones are counted.
 NAMED = 10
-#: An instant that is not made for so long is a warning: guarded schedules wait for an earlier run, within reason.
+#: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
 BEHIND_MS = 600_000
 #: Schedules whose tasks are checked, and those of one page.
 MOST_READ, PAGE = 20_000, 2_000
@@ -34,7 +34,7 @@ def check(site: Installation) -> Iterator[Finding]:
         yield ok(
             "schedules",
             f"{format_count(counts.with_base, 'entry')} of beat_schedule or django-celery-beat can only be run by "
-            "Beat's own scheduler, which does: schedules list shows each with the reason",
+            "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
     yield from _unknown_tasks(site)
@@ -54,9 +54,9 @@ def _broken(site: Installation, count: int) -> Iterator[Finding]:
     for one in site.store.browse.schedules(ScheduleCriteria(broken=True), limit=NAMED).items:
         yield warning(
             "schedule",
-            f"{printable(one.name)} is broken, and nothing of it runs: {printable(one.note, 300)}",
-            "Correct it where it comes from, or when the cause is mended: celery -A <project> wheel schedules resume "
-            f"{shlex.quote(printable(one.name))}",
+            f"{printable(one.name)} is broken, and does not run: {printable(one.note, 300)}",
+            "Correct its definition at its source; or fix the cause, and run: celery -A <project> wheel schedules "
+            f"resume {shlex.quote(printable(one.name))}",
         )
     if count > NAMED:
         yield warning(

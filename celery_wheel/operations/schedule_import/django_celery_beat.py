@@ -1,6 +1,6 @@
 """django-celery-beat: its table of periodic tasks, through Django, as the wheel reads it where it follows the table.
 
-The import is for leaving django-celery-beat. A wheel that follows its tables needs none: see docs/periodic.md.
+The import is for leaving django-celery-beat. A wheel that follows its tables needs no import: see docs/periodic.md.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Where(TypedDict, total=False):
     """The filter of schedules; a field that is not given does not filter."""
 
     prefix: str  #: the beginning of the name
-    part: str  #: a part of the name, in capitals or not
+    part: str  #: a part of the name; case is ignored
     source: str
     task: str
     queue: str  #: as the schedule names it
@@ -104,7 +104,7 @@ class ScheduleQueries:
 
         Args:
             what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
-            after: instants after this one; None: after now.
+            after: the instants are after this one; None: now.
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """

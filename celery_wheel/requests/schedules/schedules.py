@@ -46,20 +46,20 @@ InTransaction = TransactionalRequest[ScheduleAnswer]
 Exists = Literal["error", "update"]
 BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
 
-#: Names in one request: its time-out is for all of them.
+#: Names in one request, which has one time-out.
 AT_ONCE = 5_000
 
 _HOW = ("reason", "actor", "timeout", "transactional")
 
 
 class CreateFields(DefinitionFields, CommandOptions, total=False):
-    """Policies and options of a schedule, and options of the request."""
+    """Policies and options of a schedule, and options of the request: the keyword arguments of ``create``."""
 
     check_task: bool
 
 
 class UpdateFields(DefinitionChanges, CommandOptions, total=False):
-    """Values of a definition, and options of the request."""
+    """Values of a definition, and options of the request: the keyword arguments of ``update``."""
 
     check_task: bool
 
@@ -67,9 +67,9 @@ class UpdateFields(DefinitionChanges, CommandOptions, total=False):
 class Schedules(ScheduleQueries):
     """The recurring schedules of one app.
 
-    A change has a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is none of
-    that name) or ``refused``. For a single name, a refused definition raises RecurrenceError. ``too_late`` of the
-    answer has the instants whose occurrences the change should withdraw, and which were dispatched or may have been.
+    A change returns a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is no
+    schedule of that name) or ``refused``. For a single name, a refused change raises RecurrenceError. ``too_late`` of
+    the answer has the instants of occurrences to withdraw that were dispatched, or may have been.
 
     Every change takes ``reason``, ``actor`` and ``timeout`` as ``Wheel.cancel`` does, and raises WheelUnavailable, with
     the certain results, when no holder answers in time; the request is withdrawn then. With ``transactional=True``, and
@@ -131,8 +131,8 @@ class Schedules(ScheduleQueries):
         Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
 
         Args:
-            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
-                as needed.
+            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read in
+                parts.
             exists, source, how: as for ``create``; the timeout is for each five thousand.
         """
         do, app = _creating(exists), self.conf.app
@@ -202,7 +202,7 @@ class Schedules(ScheduleQueries):
     @overload
     def pause(self, names: Several, note: str = "", **how: Unpack[CommandOptions]) -> Answers: ...
     def pause(self, names: Any, note: str = "", **how: Any) -> Any:
-        """Pause a schedule, or several, and withdraw their pending occurrences, but those that users asked for.
+        """Pause a schedule, or several, and withdraw their pending occurrences, except requested ones.
 
         Args:
             note: the reason, which the schedule shows until it is resumed.
@@ -328,7 +328,7 @@ class Schedules(ScheduleQueries):
                 names = {name: body for part in whole for name, body in part.items()}
             return self.change(do, names, how, **options)
         found: Answers = {}
-        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders work on one while the next is made
+        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders carry out one while the next is made
         try:
             for part in filter(None, parts):
                 sent.append(self._request(do, part, how, options))

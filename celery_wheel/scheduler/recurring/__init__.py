@@ -1,4 +1,4 @@
-"""Recurring schedules in the scheduler process: what the engine leaves to Celery.
+"""Recurring schedules in the scheduler process: the parts of the engine that need Celery.
 
 ::
 

@@ -7,7 +7,7 @@
          or apply_entry ─► capture ──────────────────────────────────────────────────────────────────────┘
 
     task id       made of the store and the occurrence: a commit that is tried again sends the same id
-    expires       so many seconds after the run is due; the task's own ``expires`` too
+    expires       in seconds after the run is due; the task's own ``expires`` too
     misfire, key  the schedule's before those of the task's route
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 

@@ -5,8 +5,8 @@
     Schedule, Definition ──► ScheduleEntry with Celery's own schedule object ──► apply_entry(entry, producer)
                                                                                     └ Sentry's Crons, tracing, …
 
-The class is that of the base scheduler. Its instance is one of its own: it is never set up, holds no entries and never
-writes any, so a call reads and writes nothing but what the patch itself does.
+The method is called on an instance of the base scheduler's class that is never set up, holds no entries and never
+writes any: only the patch itself reads or writes anything.
 
 Where Celery's own functions are unchanged, occurrences are rendered by templates, which are a hundred times as fast.
 """
@@ -35,7 +35,7 @@ _FUNCTIONS = ("apply_entry", "apply_async", "send_task")
 
 _days = re.compile(r"INTERVAL=(\d+)").search
 
-#: Schedules of Celery that stay made; a crontab takes 50 µs to make.
+#: Schedules of Celery in the cache; a crontab takes 50 µs to make.
 CACHED = 10_000
 
 

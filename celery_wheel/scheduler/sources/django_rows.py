@@ -8,8 +8,8 @@
     queue, exchange, routing_key, priority, headers     options
 
     first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
-    broken          the row has no schedule or two, a field that cannot be read, arguments that are no JSON
-    over            a one-off row that has run, or ``expires`` is past: it is disabled, as django-celery-beat does
+    broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
+    ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
 
 Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them.
 """
@@ -119,7 +119,7 @@ def _spec(row: TaskColumns) -> Spec:
     kinds = ("interval", "crontab", "solar", "clocked")
     found = [kind for kind in kinds if getattr(row, f"{kind}_id") is not None]
     if len(found) != 1:
-        refuse("the row", f"one with one of {', '.join(kinds)}", found)
+        refuse("the row", f"one with exactly one of {', '.join(kinds)}", found)
     if found == ["interval"]:
         every_ms = round((row.interval__every or 0) * _MS.get(row.interval__period or "", 0.0))
         if every_ms < 1:

@@ -1,8 +1,8 @@
-"""The tables of django-celery-beat as a source: an edit is read without its neighbours.
+"""The tables of django-celery-beat as a source: only rows that have changed are read.
 
 ::
 
-    every look    PeriodicTasks.last_change(): one row. It is as it was: nothing is read
+    every look    PeriodicTasks.last_change(): one row. Unchanged: nothing else is read
     changed       1  tasks whose date_changed is of the last minute, or later     saved tasks
                   2  count and sum of the ids of the enabled tasks                deleted, enabled or disabled ones:
                      differ from what is known: all ids                             then the new ones are read
@@ -168,7 +168,7 @@ class DjangoSource:
         from django.db.models.functions import Cast
 
         table = self._tables[kind]
-        # As text: a value that cannot be read is no reason not to compare the others.
+        # As text: one value that cannot be read must not keep the others from being compared.
         columns = {f"as_{one.name}": Cast(one.name, CharField()) for one in table._meta.fields if one.name != "id"}
         rows = table._default_manager.order_by().annotate(**columns).values_list("pk", *columns)
         return ((row[0], hash(row[1:])) for row in rows.iterator(PAGE))
@@ -214,7 +214,7 @@ class DjangoSource:
         self._read_ids(changes, due)  # a row whose ``expires`` was edited is read as such
 
     def _disable(self, ids: list[int], **values: Any) -> None:
-        """Disable tasks as django-celery-beat does, which forgets when a disabled task has run."""
+        """Disable tasks as django-celery-beat does, which also empties their ``last_run_at``."""
         for part in _parts(ids):
             self._enabled().filter(pk__in=part).update(enabled=False, last_run_at=None, **values)
 

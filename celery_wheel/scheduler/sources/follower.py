@@ -37,7 +37,7 @@ from celery_wheel.values.document import json_object
 
 logger = logging.getLogger(__name__)
 
-#: Sends a change of schedules: what to do, the names or definitions, and the other fields of the command.
+#: Sends a change of schedules: its kind, the names or definitions, and the other fields of the command.
 Ask = Callable[[str, Sequence[str] | Mapping[str, Document], dict[str, Any]], Mapping[str, ScheduleAnswer]]
 
 #: Names in one request.
@@ -136,7 +136,7 @@ class Follower:
     def _refuse(self, do: str, stored: dict[str, bytes], name: str, entry: SourceEntry, answer: ScheduleAnswer) -> None:
         """Store the entry as broken, once; a name that no store can hold is in the log alone."""
         logger.error(
-            "%s: the entry %r does not run: %s; correct it there",
+            "%s: the entry %r does not run: %s; correct the entry",
             self.source,
             name,
             answer.reason,
@@ -162,7 +162,7 @@ class Follower:
     def _hand_back(self, before: Schedule | None, answer: ScheduleAnswer) -> None:
         if not self._hands_back or before is None or before.last_ms is None:
             return
-        # An instant of the next two seconds may exist already; it is withdrawn, unless it was too late for that.
+        # An instant within the look-ahead may be made already; it is withdrawn, unless it was dispatched before.
         last_ms = max([min(before.last_ms, self._now_ms()), *(int(at.timestamp() * 1_000) for at in answer.too_late)])
         self.handed_back[before.name] = last_ms
 

@@ -194,7 +194,7 @@ class Store(Protocol):
         """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
 
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
-        """Return the earliest ``next_ms`` after so many earlier ones; None where there are no more."""
+        """Return the earliest ``next_ms`` after ``skip`` earlier ones; None where there are no more."""
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
         """Return the existing schedules among these names, in no order."""

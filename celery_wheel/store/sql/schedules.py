@@ -77,7 +77,7 @@ def _runs(shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no type for truth."""
+    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no booleans."""
     found = Schedule(*row)
     found.paused, found.broken = bool(found.paused), bool(found.broken)
     return found

@@ -1,4 +1,4 @@
-"""The revisions of a schedule: who changed it when, and which values; and which of them can be rolled back to.
+"""The revisions of a schedule, each with the values that it changed, and whether the schedule can be rolled back to it.
 
 ::
 
@@ -26,13 +26,14 @@ LABELS: dict[str, Promise] = {
     "paused": _("paused"),
     "resumed": _("resumed"),
     "deleted": _("deleted"),
+    "imported": _("imported"),
     "rolled back": _("rolled back"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A value that a revision changed; a text is empty where there was or is none."""
+    """A value that a revision changed; ``before`` or ``after`` is empty where there was or is no value."""
 
     path: str
     before: str

@@ -1,4 +1,4 @@
-"""Recurring schedules in a drain: a file takes them along with what is pending of them, and each instant runs once."""
+"""Recurring schedules in a drain: a file has them with their pending occurrences; each instant runs once."""
 
 from __future__ import annotations
 

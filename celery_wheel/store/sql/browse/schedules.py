@@ -2,7 +2,7 @@
 
 ::
 
-    page      (after, upto] of the unique index of names   ``upto``: so many rows further, whatever the filter skips
+    page      (after, upto] of the unique index of names   ``upto``: SCAN rows further, whatever the filter skips
     detail    a dozen statements of one moment; at most RUNS runs, skips and changes
 """
 

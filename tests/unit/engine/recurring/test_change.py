@@ -44,7 +44,7 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
         ("every minute", "the definition must be an object"),
     ],
 )
-def test_a_definition_that_means_nothing_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
+def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
     answer = rig.ask("create", {"report": document, "other": definition()})
     assert answer["report"]["result"] == "refused"
     assert answer["report"]["reason"].startswith(reason)
@@ -286,7 +286,7 @@ def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
     assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
 
 
-def test_a_pause_leaves_a_run_that_a_user_asked_for(rig: ScheduleRig) -> None:
+def test_a_pause_leaves_a_requested_run(rig: ScheduleRig) -> None:
     rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
     rig.create()
     rig.ask("trigger", ["report"])

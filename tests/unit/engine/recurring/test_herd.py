@@ -71,7 +71,7 @@ def test_a_task_that_is_due_meanwhile_does_not_wait_for_the_herd() -> None:
     assert len(rig.pushed) < 20
 
 
-def test_an_update_withdraws_what_was_made_ahead() -> None:
+def test_an_update_withdraws_an_occurrence_that_was_made_ahead() -> None:
     rig = herd()
     rig.pass_time(70_000)
     rounds(rig, 100)

@@ -112,7 +112,7 @@ def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> Non
     rig.tick(2_000)
     assert rig.ran("good") == [1_000, 2_000]
     bad = rig.schedule("bad")
-    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "it cannot be rendered: LookupError('no such task')")
+    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "no message can be made: LookupError('no such task')")
     rig.tick(3_500)
     assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
     assert rig.skips() == [(1_000, 5_000, 5, "missed")]
@@ -219,7 +219,7 @@ def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig
     assert rig.ran() == [1_000, 3_000]
 
 
-def test_queue_one_runs_what_was_queued_for_long_whatever_the_catch_up() -> None:
+def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_up() -> None:
     rig = with_limits(late_ms=1_000)
     schedule = rig.create(every_ms=60_000, overlap="queue_one", catch_up="none")
     rig.tick(140_000)

@@ -60,7 +60,7 @@ def test_schedules_are_counted_and_broken_ones_named_with_their_reason(store: Fu
     assert counted.text.startswith("16 schedules, 1 paused; the next instant is 2")
     assert base.text.startswith("1 entry of beat_schedule")
     assert [one.grade for one in broken] == [Grade.WARNING] * 10
-    assert broken[0].text == "broken 00 is broken, and nothing of it runs: no task"
+    assert broken[0].text == "broken 00 is broken, and does not run: no task"
     assert broken[0].remedy.endswith("wheel schedules resume 'broken 00'")
     assert more.text == "2 more schedules are broken"
 

@@ -178,7 +178,7 @@ def test_history_has_each_revision_and_rollback_returns_to_it(schedules: Schedul
     assert history.schedule is not None
     assert before.options == history.schedule.options == {"queue": "mail"}
     assert history.schedule.paused, "a rollback is of the definition"
-    with pytest.raises(LookupError, match="must have had the revision, got 9; there are 1 to 4"):
+    with pytest.raises(LookupError, match="must be one of schedule 'report', got 9; the store has 1 to 4"):
         schedules.rollback("report", 9)
     schedules.delete("report")
     assert schedules.rollback("report", 1) == UNKNOWN

@@ -41,7 +41,7 @@ def without_ids(message: dict[str, Any]) -> str:
         {"link": {"args": [1], "task": "proj.add"}},
     ],
 )
-def test_it_is_what_apply_async_sends(app: Any, broker: Broker, options: dict[str, Any]) -> None:
+def test_the_message_is_the_one_that_apply_async_sends(app: Any, broker: Broker, options: dict[str, Any]) -> None:
     render = Rendering(app, args=[1, "ü"], kwargs={"a": None}, options=options)
     found = render.all_three()
     app.tasks["proj.touch"].apply_async([1, "ü"], {"a": None}, **options)

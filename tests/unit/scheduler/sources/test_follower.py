@@ -21,7 +21,7 @@ def test_entries_are_created_changed_and_deleted(rig: FollowerRig) -> None:
     assert rig.asked == [("create", ["a", "b"]), ("delete", ["b"]), ("update", ["a"]), ("create", ["c"])]
 
 
-def test_entries_that_are_as_they_were_cost_no_command_also_after_a_restart(rig: FollowerRig) -> None:
+def test_unchanged_entries_cost_no_command_also_after_a_restart(rig: FollowerRig) -> None:
     entries = {name: entry() for name in "abc"}
     rig.follow(**entries)
     rig.asked.clear()
@@ -184,7 +184,7 @@ def test_an_entry_that_goes_back_to_beat_is_handed_its_last_run(rig: FollowerRig
     assert rig.follower.handed_back == dict.fromkeys("abc", NOW_MS - 60_000)
 
 
-def test_only_the_named_entries_change_where_a_source_tells_a_part(rig: FollowerRig) -> None:
+def test_only_the_named_entries_change_where_a_source_yields_a_part(rig: FollowerRig) -> None:
     rig.follow(a=entry(), b=entry(), c=entry())
     rig.follower.follow(EntryChanges({"a": entry(args=[1])}, gone=["b", "never there"]))
     assert rig.document("a")["args"] == [1]
