@@ -129,7 +129,7 @@ class ScheduleQueries:
         texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
-            raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
+            raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
         definition = json_object(texts[revision])
         if not definition:
             raise RecurrenceError(f"schedule {name!r}: the definition of revision {revision} cannot be read")

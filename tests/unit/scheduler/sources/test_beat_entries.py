@@ -97,7 +97,7 @@ def test_the_serializer_of_the_task_decides_whether_a_tuple_is_a_list(app: Any) 
     def pickled(pair: object) -> None: ...
 
     found = entry_of(beat_entry(app, task="app.pickled", args=((1, 2),)), app)
-    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is no value of JSON: (1, 2)"
+    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is not a value of JSON: (1, 2)"
 
 
 def test_a_crontab_that_celery_alone_can_read_stays_with_beat(app: Any) -> None:
