@@ -36,7 +36,7 @@ from celery.app.amqp import AMQP
 from celery.app.task import Context
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker.envelope import NATIVE, OCCURRENCE
+from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
@@ -44,6 +44,7 @@ from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
 
 App = TypeVar("App")

@@ -39,8 +39,8 @@ KINDS = (
     ("solar", _("Event of the sun")),
     ("instants", _("List of instants")),
 )
-_GAPS = (("shift", _("moved by the length of the gap")), ("skip", _("left out")))
-_FOLDS = (("first", _("the first time")), ("second", _("the second time")), ("both", _("both times")))
+GAP_CHOICES = (("shift", _("moved by the length of the gap")), ("skip", _("left out")))
+FOLD_CHOICES = (("first", _("the first time")), ("second", _("the second time")), ("both", _("both times")))
 _WEEKDAYS = (
     *(("mon", _("Monday")), ("tue", _("Tuesday")), ("wed", _("Wednesday")), ("thu", _("Thursday"))),
     *(("fri", _("Friday")), ("sat", _("Saturday")), ("sun", _("Sunday"))),
@@ -51,14 +51,14 @@ _EVENTS = (
     *(("dawn_nautical", _("nautical dawn")), ("dusk_nautical", _("nautical dusk"))),
     *(("dawn_astronomical", _("astronomical dawn")), ("dusk_astronomical", _("astronomical dusk"))),
 )
-_CATCH_UP = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
-_OVERLAP = (
+CATCH_UP_CHOICES = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
+OVERLAP_CHOICES = (
     ("allow", _("both run")),
     ("skip", _("the later one is skipped")),
     ("queue_one", _("the later one waits")),
     ("cancel_running", _("the earlier one is cancelled")),
 )
-_JITTER_BY = (("run", _("anew for each run")), ("name", _("once, from the name")))
+JITTER_BY_CHOICES = (("run", _("another one for each run")), ("name", _("the same one for each run")))
 _PATH = re.compile(r"(?:recurrence: )?([\w.\[\]]+) (.+)", re.DOTALL).fullmatch
 
 
@@ -101,10 +101,13 @@ class ScheduleForm(ScheduleReasonForm):
     )
     zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
     gap = forms.ChoiceField(
-        label=_("Times that the clocks skip"), required=False, choices=_GAPS, help_text=_("When clocks go forward.")
+        label=_("Times that the clocks skip"),
+        required=False,
+        choices=GAP_CHOICES,
+        help_text=_("When clocks go forward."),
     )
     fold = forms.ChoiceField(
-        label=_("Times that occur twice"), required=False, choices=_FOLDS, help_text=_("When clocks go back.")
+        label=_("Times that occur twice"), required=False, choices=FOLD_CHOICES, help_text=_("When clocks go back.")
     )
     start = _text(_("From"), _TIME_HELP, 24)
     until = _text(_("Until"), _("The last instant at which the schedule may run."), 24)
@@ -116,14 +119,14 @@ class ScheduleForm(ScheduleReasonForm):
     holidays_subdivision = _text(_("Part of the country"), _("A code like BY; empty for the whole country."), 6)
     dates = _lines(_("Dates"), _("One on each line, like 2026-12-24."), rows=2)
     calendar = _lines(_("Other calendar"), _('A calendar as JSON, like {"kind": "business_days", "country": "DE"}.'), 2)
-    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=_CATCH_UP)
-    catch_up_within = DurationMsField(label=_("Within"), help_text=_("The time back from now in which all run."))
-    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=_OVERLAP)
+    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=CATCH_UP_CHOICES)
+    catch_up_within = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
+    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=OVERLAP_CHOICES)
     max_runtime = DurationMsField(
         label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
     )
-    jitter = DurationMsField(label=_("Jitter"), help_text=_("The longest delay of a run after its instant."))
-    jitter_by = forms.ChoiceField(label=_("Jitter is drawn"), required=False, choices=_JITTER_BY)
+    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
+    jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=JITTER_BY_CHOICES)
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 

@@ -47,8 +47,9 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_every_setting_in_the_text_exists() -> None:
-    from celery_wheel.broker.envelope import NATIVE, OCCURRENCE, REDELIVERED
+    from celery_wheel.broker.envelope import NATIVE, REDELIVERED
     from celery_wheel.conf import settings
+    from celery_wheel.store.schedule_model import OCCURRENCE
     from celery_wheel.store.sql.schema import metadata
 
     known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
@@ -210,7 +211,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     blocks = list(code(page("schedules.md"), "python"))
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in blocks:

@@ -40,7 +40,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
-from celery_wheel.errors import RecurrenceError
+from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
 from celery_wheel.recurring.checks import check_choice, check_names, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+OVERLAPS = (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING)
+
+#: A policy of backfills alone: each of the instants runs when the run before it is over.
+QUEUE_ALL = "queue_all"
+BACKFILL_OVERLAPS = (*OVERLAPS, QUEUE_ALL)
 
 #: Fields of an entry that the wheel does not run: the reason.
 BROKEN, BASE = "broken", "base"
@@ -57,7 +62,9 @@ BROKEN, BASE = "broken", "base"
 #: ``max_runtime_ms`` of a definition without one: a day.
 MAX_RUNTIME_MS = 86_400_000
 
-#: Definitions in the cache; one has about 2 KB.
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+#: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
 
 _POLICIES = ("catch_up", "catch_up_ms", "overlap", "max_runtime_ms")
@@ -86,7 +93,12 @@ def read_definition(text: str) -> Definition:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RecurrenceError(f"the definition must be JSON, got {text!r:.100}: {error}") from None
-    return _checked(document)
+    try:
+        return _checked(document)
+    except PackageMissing as error:  # the schedule was made where the package is installed
+        raise RecurrenceError(f"recurrence: {error}") from None
+    except RecursionError:
+        raise RecurrenceError(f"the definition must be nested less deep, got {text!r:.100}") from None
 
 
 def to_text(document: object) -> str:
@@ -97,10 +109,15 @@ def to_text(document: object) -> str:
     return text
 
 
+def read_document(document: object) -> tuple[str, Definition]:
+    """Return the text of a definition that was read from JSON, and the definition. Raises RecurrenceError."""
+    return dumped(document), _checked(document)
+
+
 def dumped(document: object) -> str:
     """Return the JSON text of values, without checking them as a definition. Raises RecurrenceError."""
     try:
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _encode(document)
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(document, Mapping) and len(document) > 1:
             for name, value in document.items():
@@ -128,13 +145,18 @@ def patched(text: str, patch: object) -> dict[str, Any]:
         document = None
     if not isinstance(document, dict):
         raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+    return merged(document, patch)
+
+
+def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the values of a patch; None removes a value."""
     changes = dict(patch)
     for name in ("recurrence", "options"):
-        old, new = document.get(name), changes.get(name)
+        old, new = document.get(name, {}), changes.get(name)
         if isinstance(old, dict) and isinstance(new, Mapping):
             changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
-    merged = {**document, **changes}
-    return {field: value for field, value in merged.items() if value is not None and value != {}}
+    every = {**document, **changes}
+    return {field: value for field, value in every.items() if value is not None and value != {}}
 
 
 def _checked(document: object) -> Definition:
@@ -164,7 +186,7 @@ def _recurrence(text: str) -> Recurrence:
 def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: document[name] for name in _POLICIES if name in document}
     check_choice("catch_up", found.get("catch_up", LATEST), (LATEST, ALL, NONE))
-    check_choice("overlap", found.get("overlap", ALLOW), (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING))
+    check_choice("overlap", found.get("overlap", ALLOW), OVERLAPS)
     for name in ("catch_up_ms", "max_runtime_ms"):
         if name in found:
             check_whole(name, found[name], 1, END_OF_TIME_MS)

@@ -34,6 +34,9 @@ SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 #: The task's name in a worker's message to the wheel queue whose body is that of an item ``run_ended``.
 RUN_ENDED_TASK = "celery_wheel.run_ended"
 
+#: A header of an occurrence's message (see ``celery_wheel.engine.recurring.header``).
+OCCURRENCE = "wheel_occurrence"
+
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
 

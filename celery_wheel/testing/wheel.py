@@ -24,10 +24,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.testing import listing, patches
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine

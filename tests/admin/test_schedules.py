@@ -296,6 +296,41 @@ def test_a_definition_that_cannot_be_read_disturbs_no_page(client_of: Any, holde
     assert client.get(f"{SCHEDULE}edit/", {"name": "wrong"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"task":"app.report","x',
+        '[{"task":"app.report"}]',
+        '{"options":null,"task":"app.report"}',
+        '"task":"app.report"',
+    ],
+)
+def test_a_definition_that_cannot_be_read_disturbs_no_filter(viewer: Client, holder: Holder, text: str) -> None:
+    create(holder, "a-wrong", definition=text, broken=True, note="cannot be read", next_ms=None)
+    create(holder, "right", definition=definition())
+    assert "?name=right" in text_of(viewer.get(SCHEDULE, {"task": "app.report"}))
+    assert "right" in {one.name for one in project_wheel().schedules.list(task="app.report")}
+
+
+@freeze_time(MOMENT)
+def test_a_revision_that_cannot_be_read_is_not_rolled_back_to(client_of: Any, holder: Holder) -> None:
+    (first,) = create(holder, "report", definition="{", broken=True, note="cannot be read", next_ms=None)
+    second, change = changed(first, definition=definition(), broken=False, note="", next_ms=NOW)
+    holder.apply(schedules=[second], revisions=[change])
+    client = client_of("operator")
+    assert "Roll back" not in one(client, "report")
+    values = {"verb": "rollback", "row": "report", "revision": "1", "sure": "yes"}
+    page = text_of(client.post(f"{SCHEDULE}act/", values, follow=True))
+    assert "the definition of revision 1 cannot be read" in page
+
+
+def test_a_schedule_of_another_source_is_rolled_back_there(client_of: Any, holder: Holder) -> None:
+    (first,) = create(holder, "report", definition=definition(), source="beat")
+    second, change = changed(first, definition=definition(overlap="skip"))
+    holder.apply(schedules=[second], revisions=[change])
+    assert "Roll back" not in one(client_of("operator"), "report")
+
+
 @pytest.mark.parametrize("query", [{}, {"name": ""}, {"name": "no-such"}, {"name": "a\0b"}])
 def test_a_name_that_the_store_does_not_have_is_404(client_of: Any, store: SqlStore, query: dict[str, str]) -> None:
     client = client_of("operator")

@@ -64,7 +64,7 @@ class RecurringWorld(World):
         super().pushed(row, now_ms)
         self.scheduling.look(self.disk.shard(0), self.clock_ms)
         if not self.loses:
-            self.scheduling.pushed(self.disk.shard(0), row)
+            self.scheduling.pushed(self.disk.shard(0), row, now_ms)
 
     def _judge(self) -> None:
         super()._judge()

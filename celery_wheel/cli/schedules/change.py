@@ -15,6 +15,7 @@ from celery_wheel.values.format import to_datetime
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
+    from celery_wheel.requests.schedules.schedules import BackfillOverlap
 
 _many = options.all_of(names, filters, options.yes, options.request)
 
@@ -70,14 +71,29 @@ def trigger(ctx: click.Context, /, **params: Any) -> None:
 @click.argument("name")
 @click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="The first instant.")
 @click.option("--to", "to_ms", type=options.InstantParameter(), default="now", help="The last instant; now.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),
+    help="Policy for these runs; by default that of the schedule.",
+)
 @options.request
 @click.pass_context
 def backfill(
-    ctx: click.Context, name: str, from_ms: int, to_ms: int, reason: str, timeout: float, as_json: bool
+    ctx: click.Context,
+    name: str,
+    from_ms: int,
+    to_ms: int,
+    overlap: BackfillOverlap | None,
+    reason: str,
+    timeout: float,
+    as_json: bool,
 ) -> None:
-    """Run the task of NAME for its past instants, from one to another: at most a thousand, all due now.
+    """Run the task of NAME for its past instants, from one to another: at most a thousand.
 
-    Instants that the schedule has not made yet are left to it. Exit code: 3 when there is no such schedule.
+    With --overlap allow all instants run at once; with skip the first, unless a run is going on; with queue_one the
+    first and then the last; with queue_all each when the run before it is over; with cancel_running the last, in place
+    of the run that is going on. Instants that the schedule itself has still to make are left to it. Exit code: 3 when
+    there is no such schedule.
     """
     if from_ms > to_ms:
         raise click.BadParameter("must not be before --from", param_hint="--to")
@@ -85,7 +101,7 @@ def backfill(
     if first is None or last is None:
         raise click.BadParameter("is beyond the calendar", param_hint="--from" if first is None else "--to")
     with open_wheel(ctx) as wheel:
-        answer = wheel.schedules.backfill(name, first, last, **request_options(reason, timeout))
+        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **request_options(reason, timeout))
     print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
 
 

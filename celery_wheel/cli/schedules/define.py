@@ -22,11 +22,15 @@ _document = click.option(
 )
 
 
+_any_task = click.option("--any-task", is_flag=True, help="Accept a task that the app does not have.")
+
+
 @schedules.command(short_help="Create a schedule.")
 @click.argument("name")
 @recurrence
 @call
 @policies
+@_any_task
 @_document
 @click.option("--replace", is_flag=True, help="Replace the definition of a schedule that exists.")
 @options.request
@@ -43,7 +47,7 @@ def create(
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """
-    how = request_options(params.pop("reason"), params.pop("timeout"))
+    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
     document = _read(definition, fields)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
@@ -51,6 +55,7 @@ def create(
     with open_wheel(ctx) as wheel:
         start_project()
         if document is None:
+            fields["check_task"] = check_task
             call_ = {key: fields.pop(key) for key in ("recurrence", "task", "args", "kwargs") if key in fields}
             answer = wheel.schedules.create(name, **call_, exists="update" if replace else "error", **fields, **how)
         else:
@@ -65,6 +70,7 @@ def create(
 @recurrence
 @call
 @policies
+@_any_task
 @_document
 @options.request
 @click.pass_context
@@ -75,7 +81,7 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    how = request_options(params.pop("reason"), params.pop("timeout"))
+    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
     document = _read(definition, fields)
     if document is None and not fields:
@@ -83,7 +89,7 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
     with open_wheel(ctx) as wheel:
         start_project()
         if document is None:
-            answer = wheel.schedules.update(name, **fields, **how)
+            answer = wheel.schedules.update(name, check_task=check_task, **fields, **how)
         else:
             answer = wheel.schedules.change("update", {name: document}, how, single=name)
     print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)

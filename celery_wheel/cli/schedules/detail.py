@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         ScheduleHistory,
     )
 
+UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
+
 #: Runs, skips and revisions that ``show`` prints; ``history`` prints all that the store returns.
 LATEST = 5
 
@@ -47,6 +49,7 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     Exit code: 0 when the schedule exists, 3 when it does not.
     """
     with open_wheel(ctx) as wheel:
+        start_project()
         found = wheel.schedules.history(name)
     if found is None or found.schedule is None:
         _say_unknown(name, deleted=found is not None)
@@ -55,9 +58,12 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     upcoming = [] if one.recurrence is None or one.paused else _upcoming(one.recurrence, count, one.made)
     if as_json:
         instants = [at.at_ms for at in upcoming if at.left_out is None]
-        print_json({**schedule_as_dict(one), "upcoming_ms": instants, **_past(found, LATEST)})
+        warnings = {"warning": _unknown_task(ctx.obj.app, one.task)}
+        print_json({**schedule_as_dict(one), **warnings, "upcoming_ms": instants, **_past(found, LATEST)})
         return
     console().print(facts_table(printable(one.name), _facts(one)))
+    if warning := _unknown_task(ctx.obj.app, one.task):
+        click.echo(f"Warning: {warning}", err=True)
     if one.recurrence is not None and upcoming:
         _print_upcoming(one.recurrence, upcoming)
     _print_past(found, LATEST)
@@ -123,6 +129,17 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
 def _say_unknown(name: str, *, deleted: bool = False) -> None:
     text = "was deleted: `schedules history` shows its changes" if deleted else "does not exist: see `schedules list`"
     click.echo(f"schedule {printable(name)} {text}", err=True)
+
+
+def _unknown_task(app: Any, name: str) -> str:
+    """Return a warning where the app does not have the task; empty where it has."""
+    from celery_wheel.requests.schedules.task_names import unknown_tasks
+
+    try:
+        is_unknown = bool(unknown_tasks(app, [name]))
+    except Exception as error:  # raised by modules of the project
+        return f"the modules of the app's tasks cannot be imported ({printable(repr(error), PART_CUT)})"
+    return UNKNOWN_TASK.format(printable(name)) if is_unknown else ""
 
 
 def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:

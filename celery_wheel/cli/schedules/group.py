@@ -143,7 +143,7 @@ def _explained(one: ScheduleAnswer) -> str:
         return f"{format_count(len(one.too_late), 'occurrence')} had been dispatched, or may have been"
     if one.task_ids:
         more = f", and {len(one.task_ids) - 1:,} more" if len(one.task_ids) > 1 else ""
-        return f"task {one.task_ids[0]}{more}"
+        return f"task {one.task_ids[0]}{more}" + (f"; {one.reason}" if one.reason else "")
     return one.reason or {"already": "it was so before", "unknown": "there is no schedule of that name"}.get(
         one.result, ""
     )

@@ -19,9 +19,12 @@ The modules; each imports from those below it, and ``celery_wheel.recurring.defi
     materialise      messages of instants that are due, among the arrivals of ingest
     change           commands of the inbox
     restore          a schedule of another store, with its progress
-    runs             runs of a schedule that are not over, and the ends that workers report
+    runs             which runs of a schedule are not over
+    backfill_queue   instants of a backfill that wait for the run before them
     herd             schedules that are due at nearly the same time are made ahead
-    instants         the decision: instants to make, and skips of the others with their reasons
+    backfill         which instants a trigger or a backfill runs, and when
+    header           the header of an occurrence's message
+    instants         which of the instants that are due are made, and why the others are skipped
     port             the protocols that the scheduler implements
 
 Promises

@@ -2,8 +2,10 @@
 
 ::
 
-    create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
-    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+    create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
+    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
+                                    and a skip of the unmade instants up to now; of a schedule that has made nothing
+                                    yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
@@ -41,7 +43,15 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
+from celery_wheel.recurring.definition import (
+    BROKEN,
+    dumped,
+    patched,
+    read_definition,
+    read_document,
+    reason_not_run,
+    to_text,
+)
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
@@ -118,17 +128,18 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
     """Return a new schedule, or the refusal."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
-    document, last_ms = command.definitions[name], command.last_ms.get(name)
+    document, after_ms = command.definitions[name], command.after_ms.get(name, now_ms)
     try:
         if command.do == "restore":
             return restored(name, document, now_ms)
-        text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=BROKEN in document), []
-        next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
+            text, is_broken = dumped(document), BROKEN in document
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+        text, definition = read_document(document)
+        next_ms = definition.recurrence.next_after(after_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 0, next_ms, last_ms=last_ms), []
+    return Schedule(0, name, text, command.source, 0, next_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -189,8 +200,9 @@ class _Alteration:
         self._text, self._why_not = to_text(document), reason_not_run(document)
         if self._why_not is None:
             read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
-        if schedule.next_ms is not None and schedule.next_ms <= now_ms:
-            self._unmade = self._skips(schedule.next_ms - 1, MISSED)
+        since_ms = schedule.since_ms if schedule.next_ms is None else schedule.next_ms - 1
+        if since_ms is not None:
+            self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
 
     def _prepare_resume(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
@@ -206,11 +218,16 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
+            begins_ms = None if made else self.command.after_ms.get(schedule.name)
+            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
+            self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
-        state: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
+        state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
         if self._why_not is not None:
-            state = {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+            state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+        elif not schedule.paused:
+            state |= {"broken": False, "note": ""}
         self._write(definition=self._text, next_ms=next_ms, made=made, **state)
         return _done(too_late)
 
@@ -221,7 +238,9 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
         work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
-        since_ms = unmade_since(schedule, work.now_ms) if schedule.since_ms is None else schedule.since_ms
+        since_ms = unmade_since(schedule, work.now_ms)
+        if schedule.since_ms is not None:
+            since_ms = min(since_ms, schedule.since_ms)
         self._write(
             paused=True,
             note=self.command.reason,

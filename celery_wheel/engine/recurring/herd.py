@@ -10,7 +10,7 @@
                 meanwhile do not wait for the herd
 
 A change of a schedule withdraws its row, however long ahead it was made. A schedule whose runs must not overlap is made
-at its instant only.
+at its instant only, and one whose renderings the application watches (check-ins, traces) at its normal look-ahead.
 """
 
 from __future__ import annotations

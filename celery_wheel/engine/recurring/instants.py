@@ -51,6 +51,7 @@ class Occupied:
 
     running: Mapping[str, Run] = field(default_factory=dict)  #: task id → a run that is not over
     free_ms: int = -1  #: when the last of the other runs was over
+    until_ms: int = -1  #: when the last of the running ones is over, at the latest
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
 A round makes a limited number of occurrences, those that are on time first. A trigger or a backfill joins the same
-unit of work, with its answer: its occurrences are due at once, count to no limit of times, and ask no overlap policy.
+unit of work, with its answer: its occurrences count to no limit of times. A trigger is due at once, and asks no overlap
+policy. The instants of a backfill are due at once, or as its policy says.
 
 An envelope id is made of schedule, revision and instant, so an instant that is made once more becomes no second row.
 """
@@ -19,21 +20,21 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
+from celery_wheel.engine.recurring.backfill import MAX_BACKFILL, Requested, overlap_of, requested
 from celery_wheel.engine.recurring.herd import ROUND_MS, find_herd, herd_round
-from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
+from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide
 from celery_wheel.engine.recurring.port import Occurrence, OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, RecurrenceError
-from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
+from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
+from celery_wheel.recurring.definition import ALLOW, CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
 from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -49,8 +50,8 @@ RENDER_AGAIN_MS = 1_000
 #: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
 MAX_WAITING = 1_000
 
-#: Most occurrences of one backfill.
-MAX_BACKFILL = 1_000
+#: The answer where the policy of a backfill leaves instants out.
+LEFT_OUT = "{} of {} instants do not run: they overlap with another run; see the overlap of a backfill"
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 
@@ -76,6 +77,11 @@ class Occurrences:
     def add(self, schedule: Schedule, instant_ms: int, message: Message, *, requested: bool = False) -> None:
         self.messages.append(message)
         self._of[message.envelope_id] = schedule.id, instant_ms, requested
+
+    def cancel(self, running: Mapping[str, Run], now_ms: int) -> None:
+        """Cancel runs, which are over now; they are named by their task ids."""
+        self.cancelled += running
+        self.change.run_ends += [RunEnd(run.timer_id, now_ms) for run in running.values()]
 
     def look_at(self, ready_ms: int) -> None:
         """Read the schedules again at an instant."""
@@ -122,7 +128,7 @@ def materialise(
     for request in requests:
         schedules = ctx.store.schedules_named(ctx.shard, request.names)
         yield "requested schedules read"
-        _answer(ctx, found, request, schedules, now_ms)
+        yield from _answer(ctx, state, found, request, schedules, now_ms)
     if found.cancelled and ctx.on_overlap is not None:
         try:
             ctx.on_overlap(found.cancelled)
@@ -167,7 +173,11 @@ def _make_herd(
     for schedule in schedules:
         if len(found.messages) >= before + most:
             break
-        if (schedule.next_ms or 0) > near_ms:
+        if (schedule.next_ms or 0) <= near_ms:
+            continue
+        if renderer.is_watched(schedule):
+            found.waiting += 1
+        else:
             yield from _make(ctx, state, renderer, found, schedule, times)
     # Schedules that wait for their instants are read again in each round, before the others.
     waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting
@@ -219,23 +229,24 @@ def _render(
     schedule: Schedule,
     definition: Definition,
     instants: Sequence[int],
-    request: ScheduleCommand | None = None,
-    now_ms: int = 0,
+    request: Requested | None = None,
 ) -> list[Message]:
-    """Return the messages of instants; those that a request asks for are due now, or one after the other."""
-    messages, previous_ms = [], schedule.last_ms
+    """Return the messages of instants; those that a request asks for are due from its begin on."""
+    messages, previous_ms, after_ms = [], schedule.last_ms, None
     for number, instant_ms in enumerate(instants):
         if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
             previous_ms = None
         if request is None:
             due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
         else:
-            due_ms = min(now_ms + number * request.every_ms, END_OF_TIME_MS - 1)
+            due_ms = min(request.begin_ms + number * request.every_ms, END_OF_TIME_MS - 1)
         id_ = occurrence_id(schedule, instant_ms, request.item_id if request else None)
-        message = renderer.render(schedule, definition, Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_))
+        queue = (True, after_ms) if request is not None and request.is_queued else ()
+        occurrence = Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
+        message = renderer.render(schedule, definition, occurrence)
         message.envelope_id, message.eta_ms = id_, due_ms
         messages.append(message)
-        previous_ms = instant_ms
+        previous_ms = after_ms = instant_ms
     return messages
 
 
@@ -270,8 +281,7 @@ def _step(
     found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
     found.change.skips += decision.skips
     if runs is not None and decision.make and definition.overlap == CANCEL_RUNNING:
-        found.cancelled += runs.running
-        found.change.run_ends += [RunEnd(run.timer_id, times.now_ms) for run in runs.running.values()]
+        found.cancel(runs.running, times.now_ms)
     if decision.next_ms is not None:
         found.look_at(decision.next_ms - ahead_ms)
 
@@ -286,13 +296,12 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
         exc_info=None if isinstance(error, RecurrenceError) else error,
         extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
     )
-    found.change.schedules.append(
-        replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=unmade_since(schedule, now_ms))
-    )
+    since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1  # its instants before that are rows
+    found.change.schedules.append(replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=since_ms))
 
 
 def unmade_since(schedule: Schedule, now_ms: int) -> int:
-    """Return the instant after which a schedule that stops now has made nothing."""
+    """Return the instant up to now after which a schedule has made nothing."""
     return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
 
 
@@ -302,8 +311,13 @@ def _reason(error: Exception) -> str:
 
 
 def _answer(
-    ctx: Context, found: Occurrences, request: ScheduleCommand, schedules: Iterable[Schedule], now_ms: int
-) -> None:
+    ctx: Context,
+    state: ShardState,
+    found: Occurrences,
+    request: ScheduleCommand,
+    schedules: Iterable[Schedule],
+    now_ms: int,
+) -> Generator[str, None, None]:
     """Make the occurrences that a trigger or a backfill asks for."""
     named = {one.name: one for one in schedules}
     results, room = dict[str, dict[str, object]](), MAX_BACKFILL
@@ -317,27 +331,24 @@ def _answer(
             continue
         try:
             definition = read_definition(schedule.definition)
-            instants = _requested(request, schedule, definition, now_ms, room)
-            messages = _render(ctx, ctx.renderer, schedule, definition, instants, request, now_ms)
+            runs = Occupied()
+            if definition.is_guarded and overlap_of(request, definition) != ALLOW:
+                runs = yield from occupied(ctx, state, schedule.id, definition, now_ms)
+            wanted = requested(request, definition, unmade_since(schedule, now_ms), runs, now_ms, room)
+            messages = _render(ctx, ctx.renderer, schedule, definition, wanted.instants, wanted)
+        except StoreError:
+            raise
         except Exception as error:
             results[name] = {"result": "refused", "reason": _reason(error)}
             continue
-        room -= len(instants)
-        for instant_ms, message in zip(instants, messages, strict=True):
+        room -= len(messages)
+        if wanted.cancels:
+            found.cancel(runs.running, now_ms)
+        for instant_ms, message in zip(wanted.instants, messages, strict=True):
             found.add(schedule, instant_ms, message, requested=True)
         results[name] = {"result": "done", "task_ids": [message.task_id for message in messages]}
+        if wanted.left_out:
+            results[name]["reason"] = LEFT_OUT.format(wanted.left_out, wanted.left_out + len(messages))
     found.change.inbox.append(request.item_id)
     if request.answer_to is not None:
         found.change.answers.append(Answer(request.answer_to, results, now_ms))
-
-
-def _requested(
-    request: ScheduleCommand, schedule: Schedule, definition: Definition, now_ms: int, room: int
-) -> list[int]:
-    if request.do == "trigger":
-        return [now_ms]
-    upto_ms = unmade_since(schedule, min(now_ms, now_ms if request.upto_ms is None else request.upto_ms))
-    instants = list(islice(walk(definition.recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
-    if len(instants) > room:
-        raise RecurrenceError(f"a command backfills at most {MAX_BACKFILL:,} instants; ask for a shorter time")
-    return instants

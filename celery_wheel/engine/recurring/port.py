@@ -20,6 +20,8 @@ class Occurrence(NamedTuple):
     due_ms: int  #: the instant and its jitter; now, where it was requested
     previous_ms: int | None  #: the instant that was made before it
     envelope_id: str  #: the same for each try to make it
+    is_queued: bool = False  #: an instant of a backfill that runs when the run before it is over
+    after_ms: int | None = None  #: queued: the instant before it in the backfill
 
 
 class OccurrenceRenderer(Protocol):
@@ -30,6 +32,9 @@ class OccurrenceRenderer(Protocol):
         same occurrence, when a commit failed. After BrokerError the engine tries again in a second. Any other error
         makes the schedule broken, with the error's text as the reason.
         """
+
+    def is_watched(self, schedule: Schedule) -> bool:
+        """Whether code of the application acts when an occurrence is rendered: then no herd has it."""
 
 
 #: Cancels the runs of these task ids, which a later run replaces: each is pending, published or running. A call may be

@@ -66,7 +66,7 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
         return replace(schedule, since_ms=None)
     since_ms = schedule.since_ms
     if since_ms is None:
-        since_ms = now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
+        since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError
-from celery_wheel.recurring.definition import dumped, patched, read_definition, to_text
+from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 
 Duration = timedelta | float
@@ -106,7 +106,7 @@ _POLICIES: dict[str, tuple[str, Read]] = {
     "max_runtime": ("max_runtime_ms", duration_ms),
     "jitter": ("jitter_ms", duration_ms),
 }
-_CALL = ("recurrence", "task", "args", "kwargs")
+_NO_OPTIONS = frozenset(("recurrence", "task", "args", "kwargs", *_POLICIES, *_RECURRENCE))
 #: A default is not written, so that equal definitions have equal texts.
 _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
 
@@ -133,7 +133,7 @@ def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError("a schedule must have a recurrence, got None")
     if values.get("zone") is None and "zone" not in patch["recurrence"]:
         patch["recurrence"]["zone"] = _zone_of(app)
-    return patched('{"recurrence":{}}', patch)
+    return merged({"recurrence": {}}, patch)
 
 
 def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     recurrence |= _values(values, _RECURRENCE)
     if recurrence:
         patch["recurrence"] = {name: _unless_default(name, value) for name, value in recurrence.items()}
-    options = {name: value for name, value in values.items() if name not in {*_CALL, *_POLICIES, *_RECURRENCE}}
+    options = {name: value for name, value in values.items() if name not in _NO_OPTIONS}
     if options.get("expires") is not None:
         options["expires"] = _seconds("expires", options["expires"])
     if options:

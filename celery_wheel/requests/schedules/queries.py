@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypedDict, Unpack
 
 from celery_wheel.conf import Conf
+from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms
@@ -25,6 +26,7 @@ from celery_wheel.requests.schedules.views import (
 )
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.values.document import json_object
 
 
 class Asker(Protocol):
@@ -128,7 +130,10 @@ class ScheduleQueries:
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
             raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
-        return json.loads(texts[revision])
+        definition = json_object(texts[revision])
+        if not definition:
+            raise RecurrenceError(f"schedule {name!r}: the definition of revision {revision} cannot be read")
+        return definition
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""

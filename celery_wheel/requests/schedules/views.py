@@ -16,6 +16,7 @@ from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
+from celery_wheel.values.document import json_object
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -96,7 +97,7 @@ class ScheduleHistory:
 
 
 def schedule_view(schedule: Schedule) -> RecurringSchedule:
-    document = _document(schedule.definition)
+    document = json_object(schedule.definition)
     try:
         recurrence = read_definition(schedule.definition).recurrence
     except RecurrenceError:
@@ -157,14 +158,6 @@ def _skip(skip: Skip) -> PastSkip:
 def _revision(one: Revision) -> PastRevision:
     before = schedule_view(Schedule(**json.loads(one.before))) if one.before else None
     return PastRevision(one.number, one.what, one.actor, one.reason, moment(one.at_ms), before)
-
-
-def _document(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _value(document: dict[str, Any], name: str, kind: type[Any]) -> Any:

@@ -3,7 +3,8 @@
 ::
 
     engine ─ an instant is due ──► renderer   the message that apply_async would send, by bulk_load's templates
-           │                          └ capture   by the base scheduler's own apply_entry, where a project changes it
+           │                          ├ capture   by the base scheduler's own apply_entry, where a project changes it
+           │                          └ declare   its queue exists before it
            └ a run is replaced ──► overlap    cancels the earlier run: pending, published or running
 
 An occurrence's message has the header ``wheel_occurrence``, which the worker's side reads (``celery_wheel.worker``)::

@@ -15,7 +15,8 @@
     follower          makes the store's schedules equal to the entries of one source
     beat_entries      an entry of Beat as a definition            BeatSource, the listings of Beat's thread
     django_rows       a row of django-celery-beat as a definition
-    django_source     reads the rows that have changed
+    django_reader     reads rows, also for ``operations.schedule_import``
+    django_source     which rows have changed
     django_counts     writes last_run_at and total_run_count back
     apply_entry       calls ``Scheduler.apply_entry`` where something has patched it
     declared          schedules that tasks declare by the option wheel_schedule

@@ -92,7 +92,7 @@ def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
     if recurrence is None:
         raise _Stays(f"its schedule, {type(entry.schedule).__qualname__}, decides itself when it is due")
     options = dict(entry.options or {})
-    serializer = options.get("serializer") or app.conf.task_serializer
+    serializer = options.get("serializer") or getattr(app.tasks.get(task), "serializer", app.conf.task_serializer)
     parts = {"args": list(entry.args or ()), "kwargs": dict(entry.kwargs or {}), "options": options}
     for name, value in parts.items():
         check_json(value, name, lists=serializer == "json" or name == "options")

@@ -25,11 +25,11 @@ class SourceEntry:
 
     Args:
         document: its definition, as ``recurring.definition`` describes it.
-        last_ms: the last instant that another scheduler has sent.
+        after_ms: a schedule that has made nothing begins after it: the last instant that another scheduler has sent.
     """
 
     document: Document
-    last_ms: int | None = None
+    after_ms: int | None = None
 
 
 @dataclass(slots=True)

@@ -27,13 +27,13 @@ from celery_wheel.control import now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.document import json_object
 from django_wheel.formats import printable
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, ScheduleForm, new_values
 from django_wheel.schedule_values import SPECS, Document, to_values
 from django_wheel.views import admin_log
 from django_wheel.views.schedules.acts import report
-from django_wheel.views.schedules.detail import document_of
 from django_wheel.views.schedules.upcoming import upcoming_values
 from django_wheel.views.task_requests import Render, failure, request_options, site_of
 
@@ -93,7 +93,7 @@ def _form(request: HttpRequest, schedule: Schedule | None) -> ScheduleForm:
     document: Document = {}
     values = new_values(get_current_timezone_name())
     if schedule is not None:
-        document = document_of(schedule.definition)
+        document = json_object(schedule.definition)
         values |= {"name": schedule.name, "made": schedule.made, "revision": schedule.revision}
         try:
             values |= to_values(document)

@@ -16,7 +16,7 @@ from celery_wheel.recurring.words import in_words
 from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
 from celery_wheel.store.schedule_model import Schedule
 from django_wheel.views.query import LINES, PageQuery
-from django_wheel.views.schedules.acts import OF_SELECTION
+from django_wheel.views.schedules.actions import OF_SELECTION
 
 #: Parts of the store that are read for one page while nothing matches the filter.
 SEARCHES = 5

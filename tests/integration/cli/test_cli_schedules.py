@@ -179,6 +179,14 @@ def test_a_trigger_and_a_backfill_run_the_task(run: Any, stack: Stack) -> None:
     assert run("backfill", "none", "--from", "-5m", "--json", code=3)["unknown"] == 1
 
 
+def test_a_task_that_the_app_does_not_have_is_shown_with_a_warning(run: Any) -> None:
+    create(run, "one", "--every", "1d")
+    assert run("show", "one", "--json")["warning"] == ""
+    run("update", "one", "--task", "billing.charge")
+    warning = "the app does not have the task billing.charge: it is sent by its name"
+    assert run("show", "one", "--json")["warning"].startswith(warning)
+
+
 def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(run: Any) -> None:
     arguments = ("preview", "--cron", "30 2 * * *", "--zone", "Europe/Paris", "--from", "2027-03-26", "--count", "4")
     shown = run(*arguments)

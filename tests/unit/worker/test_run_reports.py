@@ -12,7 +12,7 @@ from celery import signals
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request, create_request_cls
 
-from celery_wheel.broker.envelope import OCCURRENCE
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.worker.run_reports import RunReports
 from tests.unit.producer.conftest import app, broker, make_app
 

@@ -94,6 +94,18 @@ def test_schedules_that_wait_for_their_instants_keep_no_herd_behind_them() -> No
     assert len(rig.runs()) == 35
 
 
+def test_a_schedule_whose_renderings_are_watched_is_made_at_its_look_ahead() -> None:
+    rig = with_limits(**SLOWLY)
+    rig.ask("create", {f"watched{n}": definition(DUE_MS) for n in range(15)})
+    rig.ask("create", {name: definition(DUE_MS + 1) for name in NAMES})
+    rig.pass_time(40_000)
+    rounds(rig, 200)
+    assert rig.made() == [DUE_MS + 1] * 20
+    rig.pass_time(DUE_MS - 50_000 - rig.limits.look_ahead_ms)
+    rig.run("ingest", rounds=3)
+    assert len(rig.runs()) == 35
+
+
 def test_a_herd_whose_schedules_all_wait_is_left_until_its_time() -> None:
     rig = herd(overlap="skip")
     rig.pass_time(70_000)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from celery_wheel.engine.limits import Limits
 from celery_wheel.errors import StoreError
+from celery_wheel.recurring import calendars
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.timing import ManualClock
 from tests.unit.engine.conftest import START_MS
@@ -117,15 +120,32 @@ def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> Non
     assert rig.ran("bad") == [6_000]
 
 
-def test_a_definition_that_cannot_be_read_stops_its_schedule(rig: ScheduleRig) -> None:
+NESTED = '{"kind":"except","calendar":' * 450 + '{"kind":"weekdays","days":["sat"]}' + "}" * 450
+DAILY = '{"task":"a","recurrence":{"kind":"recurrence","spec":{"kind":"interval","every_ms":86400000},"without":%s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('{"spec": "of a later version"}', "spec must be a field of a definition"),
+        (DAILY % NESTED, "the definition must be nested less deep"),
+        (DAILY % '{"kind":"holidays","country":"DE"}', "recurrence: calendars of holidays need holidays"),
+    ],
+    ids=["version", "depth", "package"],
+)
+def test_a_definition_that_cannot_be_read_stops_its_schedule(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, text: str, note: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "holidays", None)  # not installed here
+    calendars._countries.cache_clear()
     rig.create("good")
     rig.create("bad")
     for one in rig.disk.shard(0).schedules.values():
-        one.definition = '{"spec": "of a later version"}' if one.name == "bad" else one.definition
+        one.definition = text if one.name == "bad" else one.definition
     rig.tick(1_000)
     assert rig.ran("good") == [1_000]
     assert rig.schedule("bad").broken
-    assert rig.schedule("bad").note.startswith("spec must be a field of a definition")
+    assert rig.schedule("bad").note.startswith(note)
 
 
 # -- after an outage -----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def beat_entry(app: Any, kind: type = ScheduleEntry, **values: Any) -> Any:
 def test_an_entry_becomes_a_definition(app: Any) -> None:
     options = {"queue": "mail", "expires": 60, "headers": {"tenant": "acme"}, "priority": 3}
     found = entry_of(beat_entry(app, args=(1, ("a",)), kwargs={"b": None}, options=options), app)
-    assert found.last_ms == LAST_MS
+    assert found.after_ms == LAST_MS
     assert found.document == {
         "recurrence": {
             "kind": "recurrence",
@@ -90,6 +90,14 @@ def test_an_entry_that_only_its_own_code_can_run_stays_with_beat(app: Any, value
     found = entry_of(beat_entry(app, **values), app)
     assert found.document.keys() == {"task", "base"}
     assert found.document["base"].startswith(f"it runs in Beat's own scheduler: {reason}")
+
+
+def test_the_serializer_of_the_task_decides_whether_a_tuple_is_a_list(app: Any) -> None:
+    @app.task(name="app.pickled", serializer="pickle", shared=False)
+    def pickled(pair: object) -> None: ...
+
+    found = entry_of(beat_entry(app, task="app.pickled", args=((1, 2),)), app)
+    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is not a value of JSON: (1, 2)"
 
 
 def test_a_crontab_that_celery_alone_can_read_stays_with_beat(app: Any) -> None:

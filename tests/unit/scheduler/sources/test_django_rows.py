@@ -34,6 +34,7 @@ def row(**values: Any) -> TaskColumns:
         "pk": 1,
         "name": "report",
         "task": "app.report",
+        "enabled": True,
         "args": "[]",
         "kwargs": "{}",
         "headers": "{}",
@@ -46,7 +47,7 @@ def row(**values: Any) -> TaskColumns:
 
 def instants(found: Any, n: int = 3) -> list[str]:
     recurrence = read_definition(to_text(found.document)).recurrence
-    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.last_ms, n))
+    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.after_ms, n))
     return [f"{at:%d %H:%M}" for at in times]
 
 
@@ -132,6 +133,11 @@ def test_a_row_has_ended_where_django_celery_beat_would_disable_it() -> None:
     assert not is_over(row(**INTERVAL, total_run_count=1), NOON_MS)
     assert is_over(row(**INTERVAL, expires=NOON), NOON_MS)
     assert not is_over(row(**INTERVAL, expires=NOON + HOUR), NOON_MS)
+
+
+def test_null_is_no_arguments_as_celery_reads_it() -> None:
+    found = entry_of_row(row(**INTERVAL, args="null", kwargs="null"), None).document
+    assert found.keys() == {"recurrence", "task", "options"}
 
 
 def test_a_naive_time_is_read_as_utc() -> None:
