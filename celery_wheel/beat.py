@@ -32,7 +32,7 @@ from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.service import WheelService
-from celery_wheel.scheduler.sources.apply_entry import apply_entry_of
+from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.scheduler.sources.base import PeriodicEntries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, follows_tables
 from celery_wheel.store.place import read_url
@@ -62,7 +62,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
         base = next(one for one in type(self).__mro__ if not issubclass(one, WheelMixin | FollowedTables))
-        self._service = WheelService(app, apply_entry_of(base, app))
+        self._service = WheelService(app, BeatApplyEntry(base, app))
         self._periodic = False  #: the base scheduler is set up
         self._entries: PeriodicEntries | None = None  #: while it is
         self._closing = False

@@ -130,12 +130,12 @@ class Conf:
     base_scheduler = Setting(
         default_base_scheduler,
         scheduler(),
-        "The beat scheduler that runs the periodic entries; django-celery-beat's where it is installed.",
+        "The beat scheduler of entries that the wheel does not run; django-celery-beat's where it is installed.",
     )
     periodic = Setting(
         "wheel",
         one_of("wheel", "base"),
-        'Who runs periodic entries: "wheel" makes schedules of them, "base" leaves them to the base scheduler.',
+        '"wheel" makes recurring schedules of periodic entries, "base" leaves them to the base scheduler.',
     )
     control = Setting(
         True,
@@ -150,7 +150,7 @@ class Conf:
     look_ahead_ms = Setting(
         2,
         seconds(0),
-        "An occurrence of a schedule is accepted so many seconds before its instant, one of a herd earlier.",
+        "The seconds from the acceptance of a schedule's occurrence to its instant; a herd has more.",
     )
 
     results = Setting(

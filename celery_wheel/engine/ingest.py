@@ -110,8 +110,13 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
         yield "trimmed"
     occurrences.close(state, ctx.clock.monotonic_ms())
+    staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays
     for command in intake.commands:
-        done += yield from _carry_out(ctx, state, command, intake)
+        schedules = set(command.names) if isinstance(command, ScheduleCommand) else set()
+        if schedules.isdisjoint(staying) and (yield from _carry_out(ctx, state, command, intake)):
+            done += 1
+        else:
+            staying |= schedules
     yield Round.BUSY if done else Round.IDLE
 
 

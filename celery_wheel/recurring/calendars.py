@@ -180,7 +180,7 @@ class Holidays(DayCalendar):
 
 @dataclass(frozen=True, slots=True)
 class BusinessDays(DayCalendar):
-    """The days that are neither of the weekend nor public holidays."""
+    """The days that are neither on the weekend nor public holidays."""
 
     country: str
     subdivision: str = ""
@@ -236,7 +236,7 @@ def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:
 
 def _in_holidays(country: str, subdivision: str, day: int) -> tuple[bool, int]:
     year = day_to_date(day).year
-    return _in_days(_holidays(country, subdivision, year), day, day_number(year + 1, 1, 1))
+    return _in_days(_holidays(country, subdivision, year), day, day_number(year, 12, 31) + 1)
 
 
 @lru_cache(maxsize=4_096)
@@ -246,14 +246,19 @@ def _holidays(country: str, subdivision: str, year: int) -> tuple[int, ...]:
     return tuple(sorted(one.toordinal() - EPOCH_DAY for one in found if one.year == year))
 
 
-@lru_cache(maxsize=1_024)
 def _check_country(country: Any, subdivision: Any) -> None:
-    parts = _package().list_supported_countries()
+    parts = _countries()
     if not isinstance(country, str) or country not in parts:
         refuse("country", "a code that the package holidays knows, like 'DE'", country)
     if subdivision != "" and subdivision not in parts[country]:
         known = ", ".join(parts[country])
         refuse("subdivision", f"one of {known}" if known else f"'': {country} has no parts", subdivision)
+
+
+@lru_cache(maxsize=1)
+def _countries() -> Any:
+    """Return the countries with their parts; collecting them takes milliseconds."""
+    return _package().list_supported_countries()
 
 
 def _package() -> Any:

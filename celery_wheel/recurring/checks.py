@@ -17,7 +17,7 @@ def refuse(field: str, rule: str, value: Any) -> NoReturn:
 
 
 def check_whole(field: str, value: Any, at_least: int | None = None, at_most: int | None = None) -> int:
-    """Return ``value``, a whole number; True and False are none."""
+    """Return ``value``, a whole number; True and False are not."""
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -62,7 +62,7 @@ def join(path: str, name: str) -> str:
 
 
 def check_list(field: str, value: Any, content: str) -> tuple[Any, ...]:
-    """Return a list's items as a tuple; a text is no list."""
+    """Return a list's items as a tuple; a text is not a list."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         refuse(field, f"a list of {content}", value)
     items = tuple(value)

@@ -8,7 +8,7 @@
                                              {"kind": "holidays", "country": "FR"}]}}
 
 A key is a field of the class, and a field with its default is left out. Dates are ISO 8601 texts; instants and
-durations are whole milliseconds. Reading a document refuses all that the class refuses, unknown kinds and unknown keys.
+durations are whole milliseconds. ``from_json`` refuses all that the class refuses, unknown kinds and unknown keys.
 """
 
 from __future__ import annotations

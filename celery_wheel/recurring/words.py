@@ -2,8 +2,8 @@
 
 ::
 
-    in_words(recurrence)     the spec, then its limits, then what is left out; its zone stands elsewhere
-        spec                 short words; where they would not be short, the definition's own fields or rule
+    in_words(recurrence)     the spec, then its limits, then the calendar; the zone is shown elsewhere
+        spec                 short words; or the fields or the rule themselves, where words would be long
         calendar             "except …", or "only on …" for the opposite of a calendar
 
 A page passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock

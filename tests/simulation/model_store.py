@@ -368,6 +368,10 @@ class ModelStore:
             found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
             return [(run, TaskRow(task_id, copy_of(row))) for run, task_id, row in found]
 
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
+        return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
+
     # -- bulk loads ----------------------------------------------------------------------------------
 
     def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:

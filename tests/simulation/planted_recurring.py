@@ -82,7 +82,7 @@ def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
 
 @contextmanager
 def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
-    """Catch-up leaves instants out, and says nothing of it."""
+    """Catch-up leaves instants out without a skip."""
 
     def careless(self: Occurrences, work: UnitOfWork) -> None:
         self.change.skips.clear()

@@ -32,7 +32,7 @@ class RecurringWorld(World):
         )
         for scheduler in self.schedulers:
             scheduler.engine._ctx.limits = self.limits
-        self.recalls = False  # a requeued occurrence is nobody's instant
+        self.recalls = False  # a requeued occurrence stands for no instant
         self.scheduling = Scheduling(rng, ModelStore(self.disk), self.dense, self._violation)
 
     def engine_options(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class RecurringWorld(World):
         super().pushed(row, now_ms)
         self.scheduling.look(self.disk.shard(0), self.clock_ms)
         if not self.loses:
-            self.scheduling.pushed(self.disk.shard(0), row)
+            self.scheduling.pushed(self.disk.shard(0), row, now_ms)
 
     def _judge(self) -> None:
         super()._judge()

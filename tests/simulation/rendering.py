@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from celery_wheel.engine.recurring.header import header_of
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.kit.holder import message
 
 
@@ -19,10 +20,13 @@ class Renderer:
         self.fault = fault
         self.rendered = 0
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        return schedule.name.startswith("watched")
+
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         self.fault(schedule)
         instant_ms = occurrence.instant_ms
         self.rendered += 1
-        headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
+        headers = json.dumps({OCCURRENCE: header_of(schedule, definition, occurrence)}).encode()
         task_id = f"{schedule.name} {instant_ms} {self.rendered}"
         return message(task_id=task_id, task="tasks.recurring", created_ms=instant_ms, headers=headers)

@@ -1,4 +1,4 @@
-"""Users who create, edit, pause, resume, delete and trigger schedules; the oracle: each instant runs once, or says why.
+"""Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
 
 ::
 
@@ -6,6 +6,7 @@
     look     after every event: an answer ends one phase of a schedule's life and begins the next
                  create ─ active ─ update ─ active ─ pause ─ paused ─ resume ─ active ─ delete
              and a run that begins: with "skip" and "queue_one" every earlier run is over
+    pushed   a queued instant of a backfill is pushed when the run before it is over
     judge    every instant of an active phase has one row, or one skip; of a paused phase one skip
              no row is of another instant; each row has its run, and is due within the
              jitter after its instant
@@ -24,7 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_wheel.engine.recurring.header import read_header
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, QUEUE_ALL
 from celery_wheel.store.model import STOPPED, Message, Row
+from celery_wheel.store.schedule_model import Run
 from tests.simulation.model_history import StoredRow
 from tests.simulation.model_store import ModelStore, ShardData
 
@@ -117,7 +121,8 @@ class Scheduling:
             document |= {"jitter_ms": asked.jitter_ms, "jitter_by": ("run", "name")[asked.every_ms % 2]}
             fields["definitions"] = dict.fromkeys(asked.names, document)
         if asked.do == "backfill":
-            fields |= {"from_ms": now_ms - 3 * asked.every_ms, "upto_ms": now_ms}
+            overlap = (QUEUE_ALL, None, QUEUE_ALL, *BACKFILL_OVERLAPS)[len(self._asked) % 8]
+            fields |= {"from_ms": now_ms - 3 * asked.every_ms, "upto_ms": now_ms, "overlap": overlap}
         self._store.put_inbox(0, [("schedule", json.dumps(fields).encode())])
         return f"{asked.do} {', '.join(asked.names)} {asked.every_ms} {asked.overlap}"
 
@@ -192,11 +197,37 @@ class Scheduling:
             if other.ended_ms is None and row.lane != STOPPED and row.due_ms + longest_ms > now_ms:
                 raise self._violation(f"run {row_id} began while run {other.timer_id} was not over")
 
-    def pushed(self, data: ShardData, row: Row) -> None:
+    def pushed(self, data: ShardData, row: Row, now_ms: int) -> None:
         run = data.runs.get(row.id)
+        if run is not None:
+            self._check_queue(data, run, row, now_ms)
         life = None if run is None else self.lives.get(run.schedule)
         if run is not None and life is not None and life.deleted and run.instant_ms not in life.too_late:
             raise self._violation(f"row {row.id} was pushed after its schedule was deleted")
+
+    def _check_queue(self, data: ShardData, run: Run, row: Row, now_ms: int) -> None:
+        """A queued instant of a backfill is pushed when the run before it is over."""
+        queued = read_header(row).get("queued")
+        if queued is None or queued["after"] is None or row.id in self._moved_by_users(data):
+            return
+        self.counts["queued instants"] += 1
+        earlier = [one for one in data.runs.values() if one.timer_id < row.id and one.requested]
+        before = max(
+            (one for one in earlier if (one.schedule, one.instant_ms) == (run.schedule, queued["after"])),
+            key=lambda one: one.timer_id,
+        )
+        stored = data.rows.get(before.timer_id)
+        if before.ended_ms is not None:
+            self.counts["queued instants after the end of a run"] += 1
+        elif stored is None or stored.row.lane == STOPPED or before.timer_id in self._moved_by_users(data):
+            return
+        elif stored.row.due_ms + queued["max_runtime_ms"] > now_ms:
+            raise self._violation(f"queued row {row.id} was pushed while run {before.timer_id} was not over")
+
+    @staticmethod
+    def _moved_by_users(data: ShardData) -> set[int]:
+        every = (*data.outcomes, *data.forgotten_outcomes)
+        return {one.timer_id for one in every if one.kind == "moved" and one.actor != "wheel"}
 
     def judge(self, data: ShardData) -> None:
         if self._asked.keys() - self._answered:

@@ -45,4 +45,5 @@ HAPPENS_TO_SCHEDULES = [
     "delete: done",
     "trigger: done",
     "backfill: done",
+    "queued instants",
 ]

@@ -2,21 +2,23 @@
 
 ::
 
-    create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
-    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+    create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
+    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
+                                    and a skip of the unmade instants up to now; of a schedule that has made nothing
+                                    yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
-    pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
+    pause     every pending occurrence is withdrawn, except requested ones; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
-    delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
-              of a source: the occurrences after now
+    delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
+              removed, its revisions stay
     restore   {name: document}      a schedule of another store, with its progress; see ``restore``
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
     {"result": "already"}                        create, restore: the name exists; update, put: the definition is
-                                                 the same; pause, resume: the schedule is so
+                                                 the same; pause, resume: it is paused, or is not
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
@@ -41,7 +43,15 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
+from celery_wheel.recurring.definition import (
+    BROKEN,
+    dumped,
+    patched,
+    read_definition,
+    read_document,
+    reason_not_run,
+    to_text,
+)
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
@@ -53,13 +63,13 @@ DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
 UNKNOWN: Result = {"result": "unknown"}
 
-#: Changes that make a schedule, and keep one that exists.
+#: Changes that create a schedule, and leave one that exists as it is.
 KEEPING = ("create", "restore")
 
 #: The source of requests by users, who may change any schedule.
 API = "api"
 
-#: The word of a revision for each change; a put may also create.
+#: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
     "create": "created",
     "restore": "imported",
@@ -74,7 +84,7 @@ _WHAT = {
 
 
 def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) -> Generator[str, None, bool]:
-    """Carry out a change; returns False where it has to stay in the inbox for another round."""
+    """Carry out a change; returns False where the command stays in the inbox for another round."""
     with state.active():
         diversions = state.diversions
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
@@ -88,7 +98,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
     results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
-    # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
+    # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
     new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
@@ -115,20 +125,21 @@ New = tuple[Schedule, list[Revision]]
 
 
 def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
-    """Return a schedule, or why there is none."""
+    """Return a new schedule, or the refusal."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
-    document, last_ms = command.definitions[name], command.last_ms.get(name)
+    document, after_ms = command.definitions[name], command.after_ms.get(name, now_ms)
     try:
         if command.do == "restore":
             return restored(name, document, now_ms)
-        text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=BROKEN in document), []
-        next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
+            text, is_broken = dumped(document), BROKEN in document
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+        text, definition = read_document(document)
+        next_ms = definition.recurrence.next_after(after_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 0, next_ms, last_ms=last_ms), []
+    return Schedule(0, name, text, command.source, 0, next_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -162,7 +173,7 @@ class _Alteration:
         self.schedule = schedule
         self.pending = pending
         self._text = schedule.definition  #: the new definition
-        self._why_not: str | None = None  #: nothing of the new definition runs here, for this reason
+        self._why_not: str | None = None  #: the reason for which the wheel does not run the new definition
         self._refusal: Result | None = None
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
@@ -189,8 +200,9 @@ class _Alteration:
         self._text, self._why_not = to_text(document), reason_not_run(document)
         if self._why_not is None:
             read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
-        if schedule.next_ms is not None and schedule.next_ms <= now_ms:
-            self._unmade = self._skips(schedule.next_ms - 1, MISSED)
+        since_ms = schedule.since_ms if schedule.next_ms is None else schedule.next_ms - 1
+        if since_ms is not None:
+            self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
 
     def _prepare_resume(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
@@ -206,11 +218,16 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
+            begins_ms = None if made else self.command.after_ms.get(schedule.name)
+            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
+            self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
-        state: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
+        state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
         if self._why_not is not None:
-            state = {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+            state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+        elif not schedule.paused:
+            state |= {"broken": False, "note": ""}
         self._write(definition=self._text, next_ms=next_ms, made=made, **state)
         return _done(too_late)
 
@@ -221,7 +238,9 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
         work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
-        since_ms = unmade_since(schedule, work.now_ms) if schedule.since_ms is None else schedule.since_ms
+        since_ms = unmade_since(schedule, work.now_ms)
+        if schedule.since_ms is not None:
+            since_ms = min(since_ms, schedule.since_ms)
         self._write(
             paused=True,
             note=self.command.reason,
@@ -239,9 +258,9 @@ class _Alteration:
         return DONE
 
     def delete(self) -> Result:
-        # A task that Beat has sent runs also when its entry is removed; here the task may wait behind a pause.
-        is_sent = self.work.now_ms if self.command.source != API else -1
-        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > is_sent])
+        # A task that Beat has sent runs even if its entry is removed; here the task may wait behind a pause.
+        sent_upto_ms = self.work.now_ms if self.command.source != API else -1
+        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
         self.work.change.removed_schedules.append(self.schedule.id)
         _revised(self.work, self.command, self.schedule)
         return _done(too_late)
@@ -261,7 +280,7 @@ class _Alteration:
     def _published_upto(self, too_late: list[int]) -> int:
         """Return the last instant that may have been published: now, unless due time has gone back.
 
-        A row that a user has moved was published for the user, and not for its instant.
+        A row that a user has rescheduled was published for the user, and not for its instant.
         """
         of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
@@ -283,7 +302,7 @@ class _Alteration:
             recurrence = read_definition(self.schedule.definition).recurrence
             return skips_between(self.schedule.id, recurrence, since_ms, self.work.now_ms, reason)
         except RecurrenceError:
-            return []  # it cannot be told which instants they were
+            return []  # the instants are unknown
 
     def _write(self, **changes: Any) -> None:
         self.work.change.schedules.append(_revised(self.work, self.command, self.schedule, **changes))

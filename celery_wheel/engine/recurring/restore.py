@@ -1,4 +1,4 @@
-"""Restore: a schedule with the progress that it had in another store or system. It goes on where that one stopped.
+"""Restore: a schedule with the progress that it had in another store or system. It goes on where it stopped there.
 
 ::
 
@@ -54,10 +54,10 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
 
 
 def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
-    """Return the schedule as it is; a paused or broken one has no next instant, and knows since when."""
+    """Return the schedule; where it is paused or broken, without a next instant, and with ``since_ms``."""
     with suppress(ValueError, RecursionError):
         if reason_not_run(json.loads(schedule.definition)) is not None:
-            return replace(schedule, next_ms=None)  # its source says so
+            return replace(schedule, next_ms=None)
     try:
         read_definition(schedule.definition)
     except RecurrenceError as error:
@@ -66,7 +66,7 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
         return replace(schedule, since_ms=None)
     since_ms = schedule.since_ms
     if since_ms is None:
-        since_ms = now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
+        since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypedDict, Unpack
 
 from celery_wheel.conf import Conf
+from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms
@@ -25,6 +26,7 @@ from celery_wheel.requests.schedules.views import (
 )
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.values.document import json_object
 
 
 class Asker(Protocol):
@@ -50,7 +52,7 @@ class Where(TypedDict, total=False):
     """The filter of schedules; a field that is not given does not filter."""
 
     prefix: str  #: the beginning of the name
-    part: str  #: a part of the name, in capitals or not
+    part: str  #: a part of the name; case is ignored
     source: str
     task: str
     queue: str  #: as the schedule names it
@@ -102,7 +104,7 @@ class ScheduleQueries:
 
         Args:
             what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
-            after: instants after this one; None: after now.
+            after: the instants are after this one; None: now.
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """
@@ -127,8 +129,11 @@ class ScheduleQueries:
         texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
-            raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
-        return json.loads(texts[revision])
+            raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
+        definition = json_object(texts[revision])
+        if not definition:
+            raise RecurrenceError(f"schedule {name!r}: the definition of revision {revision} cannot be read")
+        return definition
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""

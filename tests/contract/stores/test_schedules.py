@@ -277,6 +277,16 @@ def test_the_latest_runs_come_first(holder: Holder) -> None:
     assert runs(holder) == []
 
 
+def test_runs_are_found_by_their_instants(holder: Holder) -> None:
+    first, second = create(holder, "first", "second")
+    made = [run for _, run in made_runs(holder, first, 3)]
+    other = [run for _, run in made_runs(holder, second, 2)]
+    found = holder.store.runs_at(holder.shard, [(first.id, NOW), (first.id, NOW + 2), (second.id, NOW + 1)])
+    assert sorted(run.timer_id for run, _ in found) == [made[0].timer_id, made[2].timer_id, other[1].timer_id]
+    assert all(run.timer_id == task.row.id for run, task in found)
+    assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
+
+
 def test_a_run_has_its_row(holder: Holder) -> None:
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')

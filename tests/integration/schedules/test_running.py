@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from tests.kit.patience import wait_until
+from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
 HALF = timedelta(seconds=0.5)
@@ -86,3 +88,14 @@ def test_the_declaration_of_a_task_is_followed_when_a_scheduler_starts(stack: St
     beat.kill()
     stack.beat()
     wait_until(lambda: minutes() is None, "the schedule is deleted")
+
+
+def test_an_occurrence_waits_in_a_queue_that_no_worker_has_declared(tmp_path: Path) -> None:
+    queues = [("celery", "celery", "direct", "celery"), ("mail", "mails", "topic", "mail.#")]
+    with RedisServer(tmp_path / "redis") as server, Stack(tmp_path, server, queues=queues) as stack:
+        stack.wait_for_holder(stack.beat())
+        stack.app.wheel.schedules.create("report", HALF, "note", ["bound"], queue="mail", times=3)
+        wait_until(
+            lambda: [one.state for one in history_of(stack, "report").runs] == ["dispatched"] * 3, "all are sent"
+        )
+        assert stack.redis.llen("mail") == 3

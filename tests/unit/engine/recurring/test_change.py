@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.store.schedule_model import Schedule
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
 
@@ -40,7 +44,7 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
         ("every minute", "the definition must be an object"),
     ],
 )
-def test_a_definition_that_means_nothing_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
+def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
     answer = rig.ask("create", {"report": document, "other": definition()})
     assert answer["report"]["result"] == "refused"
     assert answer["report"]["reason"].startswith(reason)
@@ -182,6 +186,75 @@ def test_an_update_repairs_a_broken_schedule(rig: ScheduleRig) -> None:
     assert rig.ran() == [5_000]
 
 
+def test_an_update_accounts_for_the_instants_of_a_pause_by_the_former_definition(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.ask("pause", ["report"])
+    rig.tick(2_500)
+    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.skips() == [(1_000, 2_000, 2, "paused")]
+    rig.tick(1_000)
+    rig.ask("resume", ["report"])
+    assert rig.skips() == [(1_000, 2_000, 2, "paused"), (2_800, 3_500, 2, "paused")]
+
+
+def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(5_500)
+    assert rig.schedule().broken
+    assert rig.ran() == [1_000, 2_000]  # they were rows already
+    rig.renderer.fault = lambda _: None
+    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.skips() == [(3_000, 5_000, 3, "missed")]
+    rig.tick(500)
+    assert rig.ran() == [1_000, 2_000, 5_600]
+
+
+def test_a_resume_after_an_error_makes_no_row_twice(rig: ScheduleRig) -> None:
+    """The schedule broke at 3,000 ms, when the rows of its earlier instants existed."""
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(1_000)
+    rig.renderer.fault = lambda _: None
+    assert (rig.schedule().broken, rig.made()) == (True, [1_000, 2_000])
+    assert rig.ask("resume", ["report"]) == DONE
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.skips() == []
+
+
+def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(1_000)
+    rig.renderer.fault = lambda _: None
+    assert rig.ask("pause", ["report"]) == DONE
+    rig.tick(1_500)
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.skips() == [(2_000, 2_000, 1, "paused")]
+    rig.tick(500)
+    assert rig.ran() == [1_000, 3_000]
+
+
+def _no_such_task(_: Schedule) -> None:
+    raise LookupError("no such task")
+
+
+def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:
+    """A row may move to another lane: the pause stays in the inbox, and so does the resume behind it."""
+    rig.create(every_ms=60_000)
+    rig.create("other", every_ms=60_000)
+    for do, name in (("pause", "report"), ("resume", "report"), ("pause", "other")):
+        command = {"do": do, "names": [name], "id": str(uuid.uuid4())}
+        rig.store.put_inbox(0, [("schedule", json.dumps(command).encode())])
+    with mock.patch.object(ShardState, "may_be_diverted", side_effect=[True, False, False, False]):
+        rig.run("ingest")
+        assert [rig.schedule(name).paused for name in ("report", "other")] == [False, True]
+        rig.run("ingest")
+    assert not rig.schedule().paused
+    assert [one.what for one in rig.disk.shard(0).revisions if one.name == "report"] == ["created", "paused", "resumed"]
+
+
 def test_many_schedules_change_in_one_command(rig: ScheduleRig) -> None:
     names = [f"n{n}" for n in range(5)]
     rig.ask("create", {name: definition() for name in names})
@@ -213,7 +286,7 @@ def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
     assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
 
 
-def test_a_pause_leaves_a_run_that_a_user_asked_for(rig: ScheduleRig) -> None:
+def test_a_pause_leaves_a_requested_run(rig: ScheduleRig) -> None:
     rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
     rig.create()
     rig.ask("trigger", ["report"])

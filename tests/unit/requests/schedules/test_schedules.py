@@ -33,6 +33,33 @@ def test_a_schedule_is_as_it_was_created(schedules: Schedules) -> None:
     assert schedules.get("another") is None
 
 
+def run() -> None:
+    """A task."""
+
+
+def test_a_task_that_its_module_does_not_have_is_refused(app: Any, schedules: Schedules) -> None:
+    for name in ("shop.tasks.report", "shop.tasks.mail"):
+        app.task(run, name=name, shared=False)
+    match = r"got 'shop.tasks.reprot' \(did you mean shop.tasks.report\?\); with check_task=False"
+    with pytest.raises(ArgumentError, match=match):
+        schedules.create("report", NINE, "shop.tasks.reprot")
+    assert schedules.create("report", NINE, "shop.tasks.reprot", check_task=False) == DONE
+    with pytest.raises(ArgumentError, match=r"shop.tasks has mail, report"):
+        schedules.update("report", task="shop.tasks.0123456789")
+    assert schedules.update("report", task="shop.tasks.zzz", check_task=False) == DONE
+    assert schedules.update("report", task=app.tasks["shop.tasks.mail"]) == DONE
+    unknown = {"recurrence": NINE, "task": "shop.tasks.reprot"}
+    found = schedules.create_many({"refused": unknown, "accepted": {**unknown, "check_task": False}})
+    assert (found["refused"].result, found["accepted"]) == ("refused", DONE)
+    assert "did you mean" in found["refused"].reason
+
+
+@pytest.mark.parametrize("task", ["billing.tasks.charge", "shop.charge", "charge", "shop.tasks.more.report"])
+def test_a_task_of_other_workers_is_sent_by_its_name(app: Any, schedules: Schedules, task: str) -> None:
+    app.task(run, name="shop.tasks.report", shared=False)
+    assert schedules.create("report", NINE, task) == DONE
+
+
 def test_a_name_is_created_once_unless_it_is_to_be_updated(schedules: Schedules) -> None:
     schedules.create("report", NINE, "app.report")
     with pytest.raises(ScheduleExists, match="schedule 'report' exists already; nothing was changed"):
@@ -53,6 +80,8 @@ def test_an_update_changes_what_it_names(schedules: Schedules) -> None:
     assert found.recurrence == Recurrence(NINE, "Asia/Tokyo")
     assert schedules.update("report", priority=3) == ALREADY
     assert schedules.update("another", priority=3) == UNKNOWN
+    assert schedules.update("report", priority=None, queue=None) == DONE
+    assert schedules.update("report", queue=None) == ALREADY, "None is the default also where no option is set"
     with pytest.raises(TypeError, match="update must have a value to change, got none"):
         schedules.update("report", reason="nothing")
 
@@ -149,7 +178,7 @@ def test_history_has_each_revision_and_rollback_returns_to_it(schedules: Schedul
     assert history.schedule is not None
     assert before.options == history.schedule.options == {"queue": "mail"}
     assert history.schedule.paused, "a rollback is of the definition"
-    with pytest.raises(LookupError, match="must have had the revision, got 9; there are 1 to 4"):
+    with pytest.raises(LookupError, match="must be one of schedule 'report', got 9; the store has 1 to 4"):
         schedules.rollback("report", 9)
     schedules.delete("report")
     assert schedules.rollback("report", 1) == UNKNOWN
