@@ -192,8 +192,8 @@ class _Alteration:
         self._text, self._why_not = to_text(document), reason_not_run(document)
         if self._why_not is None:
             read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
-        if schedule.next_ms is not None and schedule.next_ms <= now_ms:
-            self._unmade = self._skips(schedule.next_ms - 1, MISSED)
+        since_ms = unmade_since(schedule, now_ms) if schedule.since_ms is None else schedule.since_ms
+        self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
 
     def _prepare_resume(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
@@ -211,9 +211,11 @@ class _Alteration:
         if not schedule.paused and self._why_not is None:
             next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
         work.change.skips += self._unmade
-        state: dict[str, Any] = {} if schedule.paused else {"broken": False, "note": "", "since_ms": None}
+        state: dict[str, Any] = {"broken": False, "note": "", "since_ms": None}
+        if schedule.paused:
+            state = {"since_ms": max(work.now_ms, schedule.since_ms or 0)}
         if self._why_not is not None:
-            state = {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+            state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
         self._write(definition=self._text, next_ms=next_ms, made=made, **state)
         return _done(too_late)
 
