@@ -4,6 +4,7 @@
 
     create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now
+                                    of a paused or broken schedule: a skip of the instants since, by the former one
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
