@@ -17,6 +17,7 @@ from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 from celery_wheel.values.document import json_object
+from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -103,7 +104,7 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
     except RecurrenceError:
         recurrence = None
     policies = {name: document[name] for name in _POLICIES if name in document}
-    lengths = {to: _milliseconds(document[name]) for name, to in _DURATIONS.items() if type(document.get(name)) is int}
+    lengths = {to: _milliseconds(document[name]) for name, to in _DURATIONS.items() if _is_time(document.get(name))}
     return RecurringSchedule(
         schedule.name,
         recurrence,
@@ -135,7 +136,8 @@ def history_view(detail: ScheduleDetail) -> ScheduleHistory:
 
 
 def moment(at_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=at_ms)
+    """Return an instant; one outside of time, which only SQL has written, is shown as the end that is nearer."""
+    return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), END_OF_TIME_MS))
 
 
 def _run(run: ScheduleRun) -> PastRun:
@@ -163,6 +165,10 @@ def _revision(one: Revision) -> PastRevision:
 def _value(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
     value = document.get(name)
     return value if isinstance(value, kind) else kind()
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= END_OF_TIME_MS
 
 
 def _milliseconds(value: int) -> timedelta:

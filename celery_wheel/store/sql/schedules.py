@@ -77,9 +77,13 @@ def _runs(shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no booleans."""
+    """Return the schedule of a row, whose columns are in the order of its fields.
+
+    SQLite has no booleans, and lets a user write bytes into a column of text.
+    """
     found = Schedule(*row)
     found.paused, found.broken = bool(found.paused), bool(found.broken)
+    found.definition, found.note = str(found.definition), str(found.note)
     return found
 
 

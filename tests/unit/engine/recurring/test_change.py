@@ -152,6 +152,33 @@ def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
     assert rig.skips() == []
 
 
+def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.ask("pause", ["report"])
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "paused")]
+    rig.tick(2_000)
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.skips()[1:] == [(5_000, 5_000, 1, "paused")]
+    rig.tick(2_500)
+    assert rig.ran() == [7_500]
+
+
+def test_an_update_accounts_for_a_broken_schedule(rig: ScheduleRig) -> None:
+    def fault(schedule: Schedule) -> None:
+        if rig.clock.now_ms() < START_MS + 3_000:
+            raise LookupError("no such task")
+
+    rig.renderer.fault = fault
+    rig.create()
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "missed")]
+    rig.tick(2_000)
+    assert rig.ran() == [5_000]
+
+
 def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(1_000)

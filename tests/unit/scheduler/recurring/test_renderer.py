@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from celery import signals
+from kombu.exceptions import OperationalError
+from kombu.transport.memory import Channel
 
 from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
+from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.unit.producer.memory_broker import Broker, dispatched_form
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering, body, headers
@@ -138,6 +141,22 @@ def test_a_result_backend_that_does_not_answer_is_no_fault_of_the_schedule(
     monkeypatch.setattr(Sampler, "send", away)
     with pytest.raises(BrokerError, match="the backend is away"):
         render()
+
+
+def test_a_broker_that_does_not_answer_is_no_fault_of_the_schedule(
+    app: Any, rendering: Callable[..., Rendering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(**_: Any) -> None:
+        raise OperationalError("no answer")
+
+    render = rendering()
+    render.renderer._renderer.sampler.declare = DeclaredQueues(app)
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "connection_for_write", away)
+        with pytest.raises(BrokerError, match="no answer"):
+            render()
+    assert headers(render())["task"] == "proj.touch"
+    assert "celery" in Channel.queues
 
 
 def test_receivers_of_signals_change_each_message(app: Any) -> None:
