@@ -16,13 +16,14 @@ from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
-from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
 from celery_wheel.requests.arguments import (
     CommandOptions,
     RequestOptions,
     duration_ms,
     instant_ms,
     names_of,
+    text_of,
     timeout_of,
 )
 from celery_wheel.requests.asynchronous import twin
@@ -179,6 +180,7 @@ class Schedules(ScheduleQueries):
         patch = patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
+        dumped(patch)  # names a value that JSON does not have
         return self._each("patch", names, how, patch)
 
     @overload
@@ -349,6 +351,10 @@ class Schedules(ScheduleQueries):
         return found
 
     def _request(self, do: str, names: Names, how: CommandOptions, options: dict[str, Any]) -> Request[ScheduleAnswer]:
+        if unknown := how.keys() - set(_HOW):
+            raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
+        if "source" in options:
+            text_of("source", options["source"])
         list_name = "definitions" if isinstance(names, Mapping) else "names"
         return self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
 

@@ -224,3 +224,33 @@ def test_a_backfill_needs_instants_with_a_zone(schedules: Schedules) -> None:
     with pytest.raises(ArgumentError, match="first must be a datetime with a time zone"):
         schedules.backfill("report", datetime(2026, 1, 1), datetime(2026, 2, 1, tzinfo=UTC))  # noqa: DTZ001
     assert schedules.backfill("another", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)) == UNKNOWN
+
+
+WRONG: dict[str, Any] = {
+    "a name must be a text": lambda one: one.get(3),
+    "a name must be text that can be written": lambda one: one.history("\ud800"),
+    "a name must be without NUL": lambda one: one.preview("a\0"),
+    "n must be from 1 to 10,000, got -1": lambda one: one.preview("report", -1),
+    "n must be a whole number": lambda one: one.preview("report", "3"),
+    "limit must be from 1 to 10,000, got 0": lambda one: one.list(limit=0),
+    "limit must be a whole number": lambda one: one.list(limit="5"),
+    "after must be a text": lambda one: one.list(after=3),
+    "part must be text that can be written": lambda one: one.list(part="\ud800"),
+    "task must be a text": lambda one: one.pause(one.where(task=3)),
+    "paused must be True or False, got 'no'": lambda one: one.where(paused="no"),
+    "shard must be the number of a shard": lambda one: one.where(shard=10**30),
+    "delete got an unknown option 'resaon'": lambda one: one.delete("report", resaon="closed"),
+    "source must be a text of 1 to": lambda one: one.create("another", NINE, "app.report", source=""),
+    "args must be values of JSON, got .*is not JSON": lambda one: one.update("report", args=[{1}]),
+    "overlap must be one of allow": lambda one: one.backfill("report", DAY, DAY, overlap="sometimes"),
+}
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_value_is_named_before_anything_is_sent(schedules: Schedules, message: str) -> None:
+    schedules.create("report", NINE, "app.report")
+    with pytest.raises((ArgumentError, RecurrenceError, TypeError), match=message):
+        WRONG[message](schedules)
+    assert names(schedules.list()) == ["report"]
+    assert schedules.history("report").revisions[0].what == "created"  # type: ignore[union-attr]
