@@ -355,6 +355,8 @@ def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: Virtua
     page = one(operator, "report")
     assert "rolled back" in page
     assert "wrong hour" in page
+    wrong = operator.post(ACT, {"verb": "rollback", "row": "report", "sure": "yes", "revision": "x"})
+    assert "Enter a whole number." in text_of(wrong), "also the error of a field that is hidden is told"
     (refused,) = act(operator, "rollback", "report", revision="99")
     assert refused[0] == "error"
     assert "the store has 1 to 3" in refused[1]
