@@ -74,10 +74,13 @@ class Switched:
 
         return ask
 
+    def scheduler(self) -> Any:
+        return beat.WheelScheduler(self.app, schedule_filename=self.app.conf.beat_schedule_filename)
+
     def run(self, who: str, seconds: float) -> None:
         """Let one scheduler run for a time, and end it."""
         self.app.conf.wheel_periodic = who
-        scheduler = beat.WheelScheduler(self.app, schedule_filename=self.app.conf.beat_schedule_filename)
+        scheduler = self.scheduler()
         until = self.wheel.now + timedelta(seconds=seconds)
         while self.wheel.now < until:
             while scheduler.tick() == 0:
@@ -108,3 +111,16 @@ def test_no_instant_is_repeated_or_missed_over_switches_at_any_phase(switched: S
     gaps = [later - sooner for (sooner, _), (later, _) in pairwise(often)]
     assert min(gaps) >= EVERY
     assert max(gaps) <= EVERY + 4 * DOWN + 2 * STEP
+
+
+def test_a_signal_may_close_the_scheduler_within_a_tick(switched: Switched) -> None:
+    scheduler = switched.scheduler()
+    own = scheduler.populate_heap
+
+    def populate_and_close(*args: Any, **kwargs: Any) -> None:
+        own(*args, **kwargs)
+        scheduler.close()
+
+    scheduler.populate_heap = populate_and_close
+    scheduler.tick()
+    assert scheduler._entries is None
