@@ -1,4 +1,4 @@
-"""Recurring schedules: none is broken, and their occurrences are made in time."""
+"""The recurring schedules: none is broken, no entry has the name of another one, and they are made in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 
-#: Broken schedules that are named; further ones are counted.
+#: Broken schedules, and entries of a source, that are named; further ones are counted.
 NAMED = 10
 #: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
 BEHIND_MS = 600_000
@@ -37,6 +37,7 @@ def check(site: Installation) -> Iterator[Finding]:
             "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
+    yield from _clashes(site)
     yield from _unknown_tasks(site)
     behind_ms = 0 if counts.next_ms is None else site.now_ms() - counts.next_ms
     if behind_ms > BEHIND_MS and all(shard.live for shard in site.shards):
@@ -46,6 +47,21 @@ def check(site: Installation) -> Iterator[Finding]:
             "does not run schedules, or an earlier run of that schedule is not over",
             "See celery -A <project> wheel schedules show for its runs, and beat's log.",
         )
+
+
+def _clashes(site: Installation) -> Iterator[Finding]:
+    """Yield a finding for each source that has entries whose names are taken, as the holder of shard 0 reports them."""
+    for shard in site.shards:
+        for source, found in ((shard.live and shard.snapshot) or {}).get("sources", {}).items():
+            if names := found["clashes"]:
+                listed = ", ".join(map(printable, names[:NAMED]))
+                more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+                yield warning(
+                    "schedules",
+                    f"{format_count(len(names), 'entry')} of {source} cannot run, since another source has a schedule "
+                    f"of that name: {listed}{more}",
+                    "Rename the entry, or the schedule: celery -A <project> wheel schedules show names its source.",
+                )
 
 
 def _broken(site: Installation, count: int) -> Iterator[Finding]:

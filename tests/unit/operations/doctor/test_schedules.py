@@ -38,10 +38,12 @@ class Loader:
         self.tasks["app.known"] = object()
 
 
-def found(store: FullStore, live: bool = True, loader: Any = None) -> list[Finding]:
+def found(store: FullStore, live: bool = True, loader: Any = None, **clashes: list[str]) -> list[Finding]:
     tasks: dict[str, object] = {}
     app = SimpleNamespace(tasks=tasks, loader=loader or Loader(tasks))
-    site: Any = SimpleNamespace(store=store, now_ms=now_ms, shards=[SimpleNamespace(live=live)], app=app)
+    snapshot = {"sources": {source: {"clashes": names} for source, names in clashes.items()}}
+    shards = [SimpleNamespace(live=live, snapshot=snapshot)]
+    site: Any = SimpleNamespace(store=store, now_ms=now_ms, shards=shards, app=app)
     return list(schedules.check(site))
 
 
@@ -63,6 +65,17 @@ def test_schedules_are_counted_and_broken_ones_named_with_their_reason(store: Fu
     assert broken[0].text == "broken 00 is broken, and does not run: no task"
     assert broken[0].remedy.endswith("wheel schedules resume 'broken 00'")
     assert more.text == "2 more schedules are broken"
+
+
+def test_entries_whose_names_are_taken_are_named_while_their_scheduler_runs(store: FullStore) -> None:
+    create(Holder(store), "tick", next_ms=now_ms() + 60_000)
+    [_, clash] = found(store, beat=["tick"], code=[])
+    assert clash.grade == Grade.WARNING
+    assert clash.text == "1 entry of beat cannot run, since another source has a schedule of that name: tick"
+    [_, clash] = found(store, beat=[f"n{n:02}" for n in range(12)])
+    assert clash.text.startswith("12 entries of beat cannot run")
+    assert clash.text.endswith("n08, n09 and 2 more")
+    assert len(found(store, live=False, beat=["tick"])) == 1
 
 
 def test_an_instant_that_is_not_made_is_a_warning_while_schedulers_run(store: FullStore) -> None:
