@@ -115,7 +115,11 @@ class Conf:
         seconds(100),
         "A scheduler on PostgreSQL loses its shards after so many silent seconds; on SQLite the kernel frees them.",
     )
-    poll_interval_ms = Setting(0.05, seconds(1), "The seconds between two reads of an empty wheel queue.")
+    poll_interval_ms = Setting(
+        0.05,
+        seconds(1),
+        "The seconds between two looks at an empty inbox, and at an empty wheel queue where the broker is not Redis.",
+    )
     on_broker_rollback = Setting(
         "replay",
         one_of("replay", "warn"),

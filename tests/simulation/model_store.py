@@ -385,6 +385,13 @@ class ModelStore:
                     item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
 
+    def has_arrivals(self, shard: int) -> bool:
+        with self.disk.lock:
+            found = bool(self.disk.shard(shard).inbox or self.disk.loads.read(shard, 1))
+        if not found:
+            self.fault("read")
+        return found
+
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         self.fault("read")
         with self.disk.lock:

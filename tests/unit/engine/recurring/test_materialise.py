@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.errors import StoreError
 from celery_wheel.recurring import calendars
 from celery_wheel.store.schedule_model import Schedule
@@ -33,7 +34,7 @@ def test_a_schedule_without_a_renderer_waits(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(3_000)
     assert rig.made() == []
-    assert rig.engine.ingest_wait_ms() is None
+    assert rig.engine.ingest_wait_ms() == NEVER
 
 
 def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> None:
