@@ -15,7 +15,7 @@
                                  the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
 
-A round without any of it reads and peeks nothing: ``has_arrivals`` of the store and ``listen`` tell when there is some.
+A round does not read what is empty: ``has_arrivals`` of the store tells of items and loads, ``listen`` of messages.
 
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
 store, when the command gets its answer.

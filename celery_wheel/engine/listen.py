@@ -17,11 +17,12 @@ from __future__ import annotations
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 
-#: Redis closes no connection that waits, and a call without an answer ends after 5 seconds.
+#: Milliseconds of one call; a call to Redis that has no answer after 5 seconds fails.
 LISTEN_MS = 2_000
 
 
 def listen(ctx: Context, state: ShardState) -> RoundSteps:
+    """Wait for a message by one call to the broker, if the last peek has found the queue empty."""
     watch = ctx.queue
     if not watch.emptied.is_set():
         yield Round.IDLE

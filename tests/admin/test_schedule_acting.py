@@ -274,7 +274,7 @@ def test_a_schedule_runs_now_and_is_backfilled(operator: Client, wheel: VirtualW
     assert one(operator, "report").count(", requested") == 3
     [done, left_out] = act(operator, "backfill", "report", **times, overlap="skip")
     assert (done[0], left_out[0]) == ("success", "warning")
-    assert left_out[1].startswith("report: 1 of 2 instants do not run")
+    assert left_out[1].startswith("report: the overlap policy of the backfill leaves out 1 of 2 instants")
 
 
 def test_every_wrong_field_has_its_error_at_once(operator: Client, wheel: VirtualWheel) -> None:
@@ -356,7 +356,7 @@ def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: Virtua
     assert "rolled back" in page
     assert "wrong hour" in page
     wrong = operator.post(ACT, {"verb": "rollback", "row": "report", "sure": "yes", "revision": "x"})
-    assert "Enter a whole number." in text_of(wrong), "also the error of a field that is hidden is told"
+    assert "Enter a whole number." in text_of(wrong), "the error of a hidden field is shown, too"
     (refused,) = act(operator, "rollback", "report", revision="99")
     assert refused[0] == "error"
     assert "the store has 1 to 3" in refused[1]

@@ -36,6 +36,6 @@ Promises
     4. A definition that cannot be read stops its schedule, and no other.
 
 Non-promises
-    A run is over when its worker says so, its row is retired, or ``max_runtime_ms`` after its row was due. A row that
-    was published later than it was due, behind a pause of its queue, has the rest of that time.
+    A run is over when its worker reports the end, its row is retired, or ``max_runtime_ms`` after its row was due. A
+    row that was published later than it was due, behind a pause of its queue, has the rest of that time.
 """

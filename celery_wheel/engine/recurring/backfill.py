@@ -9,7 +9,7 @@
         queue_all        each runs when the run before it is over
         cancel_running   the last runs, and the earlier runs are cancelled
 
-A schedule of its own policy "allow" is not told when its runs end, so none of them counts as going on.
+A schedule whose own policy is "allow" does not learn when its runs end, so none of them counts as going on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_wheel.recurring.definition import (
     Definition,
 )
 
-#: Occurrences of one command to backfill.
+#: The most occurrences of one command to backfill.
 MAX_BACKFILL = 1_000
 
 
@@ -44,7 +44,7 @@ class Requested:
     every_ms: int = 0  #: the time between two
     is_queued: bool = False
     left_out: int = 0  #: instants that the policy does not run
-    cancels: bool = False  #: the runs that are going on
+    cancels: bool = False  #: the runs that are going on are cancelled
 
 
 def requested(

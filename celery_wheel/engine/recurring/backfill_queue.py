@@ -6,9 +6,9 @@
     12:07  the first run ends                                 the second row is moved to 12:07
     13:07  no end was reported: the second run counts as over; the third row runs at 14:00, as it is due
 
-So a row is due when the runs before it are over at the latest, and the end of the run before it makes it due at once,
-in the unit of work of that end. The first row waits for runs of the schedule itself, whose number is not limited: it
-is made due where none of the latest ones goes on. Nothing is kept in memory.
+So a row is due at the latest instant at which the runs before it are over, and the end of the run before it makes it
+due at once, in the unit of work of that end. The first row waits for runs of the schedule itself, whose number is not
+limited: it is made due when none of the latest of them is going on. Nothing is kept in memory.
 
 Non-promise: rows that are later than their time, behind a pause of their queue or an outage, run as they are due.
 """
@@ -51,9 +51,9 @@ def read_queues(ctx: Context, schedule_ids: Collection[int]) -> list[Queue]:
 
 
 def released(state: ShardState, queue: Queue, over: Sequence[Run], now_ms: int) -> Row | None:
-    """Return the queued row that waits no longer since these runs of its schedule are over; the caller holds the lock.
+    """Return the queued row that the ends of these runs of its schedule make due; the caller holds the lock.
 
-    A row that is due already needs nobody to make it so.
+    A row that is due already stays as it is.
     """
     row = next((row for row in queue.rows if row.due_ms > now_ms), None)
     if row is None:

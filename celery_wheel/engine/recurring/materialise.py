@@ -10,8 +10,8 @@
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
 A round makes a limited number of occurrences, those that are on time first. A trigger or a backfill joins the same
-unit of work, with its answer: its occurrences count to no limit of times. A trigger is due at once, and asks no overlap
-policy. The instants of a backfill are due at once, or as its policy says.
+unit of work, with its answer: its occurrences do not count towards the ``times`` of the recurrence. A trigger is due at
+once, whatever the overlap policy. The instants of a backfill are due at once, or as its overlap policy says.
 
 An envelope id is made of schedule, revision and instant, so an instant that is made once more becomes no second row.
 """
@@ -51,7 +51,7 @@ RENDER_AGAIN_MS = 1_000
 MAX_WAITING = 1_000
 
 #: The answer where the policy of a backfill leaves instants out.
-LEFT_OUT = "{} of {} instants do not run: they overlap with another run; see the overlap of a backfill"
+LEFT_OUT = "the overlap policy of the backfill leaves out {} of {} instants"
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 

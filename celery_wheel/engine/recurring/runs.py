@@ -4,7 +4,7 @@
 
     a run's row      in lane STOPPED    over: it was cancelled, expired or rejected
                      pending            the run goes on, however late it is, unless a later run has replaced it
-                     published          over when its worker has said so, or max_runtime_ms after the row was due
+                     published          over when its worker has reported the end, or max_runtime_ms after it was due
 
 Memory has no runs: the store is read when an instant of a guarded schedule is due.
 """
