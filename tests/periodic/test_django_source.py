@@ -168,7 +168,7 @@ def test_a_change_that_hides_behind_another_is_found_within_five_minutes(three: 
     assert three.read().entries["b"].document["options"]["queue"] == "mail"
 
 
-def test_an_update_that_nothing_tells_is_found_within_five_minutes(three: Tables) -> None:
+def test_an_update_that_moves_no_marker_is_found_within_five_minutes(three: Tables) -> None:
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     PeriodicTask.objects.filter(name="c").update(enabled=False)
     CrontabSchedule.objects.update(hour="10")

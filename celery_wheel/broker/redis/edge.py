@@ -230,7 +230,7 @@ class RedisBroker:
             self._adopted.pop(shard, None)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        """Move the oldest message from the old end of the wheel queue to the same place: Redis waits until it can.
+        """Move the oldest message of the wheel queue to its own place: Redis answers as soon as there is one.
 
         The result is None where Redis is older than 6.2, or its user may not call BLMOVE.
         """

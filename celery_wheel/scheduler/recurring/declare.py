@@ -4,7 +4,7 @@
 
     a kind of messages is made for the first time ─► its queue, exchange and binding are declared, once a process
 
-So an occurrence waits in its queue for the first worker; a queue that does not exist would reject it.
+So an occurrence waits in its queue for the first worker; without its queue the broker would reject it.
 """
 
 from __future__ import annotations

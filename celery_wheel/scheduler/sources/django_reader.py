@@ -21,6 +21,8 @@ _OWN = [name for name in TaskColumns._fields if name != "zone"]
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
+    """A row of PeriodicTask, with the entry that it is."""
+
     pk: int
     name: str
     enabled: bool
@@ -29,6 +31,8 @@ class TableTask:
 
 
 class TaskReader:
+    """Reads rows, with each its interval, crontab, solar event or clocked time. Django must be set up."""
+
     def __init__(self, app: Any) -> None:
         from django.conf import settings
         from django_celery_beat.models import PeriodicTask
@@ -67,7 +71,7 @@ class TaskReader:
         from django.db.models import CharField
         from django.db.models.functions import Cast
 
-        # As text: a zone that is none is no reason not to read the other columns.
+        # As text: an invalid zone does not keep the other columns from being read.
         rows = query.annotate(zone=Cast("crontab__timezone", CharField())).values_list(*_OWN, "zone")
         return [self._task(TaskColumns(*row)) for row in rows]
 

@@ -8,8 +8,8 @@
                      differ from what is known: all ids                             then the new ones are read
                   3  intervals, crontabs, solars, clocked rows, where they are    edited schedules: then the tasks
                      few, or where 1 and 2 have found nothing                       that refer to them are read
-                  4  none of it at two looks: all tasks                           an update that only the marker tells
-    as it was     the next PAGE tasks in the order of their ids, so that         an update that nothing tells
+                  4  none of it at two looks: all tasks                           an update that moves the marker only
+    as it was     the next PAGE tasks in the order of their ids, so that          an update that moves no marker
                   all are read once in FULL_READ_S
     at the first look, and after a failure: all tasks
 

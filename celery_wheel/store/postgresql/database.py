@@ -55,7 +55,7 @@ from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 
-#: An engine has six threads; the other connections are for several shards, and are closed after use.
+#: Six threads of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
 #: The advisory lock of the process that makes tables: "wheel" as a number.

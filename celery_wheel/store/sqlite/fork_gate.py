@@ -31,7 +31,7 @@ class ForkGate:
         self._forking: int | None = None  #: the thread that forks
 
     def entered(self) -> ForkGate:
-        """Return the context of a thread that is inside SQLite: a plain one, for 20 polls a second."""
+        """Return the context of a thread that is inside SQLite: polls enter it 20 times a second."""
         return self
 
     def __enter__(self) -> None:
