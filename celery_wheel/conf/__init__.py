@@ -154,7 +154,7 @@ class Conf:
     look_ahead_ms = Setting(
         2,
         seconds(0),
-        "The seconds from the acceptance of a schedule's occurrence to its instant; a herd has more.",
+        "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
     )
 
     results = Setting(

@@ -22,7 +22,7 @@ _document = click.option(
 )
 
 
-_any_task = click.option("--any-task", is_flag=True, help="Accept a task that the app does not have.")
+_any_task = click.option("--any-task", is_flag=True, help="Accept a task that its module does not have.")
 
 
 @schedules.command(short_help="Create a schedule.")

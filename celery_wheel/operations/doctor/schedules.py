@@ -1,4 +1,4 @@
-"""The recurring schedules: none is broken, no entry has the name of another one, and they are made in time."""
+"""The recurring schedules: none is broken, no name is taken, the app has their tasks, and they are made in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery_wheel.values.format import format_count, format_duration, format_utc
 NAMED = 10
 #: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
 BEHIND_MS = 600_000
-#: Schedules whose tasks are checked, and those of one page.
+#: The most schedules whose tasks are checked, and the schedules of one read.
 MOST_READ, PAGE = 20_000, 2_000
 
 
@@ -98,10 +98,11 @@ def _unknown_tasks(site: Installation) -> Iterator[Finding]:
         return
     for task in sorted(unknown)[:NAMED]:
         names = named[task]
+        listed = printable(names[0]) + (", …" if len(names) > 1 else "")
         yield warning(
             "schedule",
             f"the app does not have the task {printable(task)} of {format_count(len(names), 'schedule')} "
-            f"({printable(names[0])}, …): it is sent by its name, and a worker without it discards it",
+            f"({listed}): it is sent by its name, and a worker without it discards it",
             "Correct the name; or leave it as it is, where workers of another project have the task.",
         )
 
