@@ -4,8 +4,8 @@
 
     fields ──► changes: arguments of ``app.wheel.schedules.update`` ──► patch ──► a definition with it is read
 
-So an error of a value stands beside its field before anything is requested. Whether the values suit a schedule, like an
-overlap policy to a definition that cannot be read, is for the holder to say: it answers for each name.
+So an error of a value stands beside its field before anything is requested. The holder decides whether a schedule can
+take the values, since its definition may be unreadable, and answers for each name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BulkChangeForm(ScheduleReasonForm):
     catch_up_window = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
     overlap = _choice(_("While an earlier run is not over"), OVERLAP_CHOICES)
     max_runtime = DurationMsField(
-        label=_("Longest run"), help_text=_("A run counts as over after it, where its worker does not say so.")
+        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
     )
     jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
     jitter_by = _choice(_("Jitter is"), JITTER_BY_CHOICES)

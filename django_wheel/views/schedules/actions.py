@@ -140,7 +140,7 @@ BACKFILL = ScheduleAction(
     "backfill",
     _("Backfill"),
     ngettext_lazy("Backfill %(number)s schedule?", "Backfill %(number)s schedules?", "count"),
-    _("The instants of the schedule in a past time run, whether they have run before or not, as the policy says."),
+    _("The instants of the schedule in a past time run, also those that have run before, as the overlap policy says."),
     ngettext_lazy(
         "%(number)s schedule is backfilled: %(names)s.", "%(number)s schedules are backfilled: %(names)s.", "count"
     ),

@@ -1,4 +1,4 @@
-"""The selection of schedules that a browser sent: names, of which the store knows the sources."""
+"""The selection of schedules that a browser sent: their names, without those that follow another source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOLLOWING = ngettext_lazy(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSelection:
-    names: list[str]  #: also of schedules that do not exist any more: their holder says so
+    names: list[str]  #: also of schedules that do not exist any more: their holder answers "unknown"
     following: list[str]  #: left out
 
     @property
@@ -39,7 +39,7 @@ class ScheduleSelection:
 
 
 def selection_of(wheel: Wheel, action: ScheduleAction, rows: Iterable[str]) -> ScheduleSelection:
-    """Raises SelectionError if no schedule is left on which the action is possible."""
+    """Return the schedules on which the action is possible. Raises SelectionError where there is none."""
     names = [name for name in dict.fromkeys(rows) if text_rule(name) is None]
     if not names:
         raise SelectionError(_("Nothing was done, because no schedule was selected. Select schedules first."))
