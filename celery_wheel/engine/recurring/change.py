@@ -30,6 +30,7 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,7 +38,7 @@ from typing import Any
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
-from celery_wheel.engine.recurring.materialise import unmade_since
+from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
 from celery_wheel.engine.recurring.restore import restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
@@ -55,6 +56,8 @@ from celery_wheel.recurring.definition import (
 from celery_wheel.store.model import TaskRow
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
+
+logger = logging.getLogger(__name__)
 
 Result = dict[str, Any]
 Pending = Sequence[tuple[Run, TaskRow]]
@@ -137,8 +140,8 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
             return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
         text, definition = read_document(document)
         next_ms = definition.recurrence.next_after(after_ms)
-    except RecurrenceError as error:
-        return _refused(str(error))
+    except Exception as error:
+        return _unprepared(name, error)
     return Schedule(0, name, text, command.source, 0, next_ms), []
 
 
@@ -154,6 +157,13 @@ def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Re
 
 def _refused(reason: str) -> Result:
     return {"result": "refused", "reason": reason}
+
+
+def _unprepared(name: str, error: Exception) -> Result:
+    """Return the refusal of a change; an unexpected error ends neither the round nor the other changes."""
+    if not isinstance(error, RecurrenceError):
+        logger.error("schedule %s was not changed: the error below is a defect, please report it", name, exc_info=error)
+    return _refused(reason_of(error, "an unexpected error"))
 
 
 def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
@@ -184,8 +194,8 @@ class _Alteration:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
-        except RecurrenceError as error:
-            self._refusal = _refused(str(error))
+        except Exception as error:
+            self._refusal = _unprepared(schedule.name, error)
 
     def carry_out(self) -> Result:
         """Add the change to the unit of work; the caller holds the lock."""

@@ -297,7 +297,9 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
         extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
     )
     since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1  # its instants before that are rows
-    found.change.schedules.append(replace(schedule, broken=True, note=_reason(error), next_ms=None, since_ms=since_ms))
+    found.change.schedules.append(
+        replace(schedule, broken=True, note=reason_of(error), next_ms=None, since_ms=since_ms)
+    )
 
 
 def unmade_since(schedule: Schedule, now_ms: int) -> int:
@@ -305,8 +307,9 @@ def unmade_since(schedule: Schedule, now_ms: int) -> int:
     return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"no message can be made: {error!r}"
+def reason_of(error: Exception, failure: str = "no message can be made") -> str:
+    """Return the text of an error for a schedule or an answer; ``failure`` begins that of an unexpected error."""
+    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"{failure}: {error!r}"
     return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]
 
 
@@ -339,7 +342,7 @@ def _answer(
         except StoreError:
             raise
         except Exception as error:
-            results[name] = {"result": "refused", "reason": _reason(error)}
+            results[name] = {"result": "refused", "reason": reason_of(error)}
             continue
         room -= len(messages)
         if wanted.cancels:

@@ -108,7 +108,7 @@ def test_rows_have_their_arguments_and_options(found: dict[str, Any]) -> None:
 def test_a_row_that_cannot_be_imported_has_the_reason(found: dict[str, Any]) -> None:
     assert found["reasons"].keys() == {"bad json", "no schedule"}
     assert "must be JSON" in found["reasons"]["bad json"]
-    assert "with one of interval, crontab" in found["reasons"]["no schedule"]
+    assert "exactly one of interval, crontab" in found["reasons"]["no schedule"]
     assert "manage.py migrate" in found["no_tables"]
 
 

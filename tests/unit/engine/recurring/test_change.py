@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.recurring.specs.interval import Interval
 from celery_wheel.store.schedule_model import Schedule
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
@@ -50,6 +51,26 @@ def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reaso
     assert answer["report"]["reason"].startswith(reason)
     assert answer["other"] == {"result": "done"}
     assert [one.name for one in rig.disk.shard(0).schedules.values()] == ["other"]
+
+
+@pytest.mark.parametrize("do", ["create", "update"])
+def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, do: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def next_after(self: Interval, at_ms: int) -> int:
+        if self.every_ms == 7_000:
+            raise ZeroDivisionError("a bug")
+        return real(self, at_ms)
+
+    real = Interval.next_after
+    if do == "update":
+        rig.ask("create", {"report": definition(), "other": definition()})
+    monkeypatch.setattr(Interval, "next_after", next_after)
+    answer = rig.ask(do, {"report": definition(7_000), "other": definition(2_000)})
+    assert answer["report"] == {"result": "refused", "reason": "an unexpected error: ZeroDivisionError('a bug')"}
+    assert answer["other"] == {"result": "done"}
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("schedule report was not changed")
 
 
 def test_a_name_that_no_index_holds_is_refused(rig: ScheduleRig) -> None:
