@@ -25,8 +25,8 @@ The modules; each imports from its own row and the rows below it::
 
     runner       threads that run the activities
     engine       one shard: rounds, errors, the lease
-    ingest, dispatch, settle, prefetch, announce, housekeeping       the activities, one module each; ingest has
-                                                                     commands/, intake/ and recurring/
+    listen, ingest, dispatch, settle, prefetch, announce, housekeeping       the activities, one module each; ingest has
+                                                                             commands/, intake/ and recurring/
     unit_of_work, adoption     the two ways to change a shard: reserve, commit, apply; and a takeover
     round        what the activities share: Context, Round, Steps
     delivery     publishing to the two kinds of brokers              limits, stats

@@ -98,7 +98,7 @@ def read_definition(text: str) -> Definition:
     except PackageMissing as error:  # the schedule was made where the package is installed
         raise RecurrenceError(f"recurrence: {error}") from None
     except RecursionError:
-        raise RecurrenceError(f"the definition must be nested less deep, got {text!r:.100}") from None
+        raise RecurrenceError(f"the definition must be nested less deeply, got {text!r:.100}") from None
 
 
 def to_text(document: object) -> str:

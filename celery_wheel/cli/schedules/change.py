@@ -92,7 +92,7 @@ def backfill(
 
     With --overlap allow all instants run at once; with skip the first, unless a run is going on; with queue_one the
     first and then the last; with queue_all each when the run before it is over; with cancel_running the last, in place
-    of the run that is going on. Instants that the schedule itself has still to make are left to it. Exit code: 3 when
+    of the run that is going on. Instants that the schedule itself has yet to make are left to it. Exit code: 3 when
     there is no such schedule.
     """
     if from_ms > to_ms:

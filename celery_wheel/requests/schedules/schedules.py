@@ -250,14 +250,14 @@ class Schedules(ScheduleQueries):
     ) -> ScheduleAnswer:
         """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
 
-        Instants that the schedule itself has still to make are left to it. The answer has the ids of the tasks, which
+        Instants that the schedule itself has yet to make are left to it. The answer has the ids of the tasks, which
         can be cancelled as any pending task; its ``reason`` says how many instants the policy left out.
 
         Args:
             overlap: the policy for these runs; None: that of the schedule. "allow" runs all instants at once, "skip"
-                the first one unless a run is going on, "queue_one" the first and then the last, "cancel_running" the
-                last, in place of the run that is going on. "queue_all" runs each instant when the run before it is
-                over.
+                the first one unless a run is going on, "queue_one" the first and then the last, or only the last while
+                a run is going on, "cancel_running" the last, in place of the run that is going on. "queue_all" runs
+                each instant when the run before it is over.
             every: the time between the starts of two runs, with "allow"; None: all are due now.
         """
         times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}

@@ -129,7 +129,7 @@ DAILY = '{"task":"a","recurrence":{"kind":"recurrence","spec":{"kind":"interval"
     ("text", "note"),
     [
         ('{"spec": "of a later version"}', "spec must be a field of a definition"),
-        (DAILY % NESTED, "the definition must be nested less deep"),
+        (DAILY % NESTED, "the definition must be nested less deeply"),
         (DAILY % '{"kind":"holidays","country":"DE"}', "recurrence: calendars of holidays need holidays"),
     ],
     ids=["version", "depth", "package"],

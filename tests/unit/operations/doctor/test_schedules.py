@@ -88,11 +88,13 @@ def test_a_task_that_the_app_does_not_have_is_a_warning(store: FullStore) -> Non
     known, unknown = '{"task": "app.known"}', '{"task": "app.unknown"}'
     create(Holder(store), "a", "b", next_ms=now_ms() + 60_000, definition=unknown)
     create(Holder(store), "c", next_ms=now_ms() + 60_000, definition=known)
-    _, one = found(store)
+    create(Holder(store), "d", next_ms=now_ms() + 60_000, definition='{"task": "billing.charge"}')
+    _, one, other = found(store)
     assert one.grade is Grade.WARNING
     assert one.text.startswith(
         "the app does not have the task app.unknown of 2 schedules (a, …): it is sent by its name"
     )
+    assert other.text.startswith("the app does not have the task billing.charge of 1 schedule (d): ")
 
 
 def test_an_app_whose_tasks_cannot_be_imported_is_a_warning(store: FullStore) -> None:

@@ -1,4 +1,4 @@
-"""Schedules as users read them, also where SQL has written values that mean nothing."""
+"""Schedules as users read them, also where SQL has written invalid values."""
 
 from __future__ import annotations
 
