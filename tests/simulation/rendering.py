@@ -14,18 +14,26 @@ from celery_wheel.store.schedule_model import Schedule
 class Renderer:
     """Each call makes another task id: name, instant, number of the call."""
 
-    def __init__(self, fault: Callable[[Schedule], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        fault: Callable[[Schedule], None] = lambda _: None,
+        decided: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
         self.fault = fault
         self.rendered = 0
+        self.decided: dict[str, tuple[int, int]] = {}  #: task id → the decision to make it was between these instants
+        self._decided = decided
 
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         self.fault(schedule)
         instant_ms = occurrence.instant_ms
         self.rendered += 1
         headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
+        task_id = f"{schedule.name} {instant_ms} {self.rendered}"
+        self.decided[task_id] = self._decided()
         return Message(
             envelope_id="",
-            task_id=f"{schedule.name} {instant_ms} {self.rendered}",
+            task_id=task_id,
             task="tasks.recurring",
             eta_ms=0,
             created_ms=instant_ms,
