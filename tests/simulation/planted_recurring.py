@@ -9,11 +9,13 @@ from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import ingest
+from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring import change, materialise
 from celery_wheel.engine.recurring.change import Pending, _Alteration
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times
 from celery_wheel.engine.recurring.materialise import Occurrences, occurrence_id
 from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
@@ -23,7 +25,7 @@ from celery_wheel.store.model import Change
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
-from tests.simulation.recurring_world import RecurringWorld
+from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 
 
 @contextmanager
@@ -145,6 +147,19 @@ def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
 
     with mock.patch.object(materialise, "occurrence_id", careless):
         yield RecurringWorld
+
+
+@contextmanager
+def change_that_is_overtaken() -> Iterator[type[RecurringWorld]]:
+    """A command that has to wait is overtaken by later ones on its schedule."""
+
+    def hasty(ctx: Context, state: ShardState, command: ScheduleCommand) -> Generator[str, None, bool]:
+        yield from carry_out(ctx, state, command)
+        return True
+
+    carry_out = change.change_schedules
+    with mock.patch.object(ingest, "change_schedules", hasty):
+        yield RecurringRabbitWorld
 
 
 @contextmanager
@@ -380,6 +395,7 @@ PLANTED: list[Callable[[], object]] = [
     herd_that_outlives_a_change,
     pause_without_its_beginning,
     id_without_the_revision,
+    change_that_is_overtaken,
     missed_instants_never_run,
     the_last_missed_instant_runs,
     missed_instants_run_without_a_window,

@@ -58,6 +58,7 @@ KNOWN = {
     "due_before_its_instant": 1,
     "herd_that_outlives_a_change": 1,
     "id_without_the_revision": 35,
+    "change_that_is_overtaken": 33,
     "the_last_missed_instant_runs": 1,
     "queued_instant_is_skipped": 1,
     "end_of_a_replaced_run_is_lost": 3,
