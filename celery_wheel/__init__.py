@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from celery_wheel.errors import NotCommitted, ScheduleExists, WheelUnavailable
     from celery_wheel.requests.request import TransactionalRequest
     from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
+    from celery_wheel.values.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Celery",
     "CommandResult",
@@ -39,6 +39,7 @@ _MODULES = {
     "ScheduleExists": "celery_wheel.errors",
     "TransactionalRequest": "celery_wheel.requests.request",
     "WheelUnavailable": "celery_wheel.errors",
+    "__version__": "celery_wheel.values.version",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
 }

@@ -36,7 +36,7 @@ from celery.app.amqp import AMQP
 from celery.app.task import Context
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker.envelope import NATIVE, OCCURRENCE
+from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
@@ -44,6 +44,7 @@ from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
 
 App = TypeVar("App")
@@ -176,7 +177,7 @@ def install(app: App) -> App:
 def _request_attribute(request: Any, name: str) -> Any:
     """Return ``request.wheel``; called for attributes that a request does not have.
 
-    It is no attribute of the class, since a retry drops headers with the names of those.
+    It is not an attribute of the class, because a retry drops headers with the name of one.
     """
     if name != "wheel":
         raise AttributeError(f"{type(request).__name__!r} object has no attribute {name!r}")

@@ -32,7 +32,7 @@ from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.service import WheelService
-from celery_wheel.scheduler.sources.apply_entry import apply_entry_of
+from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.scheduler.sources.base import PeriodicEntries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, follows_tables
 from celery_wheel.store.place import read_url
@@ -62,7 +62,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
         base = next(one for one in type(self).__mro__ if not issubclass(one, WheelMixin | FollowedTables))
-        self._service = WheelService(app, apply_entry_of(base, app))
+        self._service = WheelService(app, BeatApplyEntry(base, app))
         self._periodic = False  #: the base scheduler is set up
         self._entries: PeriodicEntries | None = None  #: while it is
         self._closing = False
@@ -90,18 +90,20 @@ class WheelMixin(_Base):  # type: ignore[misc]
             self._set_periodic(holds)
         if not holds:
             return MAX_TICK_S
-        if self._entries is None:
+        entries = self._entries  # a signal's handler may close this scheduler within the tick
+        if entries is None:
             return super().tick(*args, **kwargs)  # type: ignore[no-any-return]
-        self._entries.before_tick()
+        entries.before_tick()
         wait_s: float | None = super().tick(*args, **kwargs)
-        self._entries.after_tick()
+        entries.after_tick()
         return min(wait_s, MAX_TICK_S) if wait_s else wait_s
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
         """Put the entries that the base scheduler keeps on its heap."""
         super().populate_heap(*args, **kwargs)
-        if self._entries is not None:
-            self._entries.sift()
+        entries = self._entries
+        if entries is not None:
+            entries.sift()
 
     def schedules_equal(self, old: Any, new: Any) -> bool:
         """As the base scheduler's; Celery's own compares 100,000 unchanged entries field by field."""

@@ -1,4 +1,4 @@
-"""Times and durations in forms: a date and time in a zone, and a duration as a number with its unit."""
+"""Times and durations in forms: a date and time of a zone, and a duration as a number with its unit."""
 
 from __future__ import annotations
 

@@ -79,10 +79,21 @@ class RevisionForm(ScheduleReasonForm):
     revision = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput)
 
 
+_BACKFILL_OVERLAP = (
+    ("", _("as the policy of the schedule")),
+    ("allow", _("all instants run at once")),
+    ("queue_all", _("each instant runs when the run before it is over")),
+    ("queue_one", _("the first instant runs, and then the last")),
+    ("skip", _("the first instant runs, unless a run is going on")),
+    ("cancel_running", _("the last instant runs, in place of the run that is going on")),
+)
+
+
 class BackfillForm(ScheduleReasonForm):
     begin = forms.CharField(label=_("From"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
     end = forms.CharField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
-    field_order = ("begin", "end", "reason")
+    overlap = forms.ChoiceField(label=_("Overlap"), required=False, choices=_BACKFILL_OVERLAP)
+    field_order = ("begin", "end", "overlap", "reason")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

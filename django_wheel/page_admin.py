@@ -2,7 +2,7 @@
 
 ::
 
-    guarded          view_wheel or operate_wheel; only to read
+    guarded          view_wheel or operate_wheel; by default to read only
     for_operators    operate_wheel; outside of the transactions of ATOMIC_REQUESTS
     answer           the template with the values of a function; 503 where the store cannot be read
 """

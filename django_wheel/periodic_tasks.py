@@ -1,7 +1,7 @@
 """The admin of django-celery-beat beside the wheel.
 
-Its list of periodic tasks asks whether the configured scheduler reads its tables, and imports the scheduler by its path
-for that; "wheel" is no path, and the page would fail. Here the answer is about the wheel's base scheduler.
+Its list of periodic tasks asks whether the configured scheduler reads its tables, and imports the scheduler by its
+path. "wheel" is not a path, and the page would fail: the question is answered here, for the wheel's base scheduler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def answer_for_the_wheel() -> None:
         conf = project_conf() if scheduler in NAMES else None
         return own(scheduler if conf is None else conf.base_scheduler)
 
-    # The admin module has imported the function by its name, where it was imported already.
+    # The admin module, if it is imported already, has the function by its name.
     for module in (utils, sys.modules.get("django_celery_beat.admin")):
         if getattr(module, "is_database_scheduler", None) is own:
             module.is_database_scheduler = is_database_scheduler  # type: ignore[union-attr]

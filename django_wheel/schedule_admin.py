@@ -5,7 +5,7 @@
     …/schedule/            GET          view     the list, with filters
     …/schedule/one/?name=  GET          view     a schedule: next instants, runs, revisions
     …/schedule/act/        POST         operate  confirmation of an action on selected schedules, then the action
-    …/schedule/edit/       GET, POST    operate  the form; with ?name= of that schedule, else of a new one
+    …/schedule/edit/       GET, POST    operate  the form of a new schedule, or of the one in ?name=
     …/schedule/preview/    POST         operate  the form's next instants and errors, as JSON
 
 A change is a request to the holder of the schedule's shard, as each action of the other pages is.

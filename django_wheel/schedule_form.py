@@ -5,8 +5,8 @@
     values ──► spec, calendar, policies ──► definition ──► read_definition: RecurrenceError "spec.hour must be …"
                                                                                        └──► the field ``hour``
 
-Fields of other kinds than the chosen one are ignored, whatever they hold. ``recurrence`` is set where the recurrence
-alone is right, so a preview needs no task.
+Fields of kinds other than the chosen one are ignored. ``recurrence`` is set if the recurrence alone is valid, so a
+preview needs no task.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ KINDS = (
     ("solar", _("Event of the sun")),
     ("instants", _("List of instants")),
 )
-_GAPS = (("shift", _("moved by the length of the gap")), ("skip", _("left out")))
-_FOLDS = (("first", _("the first time")), ("second", _("the second time")), ("both", _("both times")))
+GAP_CHOICES = (("shift", _("moved by the length of the gap")), ("skip", _("left out")))
+FOLD_CHOICES = (("first", _("the first time")), ("second", _("the second time")), ("both", _("both times")))
 _WEEKDAYS = (
     *(("mon", _("Monday")), ("tue", _("Tuesday")), ("wed", _("Wednesday")), ("thu", _("Thursday"))),
     *(("fri", _("Friday")), ("sat", _("Saturday")), ("sun", _("Sunday"))),
@@ -51,14 +51,14 @@ _EVENTS = (
     *(("dawn_nautical", _("nautical dawn")), ("dusk_nautical", _("nautical dusk"))),
     *(("dawn_astronomical", _("astronomical dawn")), ("dusk_astronomical", _("astronomical dusk"))),
 )
-_CATCH_UP = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
-_OVERLAP = (
+CATCH_UP_CHOICES = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
+OVERLAP_CHOICES = (
     ("allow", _("both run")),
     ("skip", _("the later one is skipped")),
     ("queue_one", _("the later one waits")),
     ("cancel_running", _("the earlier one is cancelled")),
 )
-_JITTER_BY = (("run", _("another one for each run")), ("name", _("the same one for each run")))
+JITTER_BY_CHOICES = (("run", _("another one for each run")), ("name", _("the same one for each run")))
 _PATH = re.compile(r"(?:recurrence: )?([\w.\[\]]+) (.+)", re.DOTALL).fullmatch
 
 
@@ -72,7 +72,7 @@ def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
     return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
 
 
-_TIME_HELP = _("A date and time of the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
+_TIME_HELP = _("A date and time in the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
 
 
 class ScheduleForm(ScheduleReasonForm):
@@ -81,7 +81,7 @@ class ScheduleForm(ScheduleReasonForm):
     args = _lines(_("Arguments"), _('A JSON list, like [1, "acme"].'), rows=2)
     kwargs = _lines(_("Keyword arguments"), _('A JSON object, like {"tenant": "acme"}.'), rows=2)
     options = _lines(
-        _("Options"), _("A JSON object: queue, priority, expires (seconds), headers and others, as in the manual."), 2
+        _("Options"), _("A JSON object with options of apply_async: queue, priority, expires (seconds) and others."), 2
     )
     kind = forms.ChoiceField(label=_("Kind"), choices=KINDS, initial="crontab", widget=forms.RadioSelect)
     every = DurationMsField(label=_("Every"))
@@ -92,38 +92,41 @@ class ScheduleForm(ScheduleReasonForm):
     day_of_month = _text(_("Day of the month"), "1-31, 1,15")
     month_of_year = _text(_("Month"), "1-12, */3")
     second = _text(_("Second"), "0-59")
-    rrule = _lines(_("Rule"), _("DTSTART, and RRULE or RDATE; EXDATE too. Times are those of the schedule's zone."))
+    rrule = _lines(_("Rule"), _("Lines DTSTART and RRULE, RDATE, EXDATE. Times are those of the schedule's zone."))
     event = forms.ChoiceField(label=_("Event"), required=False, choices=_EVENTS)
     latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
     longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
     instants = _lines(
-        _("Instants"), _("One in each line, of the schedule's zone or with an offset: 2026-11-21 08:30+01:00.")
+        _("Instants"), _("One on each line, in the schedule's zone or with an offset: 2026-11-21 08:30+01:00.")
     )
     zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
     gap = forms.ChoiceField(
-        label=_("Times that the clocks skip"), required=False, choices=_GAPS, help_text=_("When clocks go forward.")
+        label=_("Times that the clocks skip"),
+        required=False,
+        choices=GAP_CHOICES,
+        help_text=_("When clocks go forward."),
     )
     fold = forms.ChoiceField(
-        label=_("Times that occur twice"), required=False, choices=_FOLDS, help_text=_("When clocks go back.")
+        label=_("Times that occur twice"), required=False, choices=FOLD_CHOICES, help_text=_("When clocks go back.")
     )
     start = _text(_("From"), _TIME_HELP, 24)
-    until = _text(_("Until"), _("The last time at which it may occur."), 24)
-    times = _text(_("At most so many times"), inputmode="numeric")
+    until = _text(_("Until"), _("The last instant at which the schedule may run."), 24)
+    times = _text(_("Largest number of runs"), inputmode="numeric")
     weekdays = forms.MultipleChoiceField(
         label=_("Days of the week"), required=False, choices=_WEEKDAYS, widget=forms.CheckboxSelectMultiple
     )
     holidays_country = _text(_("Public holidays of the country"), _("A code like DE."), 6)
     holidays_subdivision = _text(_("Part of the country"), _("A code like BY; empty for the whole country."), 6)
-    dates = _lines(_("Dates"), _("One in each line, like 2026-12-24."), rows=2)
+    dates = _lines(_("Dates"), _("One on each line, like 2026-12-24."), rows=2)
     calendar = _lines(_("Other calendar"), _('A calendar as JSON, like {"kind": "business_days", "country": "DE"}.'), 2)
-    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=_CATCH_UP)
+    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=CATCH_UP_CHOICES)
     catch_up_within = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
-    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=_OVERLAP)
+    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=OVERLAP_CHOICES)
     max_runtime = DurationMsField(
-        label=_("Longest run"), help_text=_("A run counts as over after it, where its worker does not say so.")
+        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
     )
     jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
-    jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=_JITTER_BY)
+    jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=JITTER_BY_CHOICES)
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -206,7 +209,7 @@ class ScheduleForm(ScheduleReasonForm):
         return spec
 
     def _without(self, values: dict[str, Any]) -> Document | None:
-        """Return the calendar of what is left out; each part is checked by itself, for an error beside its field."""
+        """Return the calendar to leave out; each part is checked by itself, for an error beside its field."""
         if self.before and not set(CALENDAR) & set(self.changed_data):
             found: Document | None = self.before["recurrence"].get("without")
             return found
@@ -228,7 +231,7 @@ class ScheduleForm(ScheduleReasonForm):
     def _check_calendar(self, field: str, part: Any) -> None:
         try:
             if not isinstance(recurring.from_json(part), recurring.Calendar):
-                self.add_error(field, gettext("This is no calendar."))
+                self.add_error(field, gettext("This is not a calendar."))
         except RecursionError:
             self.add_error(field, gettext("This is nested too deeply."))
         except (RecurrenceError, PackageMissing) as error:
@@ -254,7 +257,7 @@ def _json(text: str) -> Any:
         json.dumps(value, allow_nan=False)
         return value
     except (ValueError, RecursionError) as error:
-        raise ValidationError(gettext("This is no JSON: %(error)s.") % {"error": error}) from None
+        raise ValidationError(gettext("This is not JSON: %(error)s.") % {"error": error}) from None
 
 
 def _whole(text: str) -> int:

@@ -8,7 +8,7 @@
     {"kind": "crontab", "minute": "0", …, "zone": …, "weekdays": ["sat"], "calendar": "", "task": …}
 
 A form has fields for days of the week, one calendar of holidays, and dates; any other part of ``without`` is JSON in
-the field ``calendar``. A definition of which the form changes nothing stays as it is, also where it names a default.
+the field ``calendar``. A definition that the form does not change stays as it is, also where it names a default.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _put(document: Document, name: str, value: Any, default: Any) -> None:
 
 
 def field_of(path: str, kind: str) -> str | None:
-    """Return the field of the form for the path in an error of RecurrenceError; None for the form as a whole."""
+    """Return the field of the form for the path in a RecurrenceError; None for the form as a whole."""
     path = path.removeprefix("recurrence.")
     if path.startswith("without"):
         return "calendar"

@@ -47,8 +47,9 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_every_setting_in_the_text_exists() -> None:
-    from celery_wheel.broker.envelope import NATIVE, OCCURRENCE, REDELIVERED
+    from celery_wheel.broker.envelope import NATIVE, REDELIVERED
     from celery_wheel.conf import settings
+    from celery_wheel.store.schedule_model import OCCURRENCE
     from celery_wheel.store.sql.schema import metadata
 
     known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
@@ -186,6 +187,14 @@ def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
     assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
 
 
+def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[str, Any]) -> None:
+    [example] = [block for block in code(PAGES[README], "python") if "schedules.create" in block]
+    exec(example, shop)  # noqa: S102 - our own page
+    instants = shop["app"].wheel.schedules.preview("report", 300)
+    assert {(instant.hour, str(instant.tzinfo)) for instant in instants} == {(9, "Europe/Berlin")}
+    assert {instant.weekday() for instant in instants} == {0, 1, 2, 3, 4}
+
+
 def test_the_examples_of_recurring_schedules_run() -> None:
     blocks = list(code(page("recurring.md"), "python"))
     assert len(blocks) == 6
@@ -202,7 +211,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     blocks = list(code(page("schedules.md"), "python"))
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in blocks:

@@ -31,9 +31,6 @@ NATIVE = "wheel_native"
 #: A header of a message that may be a second copy.
 REDELIVERED = "wheel_redelivered"
 
-#: A header of an occurrence of a schedule (see ``celery_wheel.scheduler.recurring``).
-OCCURRENCE = "wheel_occurrence"
-
 VERSION = 1
 
 #: Keys that one message may watch at most.

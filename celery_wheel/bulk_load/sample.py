@@ -11,6 +11,7 @@ The call's eta is a ``WheelEta``, so that a task with a past eta passes through 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,8 @@ class Sampler:
         self._app = app
         #: Read by the interception: a message is for the wheel even if its route has ``wheel=False``.
         self.takes_native = takes_native
+        #: Called with the queues that Celery's own producer would declare for a message.
+        self.declare: Callable[[Iterable[Any]], None] | None = None
         self._real: Any = None
         self._found: Sample | None = None
 
@@ -109,9 +112,10 @@ class Sampler:
         else:
             return self._producer().publish(body, *args, **publish)
 
-    @staticmethod
-    def capture(body: Any, publish: dict[str, Any]) -> Sample:
+    def capture(self, body: Any, publish: dict[str, Any]) -> Sample:
         """Return a message as its sample."""
+        if self.declare is not None:
+            self.declare(one for one in publish.get("declare") or () if one.name != publish["routing_key"])
         embed = body[2] if isinstance(body, tuple) else None
         return Sample(build_message(body, publish), embed, publish.get("serializer"), publish.get("compression"))
 

@@ -52,8 +52,8 @@ def drain(
     The command may be killed and run again. After --to-broker Celery's own rules count: workers hold the tasks in
     memory, and run a task again and again whose eta is further away than the broker's visibility timeout.
 
-    A file has the recurring schedules as well, and they are removed from the store. With --to-broker they stay in the
-    store, and nothing of them runs until a scheduler starts on it. Exit code: 0 when nothing is left; 3 when a task
+    With --file the recurring schedules move to the file as well. With --to-broker they stay in the store, and do not
+    run until a scheduler starts on it. Exit code: 0 when nothing is left; 3 when a task
     could not be sent, or a task or, with a file, a schedule is left.
     """
     from celery_wheel.operations import drain as operation
@@ -135,7 +135,7 @@ def _show_drained(done: DrainResult) -> None:
         )
         if done.schedules_left:
             click.echo(
-                f"{format_count(done.schedules_left, 'schedule')} in the store: nothing of them runs until a scheduler "
+                f"{format_count(done.schedules_left, 'schedule')} in the store: they do not run until a scheduler "
                 "starts on this store; `drain --file` takes them along, and `schedules list --json` shows them"
             )
     if done.outcomes:

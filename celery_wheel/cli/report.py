@@ -66,10 +66,10 @@ def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
 
 
 def _schedule_facts(counts: ScheduleCounts, broken: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
-    parts = ((counts.paused, "paused"), (counts.broken, "broken"), (counts.with_base, "with beat's own scheduler"))
+    parts = ((counts.paused, "paused"), (counts.broken, "broken"), (counts.with_base, "run by Beat"))
     found = ", ".join(f"{count:,} {state}" for count, state in parts if count)
     yield "number", f"{counts.total:,}" + (f", of which {found}" if found else "")
-    yield "next", "nothing" if counts.next_ms is None else format_utc(counts.next_ms)
+    yield "next", "-" if counts.next_ms is None else format_utc(counts.next_ms)
     for one in broken:
         yield "broken", f"{printable(one.name)}: {printable(one.note, PART_CUT)}"
     if counts.broken > len(broken):

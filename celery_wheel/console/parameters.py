@@ -137,7 +137,7 @@ paging = all_of(
 paging_by_name = all_of(_limit, click.option("--after", help="Name printed by the previous page."), _pages)
 #: The options of every request to the schedulers.
 request = all_of(
-    click.option("--reason", default="", help="Reason, kept with the tasks and shown to people."),
+    click.option("--reason", default="", help="Reason, kept with the tasks or schedules and shown to people."),
     click.option(
         "--timeout",
         type=DurationParameter(),

@@ -15,6 +15,8 @@
                                  the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
 
+A round without any of it reads and peeks nothing: ``has_arrivals`` of the store and ``listen`` tell when there is some.
+
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
 store, when the command gets its answer.
 
@@ -76,6 +78,9 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 
+#: The result of a peek that was left out.
+NOTHING = Peeked([], None, False)
+
 
 @dataclass(slots=True)
 class _Intake:
@@ -122,12 +127,18 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
 
 def _read(ctx: Context) -> Generator[str, None, _Intake]:
     limits = ctx.limits
-    inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
+    inbox: Sequence[InboxItem] = ()
+    chunks: list[BulkLoadChunk] = []
+    if has_arrivals := ctx.store.has_arrivals(ctx.shard):
+        inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
-    chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
+    if has_arrivals:
+        chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
     yield "loads read"
     peeked_at_ms = ctx.clock.monotonic_ms()
-    intake = _Intake(chunks, ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes), peeked_at_ms)
+    intake = _Intake(chunks, NOTHING, peeked_at_ms)
+    if inbox or chunks or ctx.queue.may_have_messages():
+        intake.peeked = _peek(ctx)
     yield "peeked"
     _sort(intake, inbox, ctx.broker.decode)
     for arrival in intake.peeked.arrivals:
@@ -140,6 +151,17 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     for chunk in chunks:
         intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
     return intake
+
+
+def _peek(ctx: Context) -> Peeked:
+    ctx.queue.arrived.clear()  # before the peek: a message that comes after it sets the event again
+    peeked: Peeked | None = None
+    try:
+        peeked = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
+    finally:
+        is_empty = peeked is not None and not peeked.arrivals
+        (ctx.queue.emptied if is_empty else ctx.queue.arrived).set()
+    return peeked
 
 
 def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from celery_wheel import __version__
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Row
 from celery_wheel.timing import Level
+from celery_wheel.values.version import __version__
 
 
 @dataclass

@@ -262,11 +262,13 @@ class UnitOfWork:
                 self._apply()
             if self._tokens or self.change.moves:  # rows have new positions, or lanes with refused rows may go on
                 ctx.wake.set()
+                ctx.room.set()
             if self.change.watches:
                 ctx.unannounced.set()
             yield "applied"
             return True
         ctx.wake.set()
+        ctx.room.set()
         yield "rolled back"
         return False
 

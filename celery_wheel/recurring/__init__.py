@@ -1,4 +1,4 @@
-"""Recurring schedules: when something recurs, as values. Pure: no clock, no store, no I/O.
+"""Recurrences, and definitions of schedules, as values. Pure: no clock, no store, no I/O.
 
 ::
 
@@ -7,18 +7,18 @@
         └──► local ──► wall_clock     wall-clock times as instants, by the rules for gap and fold
 
     document             to_json, from_json
-    definition           a recurrence with a task and its policies, as the store has it: JSON
+    definition, call     a recurrence with a task, its options and policies: JSON, as the store has it
     celery_schedules     from_celery: Celery's own schedule, crontab and solar
     words, upcoming      a recurrence in words, and its next instants, for people
 
 Promises
     1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.
     2. ``next_after`` depends on its arguments alone: not on the clock, nor on earlier calls.
-    3. A definition that cannot mean anything, or never fires, is refused when it is made, with the reason.
+    3. A definition that is invalid, or never fires, is refused when it is made, with the reason.
     4. A call steps by fields, never through the minutes between two occurrences.
 
 Non-promises
-    Instants follow the installed zone data, holidays and ephemerides: a newer release may move those of the future.
+    Instants follow the installed zone data, holidays and ephemerides: a newer release may move future instants.
     Occurrences are from 1970 to the end of 9998. A rule of RFC 5545 without an occurrence in 1,200 of its months, or in
     2,000 points of a grid of hours, minutes or seconds, has ended.
 

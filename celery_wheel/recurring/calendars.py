@@ -18,7 +18,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from celery_wheel.errors import PackageMissing
 from celery_wheel.recurring.checks import check_list, check_type, check_whole, refuse
@@ -31,7 +31,7 @@ from celery_wheel.values.text import END_OF_TIME_MS
 _DAY_MS = DAY_S * 1_000
 #: The day of an answer that never changes.
 _NO_DAY = END_OF_TIME_MS // _DAY_MS
-_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class Calendar(ABC):
@@ -54,29 +54,39 @@ class Calendar(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf(Calendar):
+class Combination(Calendar):
+    """Calendars of which one decides as soon as it gives the decisive answer; the other answer needs all of them."""
+
+    decisive: ClassVar[bool]
+
+    parts: tuple[Calendar, ...]
+
+    def __post_init__(self) -> None:
+        items = check_list("parts", self.parts, "calendars")
+        for number, item in enumerate(items):
+            check_type(f"parts[{number}]", item, Calendar)
+        object.__setattr__(self, "parts", items)
+
+    def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
+        answers = [part.at(at_ms, clock) for part in self.parts]
+        deciding = [until_ms for inside, until_ms in answers if inside is self.decisive]
+        if deciding:
+            return self.decisive, max(deciding)
+        return not self.decisive, min(until_ms for _, until_ms in answers)
+
+
+class AnyOf(Combination):
     """The instants of at least one part."""
 
-    parts: tuple[Calendar, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", _check_parts(self.parts))
-
-    def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
-        return _of_parts(self.parts, at_ms, clock, True)
+    __slots__ = ()
+    decisive = True
 
 
-@dataclass(frozen=True, slots=True)
-class AllOf(Calendar):
+class AllOf(Combination):
     """The instants that all parts share."""
 
-    parts: tuple[Calendar, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", _check_parts(self.parts))
-
-    def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
-        return _of_parts(self.parts, at_ms, clock, False)
+    __slots__ = ()
+    decisive = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ class Except(Calendar):
     calendar: Calendar
 
     def __post_init__(self) -> None:
-        check_type("calendar", self.calendar, Calendar, "a")
+        check_type("calendar", self.calendar, Calendar)
 
     def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
         inside, until_ms = self.calendar.at(at_ms, clock)
@@ -137,16 +147,16 @@ class Weekdays(DayCalendar):
     def __post_init__(self) -> None:
         items = check_list("days", self.days, "weekdays")
         for number, item in enumerate(items):
-            if item not in _WEEKDAYS:
-                refuse(f"days[{number}]", f"one of {', '.join(_WEEKDAYS)}", item)
-        object.__setattr__(self, "days", tuple(sorted(set(items), key=_WEEKDAYS.index)))
+            if item not in WEEKDAYS:
+                refuse(f"days[{number}]", f"one of {', '.join(WEEKDAYS)}", item)
+        object.__setattr__(self, "days", tuple(sorted(set(items), key=WEEKDAYS.index)))
 
     def on_day(self, day: int) -> tuple[bool, int]:
         inside = self._has(day)
         return inside, next((later for later in range(day + 1, day + 7) if self._has(later) != inside), _NO_DAY)
 
     def _has(self, day: int) -> bool:
-        return _WEEKDAYS[(day + 3) % 7] in self.days
+        return WEEKDAYS[(day + 3) % 7] in self.days
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +180,7 @@ class Holidays(DayCalendar):
 
 @dataclass(frozen=True, slots=True)
 class BusinessDays(DayCalendar):
-    """The days that are neither of the weekend nor public holidays."""
+    """The days that are neither on the weekend nor public holidays."""
 
     country: str
     subdivision: str = ""
@@ -197,7 +207,7 @@ class OfSpec(Calendar):
     lasts_ms: int = 1
 
     def __post_init__(self) -> None:
-        check_type("spec", self.spec, Spec, "a")
+        check_type("spec", self.spec, Spec)
         check_whole("lasts_ms", self.lasts_ms, 1, END_OF_TIME_MS)
 
     def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
@@ -213,22 +223,6 @@ class OfSpec(Calendar):
         return next_instant(spec.next_after, clock, at_ms, "shift", "both")
 
 
-def _check_parts(parts: Any) -> tuple[Calendar, ...]:
-    items = check_list("parts", parts, "calendars")
-    for number, item in enumerate(items):
-        check_type(f"parts[{number}]", item, Calendar, "a")
-    return items
-
-
-def _of_parts(parts: tuple[Calendar, ...], at_ms: int, clock: WallClock, decisive: bool) -> tuple[bool, int]:
-    """Combine answers: ``decisive`` decides as soon as one part gives it, the other needs all parts."""
-    answers = [part.at(at_ms, clock) for part in parts]
-    deciding = [until_ms for inside, until_ms in answers if inside is decisive]
-    if deciding:
-        return decisive, max(deciding)
-    return not decisive, min(until_ms for _, until_ms in answers)
-
-
 def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:
     """Return whether the sorted ``days``, which end before ``end``, have the day, and the next day that differs."""
     at = bisect_left(days, day)
@@ -242,7 +236,7 @@ def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:
 
 def _in_holidays(country: str, subdivision: str, day: int) -> tuple[bool, int]:
     year = day_to_date(day).year
-    return _in_days(_holidays(country, subdivision, year), day, day_number(year + 1, 1, 1))
+    return _in_days(_holidays(country, subdivision, year), day, day_number(year, 12, 31) + 1)
 
 
 @lru_cache(maxsize=4_096)
@@ -252,14 +246,19 @@ def _holidays(country: str, subdivision: str, year: int) -> tuple[int, ...]:
     return tuple(sorted(one.toordinal() - EPOCH_DAY for one in found if one.year == year))
 
 
-@lru_cache(maxsize=1_024)
 def _check_country(country: Any, subdivision: Any) -> None:
-    parts = _package().list_supported_countries()
+    parts = _countries()
     if not isinstance(country, str) or country not in parts:
         refuse("country", "a code that the package holidays knows, like 'DE'", country)
     if subdivision != "" and subdivision not in parts[country]:
         known = ", ".join(parts[country])
         refuse("subdivision", f"one of {known}" if known else f"'': {country} has no parts", subdivision)
+
+
+@lru_cache(maxsize=1)
+def _countries() -> Any:
+    """Return the countries with their parts; collecting them takes milliseconds."""
+    return _package().list_supported_countries()
 
 
 def _package() -> Any:

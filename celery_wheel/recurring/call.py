@@ -8,11 +8,11 @@
 
     options     those of apply_async in OPTIONS; expires is in seconds after the occurrence is due
     wheel       misfire ("run", "skip" or seconds) and key, as in ``celery_wheel.producer.options``
-    jitter_ms   a run is due so many milliseconds after its instant, at most
-    jitter_by   run: another part of it for each instant; the default. name: the same part for each
+    jitter_ms   the most milliseconds by which a run is due after its instant
+    jitter_by   run: the delay is drawn for each instant; the default. name: it is drawn once, from the name
 
-Every way to a schedule calls ``check_call``: the API before a request, the sources, and the engine, which reads stored
-definitions. Whether the app has the queue and whether the task takes the arguments shows when the message is made.
+The API calls ``check_call`` before a request, the sources call it for entries, and the engine for stored definitions.
+A queue that the app lacks, and arguments that the task does not take, are found when the message is made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from celery_wheel.recurring.checks import check_choice, check_text, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_names, check_text, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 BY_RUN, BY_NAME = "run", "name"
@@ -34,7 +33,7 @@ MAX_JITTER_MS = 7 * 86_400_000
 #: A longer duration is a mistake in the unit, as for the options of ``apply_async(wheel=…)``.
 MAX_SECONDS = 366 * 86_400
 
-#: Names of headers that an occurrence has of its own.
+#: Headers that the wheel itself gives to an occurrence.
 OWN_HEADERS = ("wheel", "wheel_occurrence", "wheel_native", "wheel_redelivered")
 
 #: The fields of a definition that this module reads.
@@ -65,7 +64,7 @@ class ScheduledCall:
 def check_call(document: Mapping[str, Any]) -> ScheduledCall:
     """Return the call of a definition. Raises RecurrenceError, which names the field by its path.
 
-    Other fields of the definition are not looked at.
+    Other fields of the definition are ignored.
     """
     found: dict[str, Any] = {"task": _text("task", document.get("task"), "app.report")}
     for name, kind, example in (("args", list, "[]"), ("kwargs", dict, "{}"), ("options", dict, "{}")):
@@ -86,11 +85,8 @@ def check_call(document: Mapping[str, Any]) -> ScheduledCall:
 def _checked(path: str, options: Any, known: Mapping[str, Callable[[str, Any], object]]) -> dict[str, Any]:
     if not isinstance(options, dict):
         refuse(path, "a JSON object", options)
+    check_names(path, options, known, "an option of a schedule")
     for name, value in options.items():
-        if name not in known:
-            close = get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            refuse(f"{path}.{name}", f"an option of a schedule ({hint})", value)
         known[name](f"{path}.{name}", value)
     return options
 
@@ -125,7 +121,7 @@ def _headers(path: str, value: Any) -> None:
         refuse(path, 'a JSON object like {"tenant": "acme"}', value)
     for name in value:
         if name in OWN_HEADERS:
-            refuse(f"{path}.{name}", f"another name than {', '.join(OWN_HEADERS)}, which occurrences have", value[name])
+            refuse(f"{path}.{name}", f"a header other than {', '.join(OWN_HEADERS)}, which the wheel sets", value[name])
 
 
 def _signatures(path: str, value: Any) -> None:

@@ -4,10 +4,10 @@
 
     schedule(every)                  Interval, counted from the anchor
     schedule(every, relative=True)   Celery rounds each run down to the start of a day, hour or minute of the zone:
-                                     an RRule of so many days, or an Interval of so many whole hours or minutes
+                                     an RRule of whole days, or an Interval of whole hours or minutes
     crontab(...)                     Crontab in the zone in which Celery reads the fields
     solar(...)                       Solar
-    all others                       None: only their own ``is_due`` knows when they run
+    any other class                  None: only its own ``is_due`` decides when it runs
 
 Celery counts an interval from the last run, so each late run moves all later ones; an Interval keeps its grid.
 """
@@ -50,7 +50,7 @@ def from_celery(celery_schedule: Any, anchor_ms: int) -> Recurrence | None:
     if _is_own(celery_schedule, schedule):
         every_ms = round(celery_schedule.run_every / timedelta(milliseconds=1))
         if every_ms <= 0:
-            return None  # due at each look
+            return None  # due at every tick
         if celery_schedule.relative:
             return _relative(celery_schedule, every_ms, anchor_ms)
         return Recurrence(Interval(every_ms, anchor_ms))
@@ -58,7 +58,7 @@ def from_celery(celery_schedule: Any, anchor_ms: int) -> Recurrence | None:
 
 
 def _is_own(value: Any, of: type) -> bool:
-    """Whether the schedule runs when Celery's class would: a subclass may override what decides."""
+    """Whether the schedule is due when Celery's class would be: a subclass may override the methods that decide."""
     return isinstance(value, of) and all(
         getattr(type(value), name, None) is getattr(of, name, None) for name in _METHODS
     )
@@ -70,7 +70,7 @@ def _to_crontab(value: crontab) -> Crontab:
 
 
 def _to_field(original: Any, numbers: Iterable[int]) -> str:
-    """Return the text that was given, or the numbers where it was none."""
+    """Return the text that the user gave, or else the numbers as a text."""
     return original if isinstance(original, str) else ",".join(map(str, sorted(numbers)))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from celery_wheel.errors import RecurrenceError
@@ -16,7 +17,7 @@ def refuse(field: str, rule: str, value: Any) -> NoReturn:
 
 
 def check_whole(field: str, value: Any, at_least: int | None = None, at_most: int | None = None) -> int:
-    """Return ``value``, a whole number; True and False are none."""
+    """Return ``value``, a whole number; True and False are not."""
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -41,13 +42,27 @@ def check_choice(field: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
-def check_type(field: str, value: Any, kind: type, article: str) -> None:
+def check_type(field: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
-        refuse(field, f"{article} {kind.__name__}", value)
+        refuse(field, f"a {kind.__name__}", value)
+
+
+def check_names(path: str, values: Mapping[Any, Any], known: Iterable[str], what: str) -> None:
+    """Refuse a name of ``values``, which stand at ``path``, that is not known."""
+    names = tuple(known)
+    for name, value in values.items():
+        if name not in names:
+            close = get_close_matches(str(name), names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            refuse(join(path, str(name)), f"{what} ({hint})", value)
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def check_list(field: str, value: Any, content: str) -> tuple[Any, ...]:
-    """Return a list's items as a tuple; a text is no list."""
+    """Return a list's items as a tuple; a text is not a list."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         refuse(field, f"a list of {content}", value)
     items = tuple(value)

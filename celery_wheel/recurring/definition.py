@@ -18,17 +18,17 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
-A source (``scheduler.sources``) may also name an entry of which nothing runs here, with the reason in place of all else
-but the task::
+A source (``scheduler.sources``) may also store an entry that the wheel does not run: its definition has the task and
+the reason alone::
 
     {"task": "app.report", "broken": "args must be JSON"}          the entry cannot be read
     {"task": "app.report", "base": "its schedule is a Market"}     Beat's own scheduler runs it
 
-A *patch* has new values for some of the fields; of ``recurrence`` and ``options`` it names single values, too. None
-removes a value, so that its default holds again.
+A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``. None removes a
+value, so that its default holds again.
 
-Anything else in it is refused, with its path. Reading the same text again costs a look into a cache. The first one that
-is read imports the specs, which import Celery's parser of crontabs: the engine itself imports none of it.
+Any other field is refused, with its path. Definitions that were read are cached by their text. The first read imports
+the specs, and with them Celery's parser of crontabs; the engine itself imports neither.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
-from celery_wheel.errors import RecurrenceError
+from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
-from celery_wheel.recurring.checks import check_choice, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_names, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -51,12 +50,19 @@ if TYPE_CHECKING:
 
 LATEST, ALL, NONE = "latest", "all", "none"
 ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING = "allow", "skip", "queue_one", "cancel_running"
+OVERLAPS = (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING)
 
-#: The fields of a definition of which nothing runs here.
+#: A policy of backfills alone: each of the instants runs when the run before it is over.
+QUEUE_ALL = "queue_all"
+BACKFILL_OVERLAPS = (*OVERLAPS, QUEUE_ALL)
+
+#: Fields of an entry that the wheel does not run: the reason.
 BROKEN, BASE = "broken", "base"
 
-#: The longest run where a definition names none: a day.
+#: ``max_runtime_ms`` of a definition without one: a day.
 MAX_RUNTIME_MS = 86_400_000
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 #: Definitions that stay read; one has about 2 KB.
 CACHED = 10_000
@@ -87,21 +93,31 @@ def read_definition(text: str) -> Definition:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RecurrenceError(f"the definition must be JSON, got {text!r:.100}: {error}") from None
-    return _checked(document)
+    try:
+        return _checked(document)
+    except PackageMissing as error:  # the schedule was made where the package is installed
+        raise RecurrenceError(f"recurrence: {error}") from None
+    except RecursionError:
+        raise RecurrenceError(f"the definition must be nested less deep, got {text!r:.100}") from None
 
 
 def to_text(document: object) -> str:
-    """Return the text of a definition that is given as values of JSON. Raises RecurrenceError where it has none."""
+    """Return the JSON text of a definition. Raises RecurrenceError where the definition is invalid."""
     text = dumped(document)
     if reason_not_run(document) is None:
         read_definition(text)
     return text
 
 
+def read_document(document: object) -> tuple[str, Definition]:
+    """Return the text of a definition that was read from JSON, and the definition. Raises RecurrenceError."""
+    return dumped(document), _checked(document)
+
+
 def dumped(document: object) -> str:
-    """Return the text of values of JSON, which are a definition or not. Raises RecurrenceError."""
+    """Return the JSON text of values, without checking them as a definition. Raises RecurrenceError."""
     try:
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _encode(document)
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(document, Mapping) and len(document) > 1:
             for name, value in document.items():
@@ -111,7 +127,7 @@ def dumped(document: object) -> str:
 
 
 def reason_not_run(document: object) -> str | None:
-    """Return why nothing of a definition runs here, as its source says; None for a definition that runs."""
+    """Return the reason for which the wheel does not run an entry, as stored by its source; None for a definition."""
     if isinstance(document, Mapping) and len(document) == 2 and isinstance(document.get("task"), str):
         for kind in (BROKEN, BASE):
             if isinstance(reason := document.get(kind), str):
@@ -129,13 +145,18 @@ def patched(text: str, patch: object) -> dict[str, Any]:
         document = None
     if not isinstance(document, dict):
         raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+    return merged(document, patch)
+
+
+def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the values of a patch; None removes a value."""
     changes = dict(patch)
     for name in ("recurrence", "options"):
-        old, new = document.get(name), changes.get(name)
+        old, new = document.get(name, {}), changes.get(name)
         if isinstance(old, dict) and isinstance(new, Mapping):
             changes[name] = {field: value for field, value in {**old, **new}.items() if value is not None}
-    merged = {**document, **changes}
-    return {field: value for field, value in merged.items() if value is not None and value != {}}
+    every = {**document, **changes}
+    return {field: value for field, value in every.items() if value is not None and value != {}}
 
 
 def _checked(document: object) -> Definition:
@@ -143,11 +164,7 @@ def _checked(document: object) -> Definition:
         refuse("the definition", 'an object like {"recurrence": …, "task": "app.report"}', document)
     if (reason := reason_not_run(document)) is not None:
         raise RecurrenceError(reason)
-    for name in document:
-        if name not in _FIELDS:
-            close = get_close_matches(str(name), _FIELDS, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
-            refuse(str(name), f"a field of a definition ({hint})", document[name])
+    check_names("", document, _FIELDS, "a field of a definition")
     call = check_call(document)
     recurrence = _recurrence(json.dumps(document.get("recurrence")))
     return Definition(recurrence, call, **_policies(document))
@@ -155,7 +172,7 @@ def _checked(document: object) -> Definition:
 
 @lru_cache(CACHED)
 def _recurrence(text: str) -> Recurrence:
-    """Return the recurrence of a JSON text: many schedules of other arguments share one."""
+    """Return the recurrence of a JSON text: schedules that differ in their arguments share one."""
     document = json.loads(text)
     try:
         recurrence = recurring.from_json(document)
@@ -169,7 +186,7 @@ def _recurrence(text: str) -> Recurrence:
 def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: document[name] for name in _POLICIES if name in document}
     check_choice("catch_up", found.get("catch_up", LATEST), (LATEST, ALL, NONE))
-    check_choice("overlap", found.get("overlap", ALLOW), (ALLOW, SKIP, QUEUE_ONE, CANCEL_RUNNING))
+    check_choice("overlap", found.get("overlap", ALLOW), OVERLAPS)
     for name in ("catch_up_ms", "max_runtime_ms"):
         if name in found:
             check_whole(name, found[name], 1, END_OF_TIME_MS)

@@ -8,7 +8,7 @@
                                              {"kind": "holidays", "country": "FR"}]}}
 
 A key is a field of the class, and a field with its default is left out. Dates are ISO 8601 texts; instants and
-durations are whole milliseconds. Reading a document refuses all that the class refuses, unknown kinds and unknown keys.
+durations are whole milliseconds. ``from_json`` refuses all that the class refuses, unknown kinds and unknown keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import date
-from difflib import get_close_matches
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
@@ -31,7 +30,7 @@ from celery_wheel.recurring.calendars import (
     OfSpec,
     Weekdays,
 )
-from celery_wheel.recurring.checks import check_list, refuse
+from celery_wheel.recurring.checks import check_list, check_names, join, refuse
 from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.recurring.specs.crontab import Crontab
 from celery_wheel.recurring.specs.instants import Instants
@@ -90,19 +89,13 @@ def _read(document: object, path: str) -> Recurrence | Spec | Calendar:
     kind = values.pop("kind", None)
     of = KINDS.get(kind) if isinstance(kind, str) else None
     if of is None:
-        refuse(_join(path, "kind"), f"one of {', '.join(KINDS)}", kind)
+        refuse(join(path, "kind"), f"one of {', '.join(KINDS)}", kind)
     known = {field.name: field.default is MISSING for field in fields(of) if field.init}  # type: ignore[arg-type]
-    for name in values:
-        if name not in known:
-            close = get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise RecurrenceError(
-                f"{_join(path, str(name))} must be a field of {kind} ({hint}), got {values[name]!r:.100}"
-            )
+    check_names(path, values, known, f"a field of {kind}")
     for name, is_required in known.items():
         if is_required and name not in values:
-            raise RecurrenceError(f"{_join(path, name)} must be given: {kind} has no default for it")
-    arguments = {name: _to_argument(name, value, _join(path, name)) for name, value in values.items()}
+            raise RecurrenceError(f"{join(path, name)} must be given: {kind} has no default for it")
+    arguments = {name: _to_argument(name, value, join(path, name)) for name, value in values.items()}
     try:
         return of(**arguments)
     except RecurrenceError as error:
@@ -124,7 +117,3 @@ def _to_date(value: Any, path: str) -> date:
         return date.fromisoformat(value)
     except (TypeError, ValueError):
         refuse(path, "a date like '2026-12-24'", value)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -55,7 +55,7 @@ def zone_of(name: str) -> tzinfo | None:
 
 
 def resolve(wall: datetime, zone: tzinfo) -> Resolved:
-    """Return the instants of a wall-clock time that has no zone yet."""
+    """Return the instants of a naive wall-clock time in a zone."""
     first, second = (wall.replace(tzinfo=zone, fold=n) for n in (0, 1))
     if first.utcoffset() == second.utcoffset():
         return Resolved("only", first, second)

@@ -1,4 +1,4 @@
-"""A recurrence: a spec in a zone, with a rule for gaps and folds, limits, and a calendar of what is left out.
+"""A recurrence: a spec in a zone, with a rule for gaps and folds, limits, and a calendar of the instants to leave out.
 
 ::
 
@@ -24,7 +24,7 @@ from celery_wheel.recurring.specs.spec import Spec
 from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 from celery_wheel.values.text import END_OF_TIME_MS
 
-#: A calendar may leave out so many occurrences one by one. It leaves out a day, or what ``lasts_ms`` covers, at once.
+#: The most occurrences that a calendar may leave out one by one. A day, or a time of OfSpec, is left out at once.
 MAX_EXCLUDED = 10_000
 
 
@@ -38,7 +38,7 @@ class Recurrence:
         gap: a wall-clock time that does not exist is moved by the gap's length ("shift"), or does not occur ("skip").
         fold: a wall-clock time that exists twice occurs at the "first" instant, the "second" or "both".
         start_ms, until_ms: the first and the last instant at which it may occur, in Unix milliseconds.
-        times: how often it occurs at most; the caller counts, see ``next_after``.
+        times: the most occurrences; the caller counts them, see ``next_after``.
         without: the instants at which it does not occur.
     """
 
@@ -54,7 +54,7 @@ class Recurrence:
     _in_zone: Spec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_type("spec", self.spec, Spec, "a")
+        check_type("spec", self.spec, Spec)
         check_choice("gap", self.gap, GAPS)
         check_choice("fold", self.fold, FOLDS)
         for name in ("start_ms", "until_ms"):
@@ -63,7 +63,7 @@ class Recurrence:
         if self.times is not None:
             check_whole("times", self.times, 1)
         if self.without is not None:
-            check_type("without", self.without, Calendar, "a")
+            check_type("without", self.without, Calendar)
         zone = zone_of(check_text("zone", self.zone, "Europe/Paris"))
         if zone is None:
             refuse("zone", "a time zone, like Europe/Paris or +02:00", self.zone)
@@ -75,7 +75,7 @@ class Recurrence:
         """Return the first occurrence strictly after an instant; None where there is none.
 
         Args:
-            made: how many occurrences have been made already, of the ``times``.
+            made: the number of occurrences so far, for the limit ``times``.
 
         Raises RecurrenceError where ``without`` leaves out more than MAX_EXCLUDED occurrences one by one.
         """
@@ -108,7 +108,7 @@ class Recurrence:
             yield found
 
     def why_not(self, at_ms: int) -> Literal["excluded", "gap"] | None:
-        """Return why the spec's instant does not run; None where it runs, or is not of the spec at all.
+        """Return the reason for which an instant of the spec does not occur; None for any other instant.
 
         "excluded": ``without`` leaves it out. "gap": its wall-clock time does not exist, and ``gap`` is "skip".
         """

@@ -1,5 +1,5 @@
-"""The next occurrences of a recurrence as people want to see them: with the days on which clocks change, and with the
-instants that are left out in between.
+"""The next occurrences of a recurrence, for people: with the days on which clocks change, and with the instants that
+are left out in between.
 
 ::
 
@@ -21,7 +21,7 @@ from celery_wheel.recurring.local import zone_of
 from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 
-#: Most instants that are searched for those that are left out.
+#: Most instants that are searched for left-out ones.
 SEARCHED = 200
 #: Most left-out instants that are returned.
 LEFT_OUT = 40

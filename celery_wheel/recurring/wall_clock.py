@@ -6,12 +6,12 @@
     ──────────────────────┼────────────────────────┼──────────────────────►  instants (UTC)
                       start                       end
 
-A segment ends where the offset changes, or where its knowledge ends: 32 to 64 days ahead. The offset is asked every
+A segment ends where the offset changes, or 32 to 64 days ahead, where the search ends. The offset is asked every
 four days, and a change between two answers is found by bisection. Since 1970 no zone has two changes within less than
 seven days of each other; the tests compare zones with their offset at every hour of 2000 to 2040.
 
-A zone of Python tells no list of its changes. One answer costs about 1 µs, and the answers of a block of 32 days are
-kept for the next question: 8,192 blocks at most, in all zones together.
+Zones of Python do not list their changes. One answer costs about 1 µs, and the answers of a block of 32 days are
+cached: 8,192 blocks at most, in all zones together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Segment(NamedTuple):
 
 
 class WallClock:
-    """The clock on a wall in a zone. It is made once a zone: see ``wall_clock``."""
+    """The wall clock of a zone; ``wall_clock`` makes one for each zone."""
 
     def __init__(self, zone: tzinfo) -> None:
         self.zone = zone

@@ -2,8 +2,8 @@
 
 ::
 
-    in_words(recurrence)     the spec, then its limits, then what is left out; its zone stands elsewhere
-        spec                 short words; where they would not be short, the definition's own fields or rule
+    in_words(recurrence)     the spec, then its limits, then the calendar; the zone is shown elsewhere
+        spec                 short words; or the fields or the rule themselves, where words would be long
         calendar             "except …", or "only on …" for the opposite of a calendar
 
 A page passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 
 from celery_wheel.recurring.calendars import (
+    WEEKDAYS,
     AllOf,
     AnyOf,
     BusinessDays,
@@ -43,7 +44,6 @@ from celery_wheel.values.format import format_duration, printable, to_datetime
 LISTED = 4
 #: Longest text of a rule, in characters.
 RULE_CUT = 120
-_CODES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def in_words(recurrence: Recurrence, gettext: Callable[[str], str] = str) -> str:
@@ -252,7 +252,7 @@ class _Words:
     def of_calendar(self, calendar: Calendar) -> str:
         gettext = self.gettext
         if isinstance(calendar, Weekdays):
-            return self.weekdays(_CODES.index(day) for day in calendar.days)
+            return self.weekdays(WEEKDAYS.index(day) for day in calendar.days)
         if isinstance(calendar, Dates):
             if len(calendar.dates) <= LISTED:
                 return ", ".join(map(str, calendar.dates))

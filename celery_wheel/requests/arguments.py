@@ -109,6 +109,19 @@ def names_of(names: Any) -> list[str]:
     return [_text("a name", name) for name in (names if several else [names])]
 
 
+def text_of(name: str, value: Any, at_least: int = 1) -> str:
+    """Return a text that the store can hold."""
+    return _text(name, value, at_least)
+
+
+def count_of(name: str, value: Any, most: int) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{name} must be a whole number, got {value!r:.60}")
+    if not 1 <= value <= most:
+        raise ArgumentError(f"{name} must be from 1 to {most:,}, got {value!r:.60}")
+    return value
+
+
 def rows_of(rows: Iterable[Any]) -> list[str]:
     found = list(rows)
     for row in found:

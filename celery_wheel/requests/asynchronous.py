@@ -11,8 +11,8 @@ Promises
     1. The event loop never waits for the store.
     2. When CancelledError leaves the call, the request is withdrawn, or was carried out before.
     3. Where requests join Django's transactions, the call runs in the thread in which Django runs the synchronous code
-       of the same request (``sync_to_async``), so it sees the same transaction as that code. Otherwise the threads are
-       THREADS of its own: waiting requests keep no thread from the application.
+       of the same request (``sync_to_async``), so it sees the same transaction as that code. Otherwise it runs in one
+       of THREADS threads of the package: waiting requests take no thread from the application.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def _in_thread(call: Callable[[], Any], of_django: bool) -> Any:
         interruption.interrupt()
         await asyncio.wait([running])
         if not running.cancelled():
-            running.exception()  # it is not reported as lost: nobody awaits it any more
+            running.exception()  # retrieved, so asyncio does not report it
         raise
 
 

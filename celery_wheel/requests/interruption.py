@@ -24,7 +24,7 @@ class Interruption:
         self._is_over = False
 
     def enter(self) -> None:
-        """Have the calls in this context interrupted."""
+        """Make this the interruption of the calls in this context."""
         _current.set(self)
 
     def interrupt(self) -> None:

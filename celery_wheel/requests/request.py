@@ -34,7 +34,7 @@ from celery_wheel.requests.results import Merge, Result
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
 
-#: Returns the shard of a key, or else a name, among so many; see ``celery_wheel.broker.names``.
+#: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker.names``.
 ShardOf = Callable[[str | None, str, int], int]
 
 

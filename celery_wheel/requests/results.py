@@ -63,8 +63,8 @@ _RANK = {CommandResult.UNKNOWN: 0, CommandResult.TOO_LATE: 1, CommandResult.ALRE
 #: Answers to a clock, the most urgent for the operator last.
 _URGENCY = ("", "agreed", "accepted", "refused")
 
-#: Result of a request for a schedule. done: it is as asked; already: it was so before; unknown: there is none of that
-#: name; refused: for the reason of the answer.
+#: Result of a request for a schedule. done: it was carried out; already: the schedule was so before; unknown: there is
+#: no schedule of that name; refused: see the reason of the answer.
 ScheduleWord = Literal["done", "already", "unknown", "refused"]
 
 Result = TypeVar("Result")
@@ -128,7 +128,7 @@ class MostUrgentAnswer(Merge[str]):
 
 
 class OnlyAnswer(Merge[ScheduleAnswer]):
-    """For a schedule, of which only the shard of its name is asked."""
+    """The answer of the one shard that was asked, that of a schedule's name."""
 
     def _merge(self, values: list[Any]) -> ScheduleAnswer:
         if not values:

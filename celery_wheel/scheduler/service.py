@@ -23,6 +23,7 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
+from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
 from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
 from celery_wheel.scheduler.remote_control.node import Node
@@ -65,7 +66,14 @@ class WheelService:
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store.uuid)
-            renderer = ScheduleRenderer(self._app, store.uuid, conf.max_message_bytes, broker.decode, self._apply_entry)
+            renderer = ScheduleRenderer(
+                self._app,
+                store.uuid,
+                conf.max_message_bytes,
+                broker.decode,
+                self._apply_entry,
+                DeclaredQueues(self._app),
+            )
             self._renderers.append(renderer)
             engine = Engine(
                 shard,

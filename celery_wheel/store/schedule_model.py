@@ -1,9 +1,9 @@
-"""Recurring schedules as the store has them: what to run and when, how far it has been made, and every change of it.
+"""Recurring schedules as stored: the definition, the progress, every change, the runs and the skips.
 
 ::
 
     schedule   name ─► definition, policies, next_ms        an occurrence is an ordinary row of wheel_timer
-    revision   (schedule, number) ─► who, when, what before  never changed; rolled back by a new revision
+    revision   (schedule, number) ─► actor, time, before     never changed; rolled back by a new revision
     run        timer id ─► (schedule, instant), its end     removed with the timer; the last 60 are the history
     skip       (schedule, instants from … to) ─► reason      consecutive instants with one reason are one row
 
@@ -12,25 +12,30 @@
     10:30  paused: next_ms = None, since_ms = 10:30
     12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
 
-A schedule belongs to the shard of its name, and only that shard's holder writes it: all changes come by the inbox.
+A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox.
 
 Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
 of (schedule, revision, instant). Each instant that was due and did not run has a skip with its reason.
 Non-promises: an instant may have several runs: an edit withdraws one and makes another, and users trigger runs.
 ``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by ``runs``. A
 definition is opaque here: ``celery_wheel.engine.recurring`` reads it. Instants that a calendar or a gap leaves out have
-no skips of their own: ``Recurrence.why_not`` tells their reason.
+no skips: ``Recurrence.why_not`` returns their reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 #: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
 SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 
 #: The task's name in a worker's message to the wheel queue whose body is that of an item ``run_ended``.
 RUN_ENDED_TASK = "celery_wheel.run_ended"
+
+#: A header of an occurrence's message (see ``celery_wheel.engine.recurring.header``).
+OCCURRENCE = "wheel_occurrence"
 
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
@@ -45,12 +50,12 @@ class Schedule:
     definition: str  #: JSON: recurrence, task, args, kwargs, options and policies
     source: str  #: "api", or the source that follows it: "beat", "django-celery-beat", "code"
     revision: int  #: 1 when it is created; each change adds one
-    next_ms: int | None  #: the next instant to be made; None: there is none, or it is paused
+    next_ms: int | None  #: the next instant to be made; None: paused, broken or ended
     made: int = 0  #: occurrences made so far, for the limit of times
     last_ms: int | None = None  #: the last instant that was made
     paused: bool = False
-    note: str = ""  #: the reason of the pause, or of what is broken
-    broken: bool = False  #: the definition cannot be read by this version; nothing of it runs
+    note: str = ""  #: the reason for which it is paused, broken, or run by Beat's own scheduler
+    broken: bool = False  #: the schedule does not run: no definition can be read, or no message can be made
     since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
 
 
@@ -78,6 +83,15 @@ class Revision:
     before: str
 
 
+def revised(
+    schedule: Schedule, what: str, actor: str, reason: str, at_ms: int, **changes: Any
+) -> tuple[Schedule, Revision]:
+    """Return a schedule, which is stored or of revision 0, with its changes and their revision."""
+    number, before = schedule.revision + 1, json.dumps(asdict(schedule)) if schedule.revision else ""
+    revision = Revision(schedule.id, number, schedule.name, what, actor, reason, at_ms, before)
+    return replace(schedule, revision=number, **changes), revision
+
+
 @dataclass(slots=True)
 class Run:
     """An occurrence: the row of wheel_timer that it became."""
@@ -85,7 +99,7 @@ class Run:
     schedule: int
     instant_ms: int
     timer_id: int  #: a row has one run at most
-    ended_ms: int | None = None  #: when its worker said so; None: not yet, or nobody needs to know
+    ended_ms: int | None = None  #: the end that its worker reported; None: not yet, or no policy needs it
     requested: bool = False  #: by a trigger or a backfill, beside the schedule's own instants
 
 
@@ -106,7 +120,7 @@ class Skip:
     to_ms: int  #: the last of them
     count: int  #: 0: too many to count
     reason: str
-    at_ms: int  #: when that was decided
+    at_ms: int  #: the time of the decision
 
 
 @dataclass(slots=True)
@@ -119,5 +133,5 @@ class ScheduleChange:
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
     revisions: list[Revision] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)  #: each is new
-    run_ends: list[RunEnd] = field(default_factory=list)  #: a run that is forgotten, or has ended, is left as it is
+    run_ends: list[RunEnd] = field(default_factory=list)  #: a run that is forgotten, or has ended, stays as it is
     skips: list[Skip] = field(default_factory=list)  #: each is new, or replaces one of its schedule and ``from_ms``

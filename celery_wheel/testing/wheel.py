@@ -7,7 +7,7 @@
                           schedules (app.wheel.schedules) run too, at each of their instants
     run_due()             no time passes; tasks that are due now run, and those without a delay
     run_next()            time passes until the next task, which runs
-    run_all()             … until no task is pending; a schedule without an end has always another
+    run_all()             … until no task is pending; raises WheelError where a schedule has no end
 
 Each returns the executions. The exception of a failed task leaves the call, unless ``propagate`` is False; later tasks
 are still pending then, and the next call continues with them. A retry is no failure.
@@ -24,10 +24,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.testing import listing, patches
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine

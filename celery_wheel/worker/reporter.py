@@ -30,10 +30,10 @@ MAX_KEPT = 10_000
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 10.0
 
-#: A worker that ends waits no longer for its last reports.
+#: The longest time for which a worker that ends waits for its last reports.
 FLUSH_S = 5.0
 
-MEANING = "such a run counts as over max_runtime_ms after it was due, and until then its schedule waits or skips"
+MEANING = "such a run counts as over its max_runtime after it was due, and until then its schedule waits or skips"
 
 
 class Reporter:

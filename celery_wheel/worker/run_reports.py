@@ -8,7 +8,7 @@
     the run goes on   after a retry, a message that returned to its queue (reject with requeue, a lost worker with
                       reject_on_worker_lost, a cancel by a lost connection): another request is its next part
 
-A message without the header costs a look into its headers.
+A message without the header costs one lookup.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from celery import bootsteps, signals
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.conf import Conf
 from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.worker.reporter import Reporter
 
 
@@ -35,7 +35,7 @@ class RunReports(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carri
         self._reporter: Reporter | None = None
 
     def include_if(self, consumer: Any) -> bool:
-        """Whether the wheel can serve the app: else no schedule sends it messages."""
+        """Whether the wheel serves the app: otherwise no schedule sends it messages."""
         return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
 
     def start(self, consumer: Any) -> None:

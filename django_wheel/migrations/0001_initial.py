@@ -645,7 +645,7 @@ class Migration(migrations.Migration):
                 (
                     "next_ms",
                     models.BigIntegerField(
-                        db_comment="next instant to be made, none if paused or over; instant, Unix milliseconds",
+                        db_comment="next instant to be made, if any; instant, Unix milliseconds",
                         null=True,
                     ),
                 ),
@@ -657,8 +657,8 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
-                ("note", models.TextField(db_comment="reason of the pause, or of what is broken")),
-                ("broken", models.BooleanField(db_comment="its definition cannot be read; nothing of it runs")),
+                ("note", models.TextField(db_comment="reason for which it is paused or broken")),
+                ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
                 (
                     "since_ms",
                     models.BigIntegerField(
@@ -688,7 +688,7 @@ class Migration(migrations.Migration):
                         db_comment="end that its worker reported; instant, Unix milliseconds", null=True
                     ),
                 ),
-                ("requested", models.BooleanField(db_comment="a user asked for it: triggered or backfilled")),
+                ("requested", models.BooleanField(db_comment="triggered or backfilled")),
             ],
             options={
                 "db_table": "wheel_schedule_run",

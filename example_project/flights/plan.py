@@ -40,7 +40,7 @@ class ReplayPlan:
     def nights(self, zone: str) -> dict[int, int]:
         """Return each 01:30 of the day by the wall clock of a zone: instant of the replay → that of 2013.
 
-        Both count where 01:30 occurs twice.
+        A day on which 01:30 occurs twice has both.
         """
         recurrence = Recurrence(Crontab("30", "1"), zone, fold="both")
         start_ms = day_start_ms(self.day)

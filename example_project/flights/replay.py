@@ -66,7 +66,7 @@ class ReplayRun:
             time.sleep(SETTLE_S)
 
     def summary(self, dispatched_beside: int = 0) -> ReplaySummary:
-        """Return the summary; so many other tasks were dispatched meanwhile."""
+        """Return the summary; ``dispatched_beside`` other tasks were dispatched meanwhile."""
         executions = self._executions().values_list("task_id", "executed_at_ms")
         dispatched = wheel.dispatched_since(self._replay.started_at_ms)
         if dispatched is not None:

@@ -46,13 +46,13 @@ class Reports:
         for name, instants in self._nights.items():
             office = name.partition("/")[2]
             schedules.create(name, Instants(tuple(instants)), tasks.send_report, args=[office], exists="update")
-        schedules.delete(POSITIONS)  # an earlier replay has paused it, and its limit of times counts anew
+        schedules.delete(POSITIONS)  # an earlier replay has paused it and used its number of runs
         schedules.create(POSITIONS, POSITIONS_EVERY_S, tasks.note_positions, overlap="skip", times=POSITIONS_TIMES)
         schedules.create(AUDIT, Crontab("0", "1", day_of_month="1"), tasks.send_report, args=["audit"], exists="update")
         schedules.pause(AUDIT, NOTE)
 
     def end(self) -> None:
-        """End what recurs by the clock of this machine."""
+        """Pause the schedule that recurs by the clock of this machine."""
         project_wheel().schedules.pause(POSITIONS, "The day is over.")
 
     def dispatched(self) -> int:

@@ -232,15 +232,15 @@ def test_a_form_that_changes_nothing_leaves_the_definition_as_it_is(before: str)
             "subdivision must be one of BB",
         ),
         ({"dates": "24.12.2026"}, "dates", "dates[0] must be"),
-        ({"calendar": "{"}, "calendar", "This is no JSON"),
-        ({"calendar": "[NaN]"}, "calendar", "This is no JSON"),
+        ({"calendar": "{"}, "calendar", "This is not JSON"),
+        ({"calendar": "[NaN]"}, "calendar", "This is not JSON"),
         ({"calendar": NESTED}, "calendar", "This is nested too deeply."),
-        ({"kwargs": '{"a": 1e999}'}, "kwargs", "This is no JSON"),
-        ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is no calendar."),
+        ({"kwargs": '{"a": 1e999}'}, "kwargs", "This is not JSON"),
+        ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is not a calendar."),
         ({"calendar": "5"}, "calendar", "the document must be an object"),
         ({"weekdays": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}, "calendar", "without must be a calendar"),
         ({"args": "{}"}, "args", "args must be a JSON value like []"),
-        ({"kwargs": "nothing"}, "kwargs", "This is no JSON"),
+        ({"kwargs": "nothing"}, "kwargs", "This is not JSON"),
         ({"options": '{"queu": "a"}'}, "options", "did you mean queue?"),
         ({"catch_up": "all"}, "catch_up_within", "catch_up_ms must be"),
         ({"jitter_0": "8", "jitter_1": "604800000"}, "jitter", "jitter_ms must be a whole number"),
@@ -272,6 +272,9 @@ def test_a_schedule_runs_now_and_is_backfilled(operator: Client, wheel: VirtualW
     assert act(operator, "backfill", "report", **times) == [("success", "1 schedule is backfilled: report.")]
     assert [one.task for one in wheel.run_due()] == ["site.nothing"] * 3
     assert one(operator, "report").count(", requested") == 3
+    [done, left_out] = act(operator, "backfill", "report", **times, overlap="skip")
+    assert (done[0], left_out[0]) == ("success", "warning")
+    assert left_out[1].startswith("report: 1 of 2 instants do not run")
 
 
 def test_every_wrong_field_has_its_error_at_once(operator: Client, wheel: VirtualWheel) -> None:
@@ -352,32 +355,40 @@ def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: Virtua
     page = one(operator, "report")
     assert "rolled back" in page
     assert "wrong hour" in page
+    wrong = operator.post(ACT, {"verb": "rollback", "row": "report", "sure": "yes", "revision": "x"})
+    assert "Enter a whole number." in text_of(wrong), "also the error of a field that is hidden is told"
     (refused,) = act(operator, "rollback", "report", revision="99")
     assert refused[0] == "error"
-    assert "there are 1 to 3" in refused[1]
+    assert "the store has 1 to 3" in refused[1]
 
 
 def test_a_backfill_asks_for_its_times(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def change(do: str, names: Any, **more: Any) -> dict[str, ScheduleAnswer]:
-        asked.append((do, list(names), more["from_ms"], more["upto_ms"]))
+        asked.append((do, list(names), more["from_ms"], more["upto_ms"], more["overlap"]))
         return dict.fromkeys(names, ScheduleAnswer("done", task_ids=("1",)))
 
     monkeypatch.setattr(project_wheel().schedules, "change", change)
     assert "Backfill 1 schedule?" in text_of(operator.post(ACT, {"verb": "backfill", "row": "a"}))
     times = {"begin": "2026-11-01 00:00", "end": "2026-11-02 00:00+00:00"}
     assert act(operator, "backfill", "a", **times) == [("success", "1 schedule is backfilled: a.")]
-    assert asked == [("backfill", ["a"], 1_793_487_600_000, 1_793_577_600_000)]
-    wrong = {"begin": "soon", "end": "2026-11-02"}, {"begin": "2026-11-03 00:00", "end": "2026-11-02 00:00"}
+    act(operator, "backfill", "a", **times, overlap="queue_all")
+    instants = 1_793_487_600_000, 1_793_577_600_000
+    assert asked == [("backfill", ["a"], *instants, None), ("backfill", ["a"], *instants, "queue_all")]
+    wrong = (
+        {"begin": "soon", "end": "2026-11-02"},
+        {"begin": "2026-11-03 00:00", "end": "2026-11-02 00:00"},
+        {**times, "overlap": "explode"},
+    )
     for values in wrong:
         page = operator.post(ACT, {"verb": "backfill", "row": "a", "sure": "yes", **values})
         assert page.status_code == 200
         assert page.context["form"].errors
-    assert len(asked) == 1
+    assert len(asked) == 2
 
 
-def test_results_are_told_for_each_name(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_name_has_its_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"good": ScheduleAnswer("done"), "bad": ScheduleAnswer("refused", "it is <b>broken</b>")}
 
     def change(*_: Any, **__: Any) -> dict[str, ScheduleAnswer]:

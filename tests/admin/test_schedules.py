@@ -66,7 +66,7 @@ def statements(store: Any) -> Iterator[list[str]]:
 
 
 @freeze_time(MOMENT)
-def test_the_list_tells_each_schedule_in_words(viewer: Client, holder: Holder) -> None:
+def test_the_list_describes_each_schedule_in_words(viewer: Client, holder: Holder) -> None:
     create(holder, "nightly/report", definition=definition(), next_ms=NOW + DAY, last_ms=NOW)
     create(holder, "held", definition=definition(), paused=True, note="provider is down", next_ms=None)
     create(holder, "wrong", definition="{", broken=True, note="it is no JSON", next_ms=None, source="beat")
@@ -272,7 +272,7 @@ def test_a_deleted_schedule_keeps_its_page(viewer: Client, holder: Holder) -> No
     assert "deleted" in rows(page, "wheel-revisions")[0]
 
 
-def test_an_entry_that_beat_runs_itself_is_shown_so(client_of: Any, holder: Holder) -> None:
+def test_an_entry_that_beat_runs_is_shown_with_the_reason(client_of: Any, holder: Holder) -> None:
     text = to_text({"task": "app.market", "base": "its schedule decides itself when it is due"})
     create(holder, "market", definition=text, source="beat", broken=True, note="its schedule decides", next_ms=None)
     client = client_of("operator")
@@ -292,8 +292,43 @@ def test_a_definition_that_cannot_be_read_disturbs_no_page(client_of: Any, holde
     create(holder, "right", definition=definition())
     client = client_of("operator")
     assert len(rows(shown(client, SCHEDULE))) == 2
-    assert "Nothing of this schedule runs: cannot be read." in one(client, "wrong")
+    assert "This schedule does not run: cannot be read." in one(client, "wrong")
     assert client.get(f"{SCHEDULE}edit/", {"name": "wrong"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"task":"app.report","x',
+        '[{"task":"app.report"}]',
+        '{"options":null,"task":"app.report"}',
+        '"task":"app.report"',
+    ],
+)
+def test_a_definition_that_cannot_be_read_disturbs_no_filter(viewer: Client, holder: Holder, text: str) -> None:
+    create(holder, "a-wrong", definition=text, broken=True, note="cannot be read", next_ms=None)
+    create(holder, "right", definition=definition())
+    assert "?name=right" in text_of(viewer.get(SCHEDULE, {"task": "app.report"}))
+    assert "right" in {one.name for one in project_wheel().schedules.list(task="app.report")}
+
+
+@freeze_time(MOMENT)
+def test_a_revision_that_cannot_be_read_is_not_rolled_back_to(client_of: Any, holder: Holder) -> None:
+    (first,) = create(holder, "report", definition="{", broken=True, note="cannot be read", next_ms=None)
+    second, change = changed(first, definition=definition(), broken=False, note="", next_ms=NOW)
+    holder.apply(schedules=[second], revisions=[change])
+    client = client_of("operator")
+    assert "Roll back" not in one(client, "report")
+    values = {"verb": "rollback", "row": "report", "revision": "1", "sure": "yes"}
+    page = text_of(client.post(f"{SCHEDULE}act/", values, follow=True))
+    assert "the definition of revision 1 cannot be read" in page
+
+
+def test_a_schedule_of_another_source_is_rolled_back_there(client_of: Any, holder: Holder) -> None:
+    (first,) = create(holder, "report", definition=definition(), source="beat")
+    second, change = changed(first, definition=definition(overlap="skip"))
+    holder.apply(schedules=[second], revisions=[change])
+    assert "Roll back" not in one(client_of("operator"), "report")
 
 
 @pytest.mark.parametrize("query", [{}, {"name": ""}, {"name": "no-such"}, {"name": "a\0b"}])

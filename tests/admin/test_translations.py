@@ -348,8 +348,11 @@ def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
     for _ in range(2):
         values = {**FORM, "name": "report-1", "hour": "5"}
         messages_of(client.post(f"{ADMIN}/schedule/edit/?name=report-1", values, follow=True))
-    for verb in ("pause", "resume", "trigger", "backfill", "rollback", "delete"):
-        row = {"verb": verb, "row": "report-1", "revision": "1"}
+    for values in ({}, {"queue": "x", "defaults": "queue"}):
+        wrong = {"verb": "change", "row": "report-1", "sure": "yes", **values}
+        assert unmarked(content(text_of(client.post(act, wrong)))) == []
+    for verb in ("pause", "resume", "trigger", "backfill", "rollback", "change", "delete"):
+        row = {"verb": verb, "row": "report-1", "revision": "1", "priority": "5"}
         assert unmarked(content(text_of(client.post(act, row)))) == [], verb
         for values in ({"begin": "x", "end": "2026-01-02"}, {"begin": "2026-01-02 00:00", "end": "2026-01-01 00:00"}):
             if verb == "backfill":
@@ -358,6 +361,9 @@ def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
             for _ in range(2):
                 messages_of(client.post(act, {**row, "sure": "yes"}, follow=True))
     messages_of(client.post(act, {"verb": "pause", "row": "no-such", "sure": "yes"}, follow=True))
+    schedules = wheel.app.wheel.schedules
+    schedules.create_many({"crm-1": {"recurrence": 60, "task": "a.b"}}, source="crm")
+    messages_of(client.post(act, {"verb": "change", "row": "crm-1"}, follow=True))
     messages_of(client.post(act, {"verb": "pause"}, follow=True))
     messages_of(client.post(act, {"verb": "pause", "row": range(600)}, follow=True))
 

@@ -76,6 +76,47 @@ def test_the_preview_follows_the_form_and_the_schedule_is_saved_and_runs(page: P
     expect(page.locator("#wheel-runs-table tbody tr").first).to_be_visible()
 
 
+def test_several_are_changed_at_once_without_a_script_and_long_names_do_not_widen_a_page(
+    plain: Page, store: SqlStore
+) -> None:
+    page = plain
+    names = ("x" * 255, "مرحبا <b>")
+
+    def width() -> int:
+        found: int = page.locator("html").evaluate("one => one.scrollWidth")
+        return found
+
+    for name in names:
+        open_page(page, f"{SCHEDULES}edit/")
+        page.get_by_label("Name").fill(name)
+        page.get_by_label("Task").fill("site.later")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator(".messagelist")).to_contain_text("1 schedule is created")
+        expect(page.locator(".wheel-facts")).to_contain_text(name)
+        assert width() <= 360
+    open_page(page, SCHEDULES)
+    for name in names:
+        page.get_by_role("checkbox", name=name[:50]).focus()
+        page.keyboard.press("Space")
+    page.get_by_role("button", name="Change…").focus()
+    page.keyboard.press("Enter")
+    assert width() <= 360
+    page.get_by_label("Time zone").fill("Mars")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-errors-of=zone]")).to_contain_text("zone must be a time zone")
+    page.get_by_label("Time zone").fill(NEW_YORK)
+    page.get_by_role("textbox", name="Queue").fill("slow")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist")).to_contain_text("2 schedules are changed: ")
+    assert width() <= 360
+    for name in names:
+        found = store.browse.schedule(name)
+        assert found is not None
+        assert found.schedule is not None
+        assert (NEW_YORK in found.schedule.definition, '"slow"' in found.schedule.definition) == (True, True)
+        assert [(one.what, one.actor) for one in found.revisions] == [("changed", OPERATOR), ("created", OPERATOR)]
+
+
 def test_without_a_script_a_schedule_is_previewed_changed_paused_and_rolled_back(plain: Page, store: SqlStore) -> None:
     page = plain
     open_page(page, f"{SCHEDULES}edit/")

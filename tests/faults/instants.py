@@ -2,7 +2,7 @@
 
 ::
 
-    plan ─► values of app.wheel.schedules.create         what the product is asked for
+    plan ─► values of app.wheel.schedules.create         the request to the product
          └► occurs(instant)                              every quarter of a second is tried, by plain zoneinfo
 
     sure   instants after the answer of ``create``, up to the end        each has to arrive

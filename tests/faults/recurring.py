@@ -69,10 +69,11 @@ class StackWithSchedules(Stack):
         self._consumer = threading.Thread(target=self._consume, args=(server.client(),))
 
     def __enter__(self) -> Self:
-        for name in SCHEDULERS:
-            self.start_scheduler(name)
+        first, second = SCHEDULERS
+        self.start_scheduler(first)
         self._consumer.start()
         wait_until(lambda: len(self.holders()) == SHARDS, "all shards have holders")
+        self.start_scheduler(second)  # at once it could wait too long for the tables that the first one makes
         self.asked_ms = now_ms()
         answers = self.app.wheel.schedules.create_many({plan.name: plan.arguments() for plan in self.plans})
         self.answered_ms = now_ms()

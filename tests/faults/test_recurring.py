@@ -1,6 +1,6 @@
 """Each instant of a schedule is sent once: over kills of schedulers, and where one is cut off from the store.
 
-``python -m tests.faults.recurring`` kills as often as one likes.
+``python -m tests.faults.recurring`` takes any number of kills.
 """
 
 from __future__ import annotations

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.db.models.sql.compiler import SQLCompiler
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
 
+from celery_wheel.scheduler.sources.django_reader import PAGE
 from celery_wheel.scheduler.sources.django_source import FULL_READ_S
+from celery_wheel.scheduler.sources.entry import EntryChanges
 from tests.periodic.conftest import Tables
 
 Make = Callable[..., Any]
+
+#: Tasks on two pages.
+MANY = 3_000
 
 
 def test_the_first_look_reads_every_enabled_task_of_all_kinds(tables: Tables, task: Make, nine: Any) -> None:
@@ -50,6 +56,20 @@ def edit(of: str, **values: Any) -> None:
     for field, value in values.items():
         setattr(found, field, value)
     found.save()
+
+
+@pytest.fixture
+def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return a function that returns how many rows Django's queries have read so far."""
+    own, count = SQLCompiler.results_iter, [0]
+
+    def results_iter(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for row in own(self, *args, **kwargs):
+            count[0] += 1
+            yield row
+
+    monkeypatch.setattr(SQLCompiler, "results_iter", results_iter)
+    return lambda: count[0]
 
 
 def age() -> None:
@@ -130,7 +150,7 @@ def test_an_edited_schedule_is_read_with_the_tasks_that_refer_to_it(three: Table
     assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
 
 
-def test_an_update_that_only_the_marker_tells_is_found_by_reading_all(three: Tables) -> None:
+def test_an_update_that_only_the_marker_shows_is_found_by_reading_all(three: Tables) -> None:
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     PeriodicTasks.update_changed()
     assert three.source.read() is None, "the row of a save may follow its marker"
@@ -144,10 +164,21 @@ def test_a_change_that_hides_behind_another_is_found_within_five_minutes(three: 
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     edit("c", queue="other")
     assert list(three.read().entries) == ["c"]
-    three.monotonic_s = FULL_READ_S + 1
+    three.monotonic_s = FULL_READ_S
     assert three.read().entries["b"].document["options"]["queue"] == "mail"
-    three.monotonic_s *= 3
-    assert not three.read().entries, "nothing has changed since"
+
+
+def test_an_update_that_nothing_tells_is_found_within_five_minutes(three: Tables) -> None:
+    PeriodicTask.objects.filter(name="b").update(queue="mail")
+    PeriodicTask.objects.filter(name="c").update(enabled=False)
+    CrontabSchedule.objects.update(hour="10")
+    three.monotonic_s = FULL_READ_S - 1
+    assert not three.read().entries
+    three.monotonic_s = FULL_READ_S
+    changes = three.read()
+    assert changes.entries["b"].document["options"]["queue"] == "mail"
+    assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
+    assert changes.gone == ["c"]
 
 
 def test_a_row_that_cannot_be_read_is_broken_and_harms_no_other(three: Tables, task: Make) -> None:
@@ -181,19 +212,70 @@ def test_a_one_off_task_that_has_run_is_disabled(three: Tables) -> None:
     assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
 
 
-def test_an_edit_among_many_rows_reads_no_other_row(tables: Tables, interval: Any, nine: Any) -> None:
+@pytest.fixture
+def many(tables: Tables, interval: Any, nine: Any) -> Tables:
+    """MANY tasks with an interval, and the task "a" with a crontab."""
     plain = {"task": "site.nothing", "interval": interval}
-    PeriodicTask.objects.bulk_create([PeriodicTask(name=f"n{n}", **plain) for n in range(3_000)])
+    PeriodicTask.objects.bulk_create([PeriodicTask(name=f"n{n}", **plain) for n in range(MANY)])
     PeriodicTask.objects.create(name="a", task="site.nothing", crontab=nine)
     PeriodicTasks.update_changed()
     age()
-    assert len(tables.read().entries) == 3_001
-    for change in (lambda: edit("n7", queue="mail"), lambda: CrontabSchedule.objects.get().save()):
-        change()
-        with CaptureQueriesContext(connection) as queries:
-            assert len(tables.read().entries) <= 1
-        wide = [one["sql"] for one in queries if "interval" in one["sql"] and "periodictask" in one["sql"]]
-        assert all(" IN (" in sql or "date_changed" in sql for sql in wide), wide
+    assert len(tables.read().entries) == MANY + 1
+    return tables
+
+
+def shared_zone() -> None:
+    found = CrontabSchedule.objects.get()
+    found.timezone = "Asia/Tokyo"
+    found.save()
+
+
+@pytest.mark.parametrize(
+    ("change", "entries", "gone", "queries", "rows"),
+    [
+        (lambda: None, [], [], 1, 1),
+        (lambda: edit("n7", queue="mail"), ["n7"], [], 8, 5),
+        (lambda: PeriodicTask.objects.create(name="new", task="t", interval_id=1), ["new"], [], 8, 5),
+        (lambda: PeriodicTask.objects.get(name="n7").delete(), [], ["n7"], 8, MANY + 3),
+        (shared_zone, ["a"], [], 9, 5),
+    ],
+    ids=["nothing", "saved", "new", "deleted", "zone"],
+)
+def test_a_look_reads_what_has_changed_and_no_neighbour(
+    many: Tables,
+    count_rows: Callable[[], int],
+    change: Callable[[], object],
+    entries: list[str],
+    gone: list[str],
+    queries: int,
+    rows: int,
+) -> None:
+    change()
+    before = count_rows()
+    with CaptureQueriesContext(connection) as seen:
+        changes = many.source.read() or EntryChanges()
+    assert (list(changes.entries), changes.gone, changes.is_whole) == (entries, gone, False)
+    assert (len(seen), count_rows() - before) == (queries, rows), [one["sql"] for one in seen]
+
+
+def test_all_tasks_are_read_page_by_page_in_five_minutes(many: Tables, count_rows: Callable[[], int]) -> None:
+    found: list[int] = []
+    for second in range(1, int(FULL_READ_S) + 1):
+        many.monotonic_s = float(second)
+        before = count_rows()
+        changes = many.source.read() or EntryChanges()
+        if changes.entries:
+            found.append(len(changes.entries))
+            assert count_rows() - before == len(changes.entries) + 1
+    assert found == [PAGE, MANY + 1 - PAGE]
+
+
+def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:
+    edit("b", expires=timezone.now() + timedelta(days=5))
+    for turn in range(9):
+        three.monotonic_s = (turn + 1) * FULL_READ_S
+        three.read()
+    assert len(three.source._expiring) == 1
 
 
 def test_the_admin_of_django_celery_beat_edits_as_ever(three: Tables, client: Client) -> None:

@@ -44,6 +44,7 @@ DULL = {
     "loads read",
     "snapshot taken",
     "offsets verified",
+    "listens",
 }
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
@@ -113,6 +114,7 @@ class Happenings(ABC):
     store_class: type[ModelStore] = ModelStore
     redis_class: type[ModelRedis] = ModelRedis
     loads_class: type[ModelLoads] = ModelLoads
+    can_listen = True
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -165,6 +167,9 @@ class Happenings(ABC):
             seed + 1_000_003
         )  # a random source of its own, so that other events do not depend on it
         self.clock_rng = random.Random(seed + 2_000_003)  # likewise
+        self.listen_rng = random.Random(seed + 4_000_003)  # likewise
+        #: Whether the broker tells of messages; else ingest always peeks.
+        self.listens = self.can_listen and self.listen_rng.random() < 0.5
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether users requeue and replay
@@ -266,6 +271,8 @@ class Happenings(ABC):
             # Threads seldom take turns: sometimes one runs a whole round while the others stand still in theirs.
             for _ in range(HURRY if self.rng.random() < 0.2 else 1):
                 scheduler.step(activity)
+            if self.listens and self.listen_rng.random() < 0.2:
+                scheduler.step("listen")
 
     def _pass_time(self, ms: int) -> None:
         self.clock_ms += ms

@@ -368,6 +368,10 @@ class ModelStore:
             found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
             return [(run, TaskRow(task_id, copy_of(row))) for run, task_id, row in found]
 
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
+        return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
+
     # -- bulk loads ----------------------------------------------------------------------------------
 
     def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
@@ -380,6 +384,13 @@ class ModelStore:
                 for kind, payload in of_shard:
                     item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
+
+    def has_arrivals(self, shard: int) -> bool:
+        with self.disk.lock:
+            found = bool(self.disk.shard(shard).inbox or self.disk.loads.read(shard, 1))
+        if not found:
+            self.fault("read")
+        return found
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         self.fault("read")

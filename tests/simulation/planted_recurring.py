@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,9 @@ from unittest import mock
 
 from celery_wheel.engine import ingest
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring import change, materialise
+from celery_wheel.engine.recurring import backfill, change, materialise, runs
+from celery_wheel.engine.recurring.backfill import Requested
+from celery_wheel.engine.recurring.backfill_queue import Queue
 from celery_wheel.engine.recurring.change import Pending, _Alteration
 from celery_wheel.engine.recurring.instants import Decision, Occupied, Times
 from celery_wheel.engine.recurring.materialise import Occurrences, occurrence_id
@@ -21,7 +23,7 @@ from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.recurring.call import ScheduledCall
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.store.model import Change
+from celery_wheel.store.model import Change, Row
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
@@ -91,7 +93,7 @@ def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
 
 @contextmanager
 def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
-    """Catch-up leaves instants out, and says nothing of it."""
+    """Catch-up leaves instants out without a skip."""
 
     def careless(self: Occurrences, work: UnitOfWork) -> None:
         self.change.skips.clear()
@@ -385,6 +387,45 @@ def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
+@contextmanager
+def queued_instant_that_nothing_releases() -> Iterator[type[RecurringWorld]]:
+    """The end of a run leaves the queued instant after it where it is."""
+    with mock.patch.object(runs, "released", return_value=None):
+        yield RecurringWorld
+
+
+@contextmanager
+def queued_instant_out_of_turn() -> Iterator[type[RecurringWorld]]:
+    """The end of any run of the schedule releases the next queued instant."""
+
+    def careless(_state: ShardState, queue: Queue, _over: Sequence[Run], now_ms: int) -> Row | None:
+        return next((row for row in queue.rows if row.due_ms > now_ms), None)
+
+    with mock.patch.object(runs, "released", careless):
+        yield RecurringWorld
+
+
+@contextmanager
+def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
+    """A backfill does not look at the runs that are going on."""
+
+    def careless(
+        request: ScheduleCommand, definition: Definition, unmade_ms: int, _: Occupied, *rest: int
+    ) -> Requested:
+        return requested(request, definition, unmade_ms, Occupied(), *rest)
+
+    requested = materialise.requested
+    with mock.patch.object(materialise, "requested", careless):
+        yield RecurringWorld
+
+
+@contextmanager
+def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
+    """A backfill runs all its instants, whatever its policy."""
+    with mock.patch.object(backfill, "_kept", lambda instants, *_: instants):
+        yield RecurringWorld
+
+
 PLANTED: list[Callable[[], object]] = [
     step_without_its_row,
     row_without_its_step,
@@ -415,4 +456,8 @@ PLANTED: list[Callable[[], object]] = [
     import_that_begins_now,
     import_that_begins_at_the_last_instant,
     rows_again_after_an_error,
+    queued_instant_that_nothing_releases,
+    queued_instant_out_of_turn,
+    backfill_beside_a_run,
+    backfill_of_every_instant,
 ]

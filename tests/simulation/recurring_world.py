@@ -36,7 +36,7 @@ class RecurringWorld(World):
         )
         for scheduler in self.schedulers:
             scheduler.engine._ctx.limits = self.limits
-        self.recalls = False  # a requeued occurrence is nobody's instant
+        self.recalls = False  # a requeued occurrence stands for no instant
         policies = Policies(self.limits, self.renderer.decided, self.clock_steps, self._violation)
         self.scheduling = Scheduling(rng, ModelStore(self.disk), self.dense, policies, self._violation)
         for _ in range(3):

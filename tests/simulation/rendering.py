@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from celery_wheel.engine.recurring.header import header_of
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from tests.kit.holder import message
 
 
 class Renderer:
@@ -24,28 +26,14 @@ class Renderer:
         self.decided: dict[str, tuple[int, int]] = {}  #: task id → the decision to make it was between these instants
         self._decided = decided
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        return schedule.name.startswith("watched")
+
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         self.fault(schedule)
         instant_ms = occurrence.instant_ms
         self.rendered += 1
-        headers = json.dumps({"schedule": schedule.id, "scheduled_for": instant_ms}).encode()
+        headers = json.dumps({OCCURRENCE: header_of(schedule, definition, occurrence)}).encode()
         task_id = f"{schedule.name} {instant_ms} {self.rendered}"
         self.decided[task_id] = self._decided()
-        return Message(
-            envelope_id="",
-            task_id=task_id,
-            task="tasks.recurring",
-            eta_ms=0,
-            created_ms=instant_ms,
-            exchange="",
-            exchange_type="direct",
-            routing_key="celery",
-            queue="celery",
-            priority=None,
-            key=None,
-            expires_ms=None,
-            queue_expires_ms=None,
-            headers=headers,
-            properties=b"{}",
-            body=b"x",
-        )
+        return message(task_id=task_id, task="tasks.recurring", created_ms=instant_ms, headers=headers)

@@ -1,4 +1,4 @@
-"""Users who create, edit, pause, resume, delete and trigger schedules; the oracle: each instant runs once, or says why.
+"""Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
 
 ::
 
@@ -9,8 +9,9 @@
              commands on one name are answered in their order
              and a run that begins: with "skip" and "queue_one" every earlier run is over, with "cancel_running" it
              is over or cancelled
-             a backfill makes the instants that were asked for, but those that the schedule will make
+             a backfill makes those of its instants that its policy keeps: see ``backfilling``
              the end of a run that was reported is stored
+    pushed   a queued instant of a backfill is pushed when the run before it is over
     judge    every instant of an active phase has one row, or one skip; of a paused phase one skip
              no row is of another instant; each row has its run, and is due within the
              jitter after its instant
@@ -32,8 +33,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, QUEUE_ALL
 from celery_wheel.store.model import STOPPED, Message, Row
 from celery_wheel.store.schedule_model import Run, Schedule
+from tests.simulation.backfilling import Backfills, moved_by_users
 from tests.simulation.lives import Life, Phase, Policy
 from tests.simulation.model_history import StoredRow
 from tests.simulation.model_store import ModelStore, ShardData
@@ -54,6 +57,7 @@ class Asked:
     policy: Policy
     from_ms: int = 0
     upto_ms: int = 0
+    overlap: str | None = None  #: of a backfill
     moved: dict[str, tuple[Life, Schedule]] = field(default_factory=dict)
 
 
@@ -83,6 +87,7 @@ class Scheduling:
         self._seen_runs: set[int] = set()
         self._pushed_ms: dict[int, int] = {}
         self._reported: dict[int, tuple[int, int, list[int]]] = {}  #: by item of the inbox, the runs that ended
+        self._backfills = Backfills(self.counts, self._pushed_ms, violation)
         self._ended: set[tuple[int, int]] = set()  #: schedules and instants, the end of whose runs was reported
 
     # -- commands ------------------------------------------------------------------------------------
@@ -95,13 +100,14 @@ class Scheduling:
         if do != "create" and known and rng.random() < 0.6:
             names = [rng.choice(known)]
         every_ms = rng.choice((7, 20, 50, 301) if self._dense else (100, 700, 3_000))
-        overlap = rng.choice(("allow", "allow", "skip", "queue_one", "cancel_running"))
+        own_overlap = rng.choice(("allow", "allow", "skip", "queue_one", "cancel_running"))
         max_runtime_ms, jitter_ms = rng.choice(((30, 3), (500, 0), (10_000, 40)))
         catch_up = rng.choice(("latest", "latest", "all", "none"))
-        policy = Policy(every_ms, overlap, max_runtime_ms, jitter_ms, catch_up, rng.choice((50, 300)))
+        policy = Policy(every_ms, own_overlap, max_runtime_ms, jitter_ms, catch_up, rng.choice((50, 300)))
         if do == "update" and names[0] in known and rng.random() < 0.25:
             policy = self._current[names[0]].phases[-1].policy
-        return self._put(Asked(do, names, policy, now_ms - 3 * every_ms, now_ms))
+        overlap = (QUEUE_ALL, None, QUEUE_ALL, *BACKFILL_OVERLAPS)[len(self._asked) % 8]
+        return self._put(Asked(do, names, policy, now_ms - 3 * every_ms, now_ms, overlap))
 
     def move(self, data: ShardData, now_ms: int) -> str:
         """Drain schedules, or import those of the last drain. No scheduler runs during a drain."""
@@ -148,7 +154,7 @@ class Scheduling:
         if asked.do == "restore":
             fields["definitions"] = documents
         if asked.do == "backfill":
-            fields |= {"from_ms": asked.from_ms, "upto_ms": asked.upto_ms}
+            fields |= {"from_ms": asked.from_ms, "upto_ms": asked.upto_ms, "overlap": asked.overlap}
         self._store.put_inbox(0, [("schedule", json.dumps(fields).encode())])
         return f"{asked.do} {', '.join(asked.names)} {asked.policy}"
 
@@ -180,7 +186,7 @@ class Scheduling:
                     self._done(data, asked, name, result, answer.at_ms)
                 elif asked.do == "restore" and name in asked.moved:
                     self._stays_there(*asked.moved.pop(name))
-        self._look_at_ends(data)
+        self._look_at_ends(data, now_ms)
         for row_id in data.runs.keys() - self._seen_runs:
             self._seen_runs.add(row_id)
             self._began(data, row_id, now_ms)
@@ -194,7 +200,7 @@ class Scheduling:
         if asked.do in ("trigger", "backfill"):
             self.requested.update(result["task_ids"])
             if asked.do == "backfill":
-                self._backfilled(data, asked, name, result["task_ids"], at_ms)
+                self._backfilled(data, asked, name, result, at_ms)
             return
         if asked.do in ("create", "restore"):
             self._born(data, asked, name)
@@ -236,24 +242,34 @@ class Scheduling:
         else:
             life.phases[-1].upto_ms = life.phases[-1].from_ms
 
-    def _backfilled(self, data: ShardData, asked: Asked, name: str, task_ids: list[str], at_ms: int) -> None:
+    def _backfilled(self, data: ShardData, asked: Asked, name: str, result: dict[str, Any], at_ms: int) -> None:
         life = self._current[name]
-        wanted = life.phases[-1].policy.instants(asked.from_ms, min(asked.upto_ms, at_ms))
-        made = [int(task_id.split()[1]) for task_id in task_ids]
-        rest = set(wanted[len(made) :])
-        known = {data.runs[row_id].instant_ms for row_id in self._seen_runs if data.runs[row_id].schedule in life.ids}
-        if made != wanted[: len(made)] or (rest and life.phases[-1].paused):
-            raise self._violation(f"the backfill of {wanted} made {made}")
-        if twice := rest & (known - life.carried.keys()):
+        phase = life.phases[-1]
+        wanted = phase.policy.instants(asked.from_ms, min(asked.upto_ms, at_ms))
+        seen = [data.runs[row_id] for row_id in self._seen_runs if data.runs[row_id].schedule in life.ids]
+        of_it = set(result["task_ids"])
+        made_by_then = [
+            one
+            for one, stored in {**data.forgotten, **data.rows}.items()
+            if one in data.runs and stored.accepted_ms <= at_ms and self._task_id(stored) not in of_it
+        ]
+        runs = self._latest(data, life.ids[-1], made_by_then)
+        count = self._backfills.answered(data, phase.policy, asked.overlap, wanted, result, runs, at_ms)
+        rest = set(wanted[count:])
+        if rest and phase.paused:
+            raise self._violation(f"a backfill of a paused schedule left out {sorted(rest)}")
+        if twice := rest & ({run.instant_ms for run in seen} - life.carried.keys()):
             raise self._violation(f"the backfill left out {sorted(twice)}, which had rows")
-        life.backfilled.update(dict.fromkeys(made, max(self._seen_runs, default=0)))
+        life.backfilled.update(dict.fromkeys(wanted[:count], max(self._seen_runs, default=0)))
 
-    def _look_at_ends(self, data: ShardData) -> None:
+    def _look_at_ends(self, data: ShardData, now_ms: int) -> None:
         for item in [one for one in self._reported if one not in data.inbox]:
             schedule, instant_ms, of_instant = self._reported.pop(item)
             latest = self._latest(data, schedule)
             if lost := [one.timer_id for one in latest if one.timer_id in of_instant and one.ended_ms is None]:
                 raise self._violation(f"the end of the runs {lost} at {instant_ms} is not in the store")
+            if of_instant and (schedule, instant_ms) not in self._ended and not self._policies.clock_steps:
+                self._backfills.ended(data, schedule, instant_ms, now_ms)
             self._ended.add((schedule, instant_ms))
             self.counts["ends of runs"] += 1
 
@@ -281,16 +297,22 @@ class Scheduling:
                 raise self._violation(f"run {row_id} began while run {other.timer_id} {violation}")
 
     @staticmethod
-    def _latest(data: ShardData, schedule: int) -> list[Run]:
+    def _latest(data: ShardData, schedule: int, among: Collection[int] | None = None) -> list[Run]:
         """Return the latest runs, at which the engine looks."""
-        runs = [one for one in data.runs.values() if one.schedule == schedule and one.timer_id in data.rows]
+        of = data.runs.keys() & data.rows.keys() if among is None else among
+        runs = [data.runs[id_] for id_ in of if data.runs[id_].schedule == schedule]
         return sorted(runs, key=lambda one: (one.instant_ms, one.timer_id))[-LATEST_RUNS:]
 
     def pushed(self, data: ShardData, row: Row, now_ms: int, loses: bool) -> None:
         self._pushed_ms.setdefault(row.id, now_ms)
         run = data.runs.get(row.id)
-        life = None if run is None else self._by_id.get(run.schedule)
-        if run is None or life is None or loses or not life.deleted:
+        if run is None or loses:
+            return
+        message, life = data.rows[row.id].message, self._by_id.get(run.schedule)
+        if isinstance(message, Message):
+            latest = {one.timer_id for one in self._latest(data, run.schedule)}
+            self._backfills.pushed(data, run, row, message.task_id, now_ms, latest)
+        if life is None or not life.deleted:
             return
         if run.instant_ms not in life.too_late and run.instant_ms not in life.carried:
             raise self._violation(f"row {row.id} was pushed after its schedule was deleted")
@@ -366,12 +388,17 @@ class Scheduling:
                 raise self._violation(f"schedule {life.ids}: instant {at_ms} neither ran nor was skipped")
         self.counts["instants made"] += sum(made.values())
         self.counts["instants made after a move"] += sum(made.values()) if len(life.ids) > 1 else 0
+        moved = moved_by_users(data)
         ends = {
             row_id: end_of(life, run, self._row(data, row_id), self._pushed_ms.get(row_id), row_id in moved)
             for row_id, run in data.runs.items()
             if run.schedule in life.ids
         }
         self._policies.judge(data, life, rows, skips, ends)
+
+    @staticmethod
+    def _task_id(stored: StoredRow) -> str:
+        return stored.message.task_id if isinstance(stored.message, Message) else ""
 
     @staticmethod
     def _row(data: ShardData, row_id: int) -> Row:

@@ -69,7 +69,7 @@ class World(Happenings):
             scheduler.clock.step(self.clock_ms - scheduler.clock.now_ms())
         for n in range(1_000):
             for scheduler in self.schedulers:
-                for activity in ACTIVITIES:
+                for activity in (*ACTIVITIES, "listen") if self.listens else ACTIVITIES:
                     scheduler.finish(activity)
             self.asking.collect(self.disk.shard(0))
             self.recalling.collect(self.disk.shard(0))

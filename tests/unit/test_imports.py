@@ -33,7 +33,7 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 #: Names that rooms import from the package itself, and the rooms that these names stand for. The package loads its
 #: public names lazily, so it stands above all rooms and imports any of them.
-OF_PACKAGE = {"__version__": "errors", "Celery": "app", "install": "app", "wheel_of": "control"}
+OF_PACKAGE = {"Celery": "app", "install": "app", "wheel_of": "control"}
 
 #: Importing the left side must load none of the right side. Kombu itself imports Django where that is installed.
 NEVER = {

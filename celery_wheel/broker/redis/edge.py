@@ -24,12 +24,13 @@ wheel queue, ``errors`` Redis's errors, ``layout`` kombu's key names.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.names import wheel_queue_name
@@ -228,6 +229,22 @@ class RedisBroker:
         if self._adopted.get(shard, epoch + 1) <= epoch:
             self._adopted.pop(shard, None)
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        """Move the oldest message from the old end of the wheel queue to the same place: Redis waits until it can.
+
+        The result is None where Redis is older than 6.2, or its user may not call BLMOVE.
+        """
+        key, own_s = self._queue_key(shard), self._client.connection_pool.connection_kwargs.get("socket_timeout")
+        timeout_s = min(timeout_ms / 1_000, own_s / 2 if own_s else math.inf)
+        with redis_errors(self._server, f"waiting for a message of shard {shard}"):
+            try:
+                found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
+            except (NoPermissionError, ResponseError) as error:
+                if isinstance(error, NoPermissionError) or "unknown command" in str(error):
+                    return None
+                raise
+        return found is not None
+
     def depth(self, shard: int) -> int:
         with redis_errors(self._server, f"counting the wheel queue of shard {shard}"):
             return self._client.llen(self._queue_key(shard))
@@ -264,7 +281,8 @@ class RedisBroker:
         return None if found is None else str(found)
 
     def close(self) -> None:
-        self._client.connection_pool.disconnect()
+        # A call under way, mostly ``await_message`` of a thread that stops, ends by itself.
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     # -- inside ------------------------------------------------------------------------------------
 

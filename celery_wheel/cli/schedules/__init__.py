@@ -2,7 +2,7 @@
 
 ::
 
-    group        the group, the filter of schedules, and their names on a command line
+    group        the group, the filter, the names and the results that its commands share
     listing      list                          reads the store
     detail       show, history, preview        reads the store
     definition   the options of a definition   ─► arguments of ``app.wheel.schedules.create``

@@ -15,6 +15,7 @@ from celery_wheel.values.format import to_datetime
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
+    from celery_wheel.requests.schedules.schedules import BackfillOverlap
 
 _many = options.all_of(names, filters, options.yes, options.request)
 
@@ -23,10 +24,10 @@ _many = options.all_of(names, filters, options.yes, options.request)
 @_many
 @click.pass_context
 def delete(ctx: click.Context, /, **params: Any) -> None:
-    """Delete schedules, by name, by names on stdin (-, one a line), or all that match a filter.
+    """Delete schedules: by name, by names on stdin (-, one a line), or all that match a filter.
 
-    Their pending occurrences are withdrawn. Their changes stay: `schedules history` shows them. The matches of a filter
-    are counted and confirmed.
+    Their pending occurrences are withdrawn. Their changes stay: `schedules history` shows them. The command counts the
+    matches of a filter and asks for confirmation.
     """
     _change(ctx, "Delete {}?", lambda wheel, names, how: wheel.schedules.delete(names, **how), **params)
 
@@ -36,9 +37,9 @@ def delete(ctx: click.Context, /, **params: Any) -> None:
 @click.option("--note", default="", help="Reason, shown with the schedules until they are resumed.")
 @click.pass_context
 def pause(ctx: click.Context, /, note: str, **params: Any) -> None:
-    """Pause schedules until `schedules resume`; they are chosen as for delete.
+    """Pause schedules until `schedules resume`: by name, by names on stdin (-, one a line), or by a filter.
 
-    Their pending occurrences are withdrawn, except those that were asked for by `trigger` or `backfill`.
+    Their pending occurrences are withdrawn, except those that `trigger` or `backfill` requested.
     """
     _change(ctx, "Pause {}?", lambda wheel, names, how: wheel.schedules.pause(names, note, **how), **params)
 
@@ -47,9 +48,10 @@ def pause(ctx: click.Context, /, note: str, **params: Any) -> None:
 @_many
 @click.pass_context
 def resume(ctx: click.Context, /, **params: Any) -> None:
-    """Resume paused or broken schedules, at their next instant after now; they are chosen as for delete.
+    """Resume paused or broken schedules: by name, by names on stdin (-, one a line), or by a filter.
 
-    Instants in between do not run: `schedules history` shows them as skipped. Fix the cause of a broken one first.
+    They run from their next instant after now on; `schedules history` shows the instants in between as skipped. Fix the
+    cause of a broken schedule first.
     """
     _change(ctx, "Resume {}?", lambda wheel, names, how: wheel.schedules.resume(names, **how), **params)
 
@@ -58,9 +60,9 @@ def resume(ctx: click.Context, /, **params: Any) -> None:
 @_many
 @click.pass_context
 def trigger(ctx: click.Context, /, **params: Any) -> None:
-    """Run the tasks of schedules now, beside their own instants, also of paused ones; chosen as for delete.
+    """Run the tasks of schedules now: by name, by names on stdin (-, one a line), or by a filter.
 
-    No overlap policy holds these runs back.
+    These runs are beside the schedules' own instants, also of paused ones, and no overlap policy holds them back.
     """
     _change(ctx, "Run the tasks of {} now?", lambda wheel, names, how: wheel.schedules.trigger(names, **how), **params)
 
@@ -69,14 +71,29 @@ def trigger(ctx: click.Context, /, **params: Any) -> None:
 @click.argument("name")
 @click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="The first instant.")
 @click.option("--to", "to_ms", type=options.InstantParameter(), default="now", help="The last instant; now.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),
+    help="Policy for these runs; by default that of the schedule.",
+)
 @options.request
 @click.pass_context
 def backfill(
-    ctx: click.Context, name: str, from_ms: int, to_ms: int, reason: str, timeout: float, as_json: bool
+    ctx: click.Context,
+    name: str,
+    from_ms: int,
+    to_ms: int,
+    overlap: BackfillOverlap | None,
+    reason: str,
+    timeout: float,
+    as_json: bool,
 ) -> None:
-    """Run the task of NAME for its past instants, from one to another: at most a thousand, all due now.
+    """Run the task of NAME for its past instants, from one to another: at most a thousand.
 
-    Instants that the schedule itself has still to make are left to it. Exit code: 3 when there is no such schedule.
+    With --overlap allow all instants run at once; with skip the first, unless a run is going on; with queue_one the
+    first and then the last; with queue_all each when the run before it is over; with cancel_running the last, in place
+    of the run that is going on. Instants that the schedule itself has still to make are left to it. Exit code: 3 when
+    there is no such schedule.
     """
     if from_ms > to_ms:
         raise click.BadParameter("must not be before --from", param_hint="--to")
@@ -84,7 +101,7 @@ def backfill(
     if first is None or last is None:
         raise click.BadParameter("is beyond the calendar", param_hint="--from" if first is None else "--to")
     with open_wheel(ctx) as wheel:
-        answer = wheel.schedules.backfill(name, first, last, **request_options(reason, timeout))
+        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **request_options(reason, timeout))
     print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
 
 

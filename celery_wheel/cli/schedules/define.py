@@ -18,8 +18,11 @@ from celery_wheel.errors import ScheduleExists
 _document = click.option(
     "--definition",
     type=click.File("r", encoding="utf-8"),
-    help="File with the whole definition, as JSON; - for stdin. `schedules show --json` prints one.",
+    help="File with the whole definition as JSON; - for stdin. It is `definition` in `schedules show --json`.",
 )
+
+
+_any_task = click.option("--any-task", is_flag=True, help="Accept a task that the app does not have.")
 
 
 @schedules.command(short_help="Create a schedule.")
@@ -27,6 +30,7 @@ _document = click.option(
 @recurrence
 @call
 @policies
+@_any_task
 @_document
 @click.option("--replace", is_flag=True, help="Replace the definition of a schedule that exists.")
 @options.request
@@ -36,10 +40,14 @@ def create(
 ) -> None:
     """Create the schedule NAME: a task and a recurrence (--every, --cron, --rrule or --at).
 
+    \b
+    Every weekday at 9 in Berlin:
+      create report --task app.report --zone Europe/Berlin --cron '0 9 * * mon-fri'
+
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """
-    how = request_options(params.pop("reason"), params.pop("timeout"))
+    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
     document = _read(definition, fields)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
@@ -47,6 +55,7 @@ def create(
     with open_wheel(ctx) as wheel:
         start_project()
         if document is None:
+            fields["check_task"] = check_task
             call_ = {key: fields.pop(key) for key in ("recurrence", "task", "args", "kwargs") if key in fields}
             answer = wheel.schedules.create(name, **call_, exists="update" if replace else "error", **fields, **how)
         else:
@@ -61,25 +70,26 @@ def create(
 @recurrence
 @call
 @policies
+@_any_task
 @_document
 @options.request
 @click.pass_context
 def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json: bool, **params: Any) -> None:
-    """Change the schedule NAME: what is not named stays as it is; or replace it by --definition.
+    """Change parts of the schedule NAME; the other parts stay as they are. --definition replaces all of it.
 
-    The occurrences after now are withdrawn, and made again by the new definition. Exit code: 0 when it is changed, or
+    The occurrences after now are withdrawn, and made anew by the new definition. Exit code: 0 when it is changed, or
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    how = request_options(params.pop("reason"), params.pop("timeout"))
+    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
     document = _read(definition, fields)
     if document is None and not fields:
-        raise click.UsageError("name what changes: --every, --zone, --args, …; or --definition")
+        raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
     with open_wheel(ctx) as wheel:
         start_project()
         if document is None:
-            answer = wheel.schedules.update(name, **fields, **how)
+            answer = wheel.schedules.update(name, check_task=check_task, **fields, **how)
         else:
             answer = wheel.schedules.change("update", {name: document}, how, single=name)
     print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)

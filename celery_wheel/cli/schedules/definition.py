@@ -1,4 +1,4 @@
-"""The options of a definition, and the arguments of ``app.wheel.schedules`` that they are.
+"""The options of a definition, as arguments of ``app.wheel.schedules``.
 
 ::
 
@@ -26,7 +26,7 @@ KINDS = ("every", "cron", "rrule", "at")
 
 
 class JsonParameter(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    """A value of JSON, of a kind."""
+    """A JSON value of a kind, like a list."""
 
     def __init__(self, kind: type, name: str) -> None:
         self.kind, self.name = kind, name
@@ -44,7 +44,7 @@ class JsonParameter(click.ParamType):  # type: ignore[type-arg]  # generic in ne
 
 
 class OptionParameter(click.ParamType):  # type: ignore[type-arg]
-    """NAME=VALUE; a value that is no JSON is a text."""
+    """NAME=VALUE; a value that is not JSON is a text."""
 
     name = "name=value"
 
@@ -61,25 +61,23 @@ class OptionParameter(click.ParamType):  # type: ignore[type-arg]
 
 
 recurrence = options.all_of(
-    click.option("--every", type=options.DurationParameter(), help="Interval: seconds, or a length like 90s or 1h30m."),
+    click.option("--every", type=options.DurationParameter(), help="Interval: seconds, or a time like 90s or 1h30m."),
     click.option(
         "--cron",
         metavar="FIELDS",
-        help="Minute, hour, day of month, month and day of week, as in '30 2 * * mon-fri', or @daily. Both kinds of "
-        "days must match.",
+        help="Minute, hour, day of month, month and day of week, as in '30 2 * * mon-fri', or @daily. A day must match "
+        "both day fields.",
     ),
     click.option("--rrule", metavar="RULES", help="Lines of RFC 5545: DTSTART and RRULE, RDATE, EXDATE."),
-    click.option(
-        "--at", type=options.InstantParameter(), multiple=True, help="This instant; may be given several times."
-    ),
-    click.option("--zone", help="IANA name of the time zone; by default that of the app."),
+    click.option("--at", type=options.InstantParameter(), multiple=True, help="An instant; may be repeated."),
+    click.option("--zone", help="Time zone, like Europe/Berlin; by default that of the app."),
     click.option("--gap", type=click.Choice(["shift", "skip"]), help="Rule for times that the clocks skip."),
     click.option("--fold", type=click.Choice(["first", "second", "both"]), help="Rule for times that occur twice."),
     click.option(
         "--start", type=options.InstantParameter(), help="No instant before this one; an interval counts from it."
     ),
     click.option("--until", type=options.InstantParameter(), help="No instant after this one."),
-    click.option("--times", type=click.IntRange(1), help="At most so many occurrences."),
+    click.option("--times", type=click.IntRange(1), help="Largest number of occurrences."),
     click.option(
         "--without", type=JsonParameter(dict, "a calendar"), help="Calendar of instants to leave out, as JSON."
     ),
@@ -91,28 +89,28 @@ call = options.all_of(
     click.option("--queue", help="Queue of the task."),
     click.option("--priority", type=click.IntRange(0, 255), help="Priority of the task."),
     click.option(
-        "--expires", type=options.DurationParameter(), help="Length after its instant in which a run may start."
+        "--expires", type=options.DurationParameter(), help="Time after its instant within which a run may start."
     ),
     click.option(
         "--option",
         "more",
         type=OptionParameter(),
         multiple=True,
-        help="Another option of apply_async, NAME=JSON; may be given several times.",
+        help="Another option of apply_async, NAME=JSON; may be repeated.",
     ),
 )
 policies = options.all_of(
-    click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Instants that were missed and run."),
+    click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Missed instants that run."),
     click.option(
-        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: instants of so long ago."
+        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: the time back from now."
     ),
     click.option(
         "--overlap",
         type=click.Choice(["allow", "skip", "queue_one", "cancel_running"]),
-        help="Rule for an instant at which an earlier run is not over.",
+        help="Policy for an instant at which an earlier run is not over.",
     ),
-    click.option("--max-runtime", type=options.DurationParameter(), help="Length after which a run counts as over."),
-    click.option("--jitter", type=options.DurationParameter(), help="Runs are due up to so long after their instants."),
+    click.option("--max-runtime", type=options.DurationParameter(), help="Time after which a run counts as over."),
+    click.option("--jitter", type=options.DurationParameter(), help="Longest delay of a run after its instant."),
     click.option("--jitter-by", type=click.Choice(["run", "name"]), help="Draw the jitter for each run, or once."),
 )
 
@@ -120,7 +118,7 @@ policies = options.all_of(
 def recurrence_arguments(params: dict[str, Any]) -> dict[str, Any]:
     """Take the recurrence's options out of a command's, and return those that were given as arguments of ``create``.
 
-    Raises UsageError for two kinds of recurrence, and BadParameter for a kind that means nothing.
+    Raises UsageError for two kinds of recurrence, and BadParameter for an invalid one.
     """
     given = [name for name in KINDS if params[name] not in (None, ())]
     if len(given) > 1:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         ScheduleHistory,
     )
 
+UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
+
 #: Runs, skips and revisions that ``show`` prints; ``history`` prints all that the store returns.
 LATEST = 5
 
@@ -47,6 +49,7 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     Exit code: 0 when the schedule exists, 3 when it does not.
     """
     with open_wheel(ctx) as wheel:
+        start_project()
         found = wheel.schedules.history(name)
     if found is None or found.schedule is None:
         _say_unknown(name, deleted=found is not None)
@@ -55,9 +58,12 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     upcoming = [] if one.recurrence is None or one.paused else _upcoming(one.recurrence, count, one.made)
     if as_json:
         instants = [at.at_ms for at in upcoming if at.left_out is None]
-        print_json({**schedule_as_dict(one), "upcoming_ms": instants, **_past(found, LATEST)})
+        warnings = {"warning": _unknown_task(ctx.obj.app, one.task)}
+        print_json({**schedule_as_dict(one), **warnings, "upcoming_ms": instants, **_past(found, LATEST)})
         return
     console().print(facts_table(printable(one.name), _facts(one)))
+    if warning := _unknown_task(ctx.obj.app, one.task):
+        click.echo(f"Warning: {warning}", err=True)
     if one.recurrence is not None and upcoming:
         _print_upcoming(one.recurrence, upcoming)
     _print_past(found, LATEST)
@@ -108,6 +114,8 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
             found = recurrence_of(ctx.obj.app, fields)
         elif (one := wheel.schedules.get(name)) is not None:
             found, made = one.recurrence, one.made
+            if found is None:
+                raise click.BadParameter(f"must be a schedule with instants, got {one.note!r:.200}", param_hint="NAME")
     if found is None:
         _say_unknown(str(name))
         ctx.exit(NEEDS_ACTION)
@@ -119,12 +127,19 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
 
 
 def _say_unknown(name: str, *, deleted: bool = False) -> None:
-    text = (
-        "was deleted: `schedules history` shows its changes"
-        if deleted
-        else "does not exist, or its definition cannot be read"
-    )
+    text = "was deleted: `schedules history` shows its changes" if deleted else "does not exist: see `schedules list`"
     click.echo(f"schedule {printable(name)} {text}", err=True)
+
+
+def _unknown_task(app: Any, name: str) -> str:
+    """Return a warning where the app does not have the task; empty where it has."""
+    from celery_wheel.requests.schedules.task_names import unknown_tasks
+
+    try:
+        is_unknown = bool(unknown_tasks(app, [name]))
+    except Exception as error:  # raised by modules of the project
+        return f"the modules of the app's tasks cannot be imported ({printable(repr(error), PART_CUT)})"
+    return UNKNOWN_TASK.format(printable(name)) if is_unknown else ""
 
 
 def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:
@@ -151,7 +166,7 @@ def _print_upcoming(recurrence: Recurrence, upcoming: list[UpcomingInstant]) -> 
         Column("UTC", lambda one: format_utc(one.at_ms), no_wrap=True),
         Column("", _mark),
     ]
-    print_table(columns, upcoming, empty="it has no instant left")
+    print_table(columns, upcoming, empty="there is no further instant")
 
 
 def _mark(one: UpcomingInstant) -> str:
@@ -210,7 +225,7 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
         Column("state", lambda one: one.state + (": " + one.reason if one.reason else "")),
         Column("late", _late, "right"),
         Column("task id", lambda one: one.task_id),
-        Column("asked for", lambda one: "yes" if one.requested else "", optional=True),
+        Column("requested", lambda one: "yes" if one.requested else "", optional=True),
         Column("ended", lambda one: format_utc(instant_ms(one.ended_at)), no_wrap=True, optional=True),
     ]
     skips: list[Column[PastSkip]] = [

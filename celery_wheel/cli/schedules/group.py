@@ -1,4 +1,4 @@
-"""The group ``celery wheel schedules``, the filter of its commands, and the names that they concern."""
+"""The group ``celery wheel schedules``; the filter, the names and the results of its commands."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ SHOWN = 50
 
 @wheel.group(name="schedules", cls=WheelGroup, short_help="Show and change recurring schedules.")
 def schedules() -> None:
-    """Show and change recurring schedules: what runs again and again, when, and how it went.
+    """Show and change recurring schedules: their tasks, their next instants and their past runs.
 
-    Reading works without a scheduler. Exit codes as for `wheel`: 3 where a schedule is unknown, or a change of it is
-    refused; 4 when no scheduler answered in time, and the request was withdrawn.
+    Reading works without a scheduler. Exit code: as of the other commands; 3 when a schedule is unknown, or a change of
+    it is refused; 4 when no scheduler answered in time, and the request was withdrawn.
     """
 
 
 filters = options.all_of(
-    click.option("--part", help="Only schedules with this part in their name, in capitals or not."),
-    click.option("--prefix", help="Only schedules whose name begins so."),
+    click.option("--part", help="Only schedules whose name has this part; case is ignored."),
+    click.option("--prefix", help="Only schedules whose name begins with this text."),
     click.option("--source", help="Only schedules of this source: api, code, beat, django-celery-beat."),
     click.option("--task", help="Only schedules of this task."),
     click.option("--queue", help="Only schedules that name this queue."),
-    click.option("--paused/--not-paused", default=None, help="Only schedules that are paused, or that are not."),
-    click.option("--broken/--not-broken", default=None, help="Only schedules that are broken, or that are not."),
+    click.option("--paused/--not-paused", default=None, help="Only schedules that are paused, or are not."),
+    click.option("--broken/--not-broken", default=None, help="Only schedules that are broken, or are not."),
 )
 names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
@@ -55,11 +55,11 @@ def criteria_of(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_of(one: RecurringSchedule) -> str:
-    """Return the state of a schedule in a word: an entry of beat's own scheduler is there, and not here."""
+    """Return the state of a schedule, as Django's admin names it."""
     if one.broken or one.paused:
         return "broken" if one.broken else "paused"
     if one.next_at is None:
-        return "over" if one.recurrence is not None else "with beat"
+        return "ended" if one.recurrence is not None else "run by Beat"
     return "active"
 
 
@@ -77,8 +77,8 @@ def change_each(
     """Change the schedules of these names, or those that match the filter; print the results, and end the command.
 
     Args:
-        send: the change, of several names.
-        question: confirms the matches of a filter; ``{}`` stands for "12 schedules".
+        send: sends the change of several names.
+        question: asks for confirmation of the matches of a filter; ``{}`` stands for "12 schedules".
     """
     chosen = list(dict.fromkeys(_named(names)))
     if bool(chosen) == bool(criteria):
@@ -143,7 +143,7 @@ def _explained(one: ScheduleAnswer) -> str:
         return f"{format_count(len(one.too_late), 'occurrence')} had been dispatched, or may have been"
     if one.task_ids:
         more = f", and {len(one.task_ids) - 1:,} more" if len(one.task_ids) > 1 else ""
-        return f"task {one.task_ids[0]}{more}"
+        return f"task {one.task_ids[0]}{more}" + (f"; {one.reason}" if one.reason else "")
     return one.reason or {"already": "it was so before", "unknown": "there is no schedule of that name"}.get(
         one.result, ""
     )

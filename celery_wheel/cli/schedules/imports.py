@@ -31,27 +31,27 @@ PART = 500
 #: Next instants that a dry run shows.
 NEXT = 3
 
-#: The results: of names that are stored, of names that stay as they are, of schedules without a counterpart.
+#: The results of schedules; "exists" is a name that stays as it is, "not importable" a schedule without a counterpart.
 WORDS = ("created", "updated", "exists", "refused", "not importable")
 
 
 @schedules.command(name="import", short_help="Import the schedules of another system.")
-@click.option("--from", "system", type=click.Choice(SYSTEMS), required=True, help="The system that has them.")
+@click.option("--from", "system", type=click.Choice(SYSTEMS), required=True, help="The other system.")
 @click.option("--url", default="", help="URL of its Redis or database; by default that of its own settings.")
-@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="crontab: the file.")
-@click.option("--task", default="", help="crontab: the task that gets each command line as its argument.")
+@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="crontab: file to read.")
+@click.option("--task", default="", help="crontab: task that gets each command line as its argument.")
 @click.option("--system-crontab", "has_user", is_flag=True, help="crontab: lines name a user, as in /etc/crontab.")
 @click.option("--zone", default="", help="Zone of cron fields; by default the file's CRON_TZ, or that of this host.")
 @click.option(
-    "--map", "tasks", multiple=True, metavar="FUNCTION=TASK", help="rq-scheduler, apscheduler: the task for a function."
+    "--map", "tasks", multiple=True, metavar="FUNCTION=TASK", help="rq-scheduler, apscheduler: task for a function."
 )
-@click.option("--trusted", is_flag=True, help="apscheduler: open its pickles, which runs code of whoever wrote them.")
+@click.option("--trusted", is_flag=True, help="apscheduler: open its pickles, which runs their authors' code.")
 @click.option("--update", is_flag=True, help="Give schedules that exist the definition of the other system.")
 @click.option("--dry-run", is_flag=True, help="Only show the schedules, with their next instants.")
 @options.request
 @click.pass_context
 def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_json: bool, **params: Any) -> None:
-    """Import the schedules of another system, which is only read: stop its scheduler first.
+    """Import the schedules of another system, which is only read; stop its scheduler first.
 
     A name that exists stays as it is, unless --update is given. A paused schedule is imported paused. Exit code: 0 when
     every schedule is imported or exists; 3 when some are not, with the reason of each; 4 when no scheduler answered in
@@ -90,7 +90,7 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
 def _store(
     wheel: Wheel, found: Sequence[ForeignSchedule], update: bool, how: Any
 ) -> tuple[dict[str, ScheduleAnswer], str | None]:
-    """Return the answers, and the reason where a part had none; the parts after it are not sent."""
+    """Return the answers, and the error of a part without an answer; the parts after it are not sent."""
     from celery_wheel.operations.schedule_import import store_schedules
 
     answers: dict[str, ScheduleAnswer] = {}

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
     """List schedules, in the order of their names, with their next instant.
 
-    The state is active, paused, broken, over (it has no instant left) or with beat (an entry that beat's own scheduler
-    runs). A page prints the name after which the next page begins (--after).
+    The state is active, paused, broken, ended (without a further instant) or run by Beat (an entry that Beat's own
+    scheduler runs). A page prints the name after which the next page begins (--after).
     """
     criteria = criteria_of(params) | ({} if shard is None else {"shard": shard})
     columns: list[Column[RecurringSchedule]] = [
@@ -50,7 +50,7 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
 
 
 def when(one: RecurringSchedule) -> str:
-    """Return the recurrence in words, or why there is none."""
+    """Return the recurrence in words, or else the note, with the reason."""
     from celery_wheel.recurring.words import in_words  # imports the specs
 
     return one.note if one.recurrence is None else in_words(one.recurrence)
@@ -71,7 +71,7 @@ def schedule_as_dict(one: RecurringSchedule) -> dict[str, Any]:
 
 
 def definition_of(text: str) -> Any:
-    """Return the JSON of a definition; one that is none, as a broken schedule may have, as text."""
+    """Return the JSON of a definition; its text, if it is not JSON, as in a broken schedule."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

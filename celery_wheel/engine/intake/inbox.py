@@ -15,8 +15,10 @@
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
                   rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
-                  the first six: {"definitions": {name: {…}, …}} in place of the names; create and put:
-                  {"source": "api", "last_ms": {name: int}}; backfill: {"from_ms": int, "upto_ms": int, "every_ms": int}
+                  the first six: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
+                  {"source": "api", "after_ms": {name: int}}
+                  backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str}; without an overlap, that
+                  of the schedule
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
                   as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
@@ -33,6 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
@@ -94,7 +97,8 @@ class ScheduleCommand:
     from_ms: int | None = None
     upto_ms: int | None = None
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
-    last_ms: dict[str, int] = field(default_factory=dict)  #: create: the last instant that another scheduler sent
+    overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
+    after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
 
     @property
     def is_request(self) -> bool:
@@ -104,7 +108,7 @@ class ScheduleCommand:
 
 @dataclass(slots=True, frozen=True)
 class RunEnded:
-    """A run of a schedule is over."""
+    """The end of a run, as its worker reports it."""
 
     item_id: int | None  #: None: it came by the wheel queue
     schedule: int
@@ -171,16 +175,17 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
         definitions = dict(fields["definitions"])
         fields["names"] = list(definitions)
     times = fields.get("from_ms"), fields.get("upto_ms"), fields.get("every_ms", 0)
-    names = _names(fields, "names")
+    names, overlap = _names(fields, "names"), fields.get("overlap")
     if do == "backfill":
+        if overlap not in (None, *BACKFILL_OVERLAPS):
+            raise ValueError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source, last_ms = check_text("source", fields.get("source", "api")), dict(fields.get("last_ms") or {})
-    for at_ms in last_ms.values():
-        _check_instant("last_ms", at_ms)
-    return ScheduleCommand(
-        item.id, do, names, *_actor_and_reason(fields), _answer_to(fields), definitions, source, *times, last_ms
-    )
+    source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
+    for at_ms in after_ms.values():
+        _check_instant("after_ms", at_ms)
+    about = *_actor_and_reason(fields), _answer_to(fields)
+    return ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
 
 
 def _run_ended(item: InboxItem) -> RunEnded:

@@ -16,11 +16,14 @@
 
 The modules; each imports from those below it, and ``celery_wheel.recurring.definition``::
 
-    materialise      the fourth source of arrivals
+    materialise      messages of instants that are due, among the arrivals of ingest
     change           commands of the inbox
     restore          a schedule of another store, with its progress
     runs             which runs of a schedule are not over
+    backfill_queue   instants of a backfill that wait for the run before them
     herd             schedules that are due at nearly the same time are made ahead
+    backfill         which instants a trigger or a backfill runs, and when
+    header           the header of an occurrence's message
     instants         which of the instants that are due are made, and why the others are skipped
     port             the protocols that the scheduler implements
 
@@ -29,8 +32,8 @@ Promises
        with its reason, whatever crashes.
     2. A change answers when it is committed. Then no row of the former definition with a later instant is pending; rows
        that may have been published already are named as ``too_late``.
-    3. With another overlap policy than "allow", no instant is made while an earlier run is not over.
-    4. A definition that cannot be read stops its schedule, and nothing else.
+    3. With the overlap policies "skip" and "queue_one", no instant is made while an earlier run is not over.
+    4. A definition that cannot be read stops its schedule, and no other.
 
 Non-promises
     A run is over when its worker says so, its row is retired, or ``max_runtime_ms`` after its row was due. A row that

@@ -2,22 +2,23 @@
 
 ::
 
-    create    {name: definition}    a schedule, next_ms after now, or after the last instant that another scheduler sent
+    create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
-                                    and a skip of the unmade instants up to now
+                                    and a skip of the unmade instants up to now; of a schedule that has made nothing
+                                    yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
-    pause     every pending occurrence is withdrawn, but those that users asked for; next_ms = None
+    pause     every pending occurrence is withdrawn, except requested ones; next_ms = None
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
-    delete    every pending occurrence is withdrawn, also those; the schedule is removed, its revisions stay
-              of a source: the occurrences after now
+    delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
+              removed, its revisions stay
     restore   {name: document}      a schedule of another store, with its progress; see ``restore``
 
     {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
                                                  have been published
     {"result": "already"}                        create, restore: the name exists; update, put: the definition is
-                                                 the same; pause, resume: the schedule is so
+                                                 the same; pause, resume: it is paused, or is not
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
@@ -29,23 +30,30 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import unmade_since
-from celery_wheel.engine.recurring.restore import imported, restored
+from celery_wheel.engine.recurring.restore import restored
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import BROKEN, patched, read_definition, reason_not_run, to_text
+from celery_wheel.recurring.definition import (
+    BROKEN,
+    dumped,
+    patched,
+    read_definition,
+    read_document,
+    reason_not_run,
+    to_text,
+)
 from celery_wheel.store.model import TaskRow
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
 from celery_wheel.values.text import text_rule
 
 Result = dict[str, Any]
@@ -55,15 +63,16 @@ DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
 UNKNOWN: Result = {"result": "unknown"}
 
-#: Changes that make a schedule, and keep one that exists.
+#: Changes that create a schedule, and leave one that exists as it is.
 KEEPING = ("create", "restore")
 
 #: The source of requests by users, who may change any schedule.
 API = "api"
 
-#: The word of a revision for each change.
+#: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
     "create": "created",
+    "restore": "imported",
     "put": "changed",
     "update": "changed",
     "patch": "changed",
@@ -75,20 +84,22 @@ _WHAT = {
 
 
 def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) -> Generator[str, None, bool]:
-    """Carry out a change; returns False where it has to stay in the inbox for another round."""
+    """Carry out a change; returns False where the command stays in the inbox for another round."""
     with state.active():
         diversions = state.diversions
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int, list[tuple[Run, TaskRow]]] = {}
-    if schedules and command.do not in (*KEEPING, "resume"):
-        for found in ctx.store.runs_of(ctx.shard, [one.id for one in schedules.values()], True, ALL):
+    kept = schedules if command.do in KEEPING else {}
+    changed = {} if kept else schedules
+    if changed and command.do != "resume":
+        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
-    results = dict.fromkeys(command.names, UNKNOWN)
-    # Reading definitions and counting instants take their time; under the lock nothing is dispatched.
-    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in schedules.items()}
+    results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
+    # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
+    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
     new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
@@ -109,25 +120,26 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
 #: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
 ALL = 2**31 - 1
 
-#: A new schedule without a number, and its revisions before this command.
+#: A new schedule without an id, and its revisions before this command.
 New = tuple[Schedule, list[Revision]]
 
 
 def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
-    """Return a schedule, or why there is none."""
+    """Return a new schedule, or the refusal."""
     if rule := text_rule(name):
         return _refused(f"a name must be {rule}, got {name!r:.60}")
-    document, last_ms = command.definitions[name], command.last_ms.get(name)
+    document, after_ms = command.definitions[name], command.after_ms.get(name, now_ms)
     try:
         if command.do == "restore":
             return restored(name, document, now_ms)
-        text = to_text(document)
         if (reason := reason_not_run(document)) is not None:
-            return Schedule(0, name, text, command.source, 1, None, note=reason, broken=BROKEN in document), []
-        next_ms = read_definition(text).recurrence.next_after(now_ms if last_ms is None else last_ms)
+            text, is_broken = dumped(document), BROKEN in document
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+        text, definition = read_document(document)
+        next_ms = definition.recurrence.next_after(after_ms)
     except RecurrenceError as error:
         return _refused(str(error))
-    return Schedule(0, name, text, command.source, 1, next_ms, last_ms=last_ms), []
+    return Schedule(0, name, text, command.source, 0, next_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -135,12 +147,8 @@ def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Re
         return new
     schedule, earlier = new
     schedule.id = work.state.next_seq()
-    work.change.added_schedules.append(schedule)
     work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
-    if command.do == "restore":
-        work.change.revisions.append(imported(schedule, command.actor, command.reason, work.now_ms))
-    else:
-        _add_revision(work, command, schedule, "")
+    work.change.added_schedules.append(_revised(work, command, schedule))
     return DONE
 
 
@@ -148,11 +156,12 @@ def _refused(reason: str) -> Result:
     return {"result": "refused", "reason": reason}
 
 
-def _add_revision(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, before: str) -> None:
-    number, what = schedule.revision, _WHAT[command.do] if before else _WHAT["create"]
-    work.change.revisions.append(
-        Revision(schedule.id, number, schedule.name, what, command.actor, command.reason, work.now_ms, before)
-    )
+def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
+    """Return a schedule, which is new or stored, with its changes, and add their revision to the unit of work."""
+    what = _WHAT["create" if command.do == "put" and not schedule.revision else command.do]
+    found, revision = revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
+    work.change.revisions.append(revision)
+    return found
 
 
 class _Alteration:
@@ -164,14 +173,14 @@ class _Alteration:
         self.schedule = schedule
         self.pending = pending
         self._text = schedule.definition  #: the new definition
-        self._why_not: str | None = None  #: nothing of the new definition runs here, for this reason
+        self._why_not: str | None = None  #: the reason for which the wheel does not run the new definition
         self._refusal: Result | None = None
         self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
-            if command.do not in KEEPING and command.source not in (API, schedule.source):
+            if command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
-            if command.do in DEFINING and command.do not in KEEPING:
+            if command.do in DEFINING:
                 self._prepare_update()
             elif command.do == "resume":
                 self._prepare_resume()
@@ -182,8 +191,6 @@ class _Alteration:
         """Add the change to the unit of work; the caller holds the lock."""
         if self._refusal is not None:
             return self._refusal
-        if self.command.do in KEEPING:
-            return ALREADY
         return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
 
     def _prepare_update(self) -> None:
@@ -211,7 +218,10 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            next_ms = read_definition(self._text).recurrence.next_after(self._published_upto(too_late), made)
+            begins_ms = None if made else self.command.after_ms.get(schedule.name)
+            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
+            self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
         state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
         if self._why_not is not None:
@@ -248,13 +258,11 @@ class _Alteration:
         return DONE
 
     def delete(self) -> Result:
-        # A task that Beat has sent runs also when its entry is removed; here the task may wait behind a pause.
-        is_sent = self.work.now_ms if self.command.source != API else -1
-        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > is_sent])
+        # A task that Beat has sent runs even if its entry is removed; here the task may wait behind a pause.
+        sent_upto_ms = self.work.now_ms if self.command.source != API else -1
+        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
         self.work.change.removed_schedules.append(self.schedule.id)
-        _add_revision(
-            self.work, self.command, replace(self.schedule, revision=self.schedule.revision + 1), self._before()
-        )
+        _revised(self.work, self.command, self.schedule)
         return _done(too_late)
 
     def _withdraw(self, pending: Pending) -> tuple[list[Run], list[int]]:
@@ -272,7 +280,7 @@ class _Alteration:
     def _published_upto(self, too_late: list[int]) -> int:
         """Return the last instant that may have been published: now, unless due time has gone back.
 
-        A row that a user has moved was published for the user, and not for its instant.
+        A row that a user has rescheduled was published for the user, and not for its instant.
         """
         of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
@@ -294,15 +302,10 @@ class _Alteration:
             recurrence = read_definition(self.schedule.definition).recurrence
             return skips_between(self.schedule.id, recurrence, since_ms, self.work.now_ms, reason)
         except RecurrenceError:
-            return []  # it cannot be told which instants they were
+            return []  # the instants are unknown
 
     def _write(self, **changes: Any) -> None:
-        changed = replace(self.schedule, revision=self.schedule.revision + 1, **changes)
-        self.work.change.schedules.append(changed)
-        _add_revision(self.work, self.command, changed, self._before())
-
-    def _before(self) -> str:
-        return json.dumps(asdict(self.schedule))
+        self.work.change.schedules.append(_revised(self.work, self.command, self.schedule, **changes))
 
 
 def _done(too_late: list[int]) -> Result:

@@ -10,7 +10,7 @@
                 meanwhile do not wait for the herd
 
 A change of a schedule withdraws its row, however long ahead it was made. A schedule whose runs must not overlap is made
-at its instant only.
+at its instant only, and one whose renderings the application watches (check-ins, traces) at its normal look-ahead.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 
-#: A round of a herd at most every so many milliseconds.
+#: The least milliseconds between two rounds of a herd.
 ROUND_MS = 50
 
-#: Rounds make so many times the pace: each takes its time, too, and others come between.
+#: A round makes this many times its share of the pace: rounds take time, and other work comes between them.
 HASTE = 2
 
-#: A herd is begun so many times earlier than the pace demands.
+#: A herd has this many times the time that it takes at the pace.
 EARLY = 2
 
 
@@ -39,7 +39,7 @@ def herd_round(ctx: Context) -> int:
 def find_herd(ctx: Context, state: ShardState, now_ms: int) -> Generator[str, None, int | None]:
     """Return the instant up to which schedules are to be made now; None where there is no herd.
 
-    A herd that was found is kept until it is over; otherwise the store is asked once in LOOK_MS.
+    A herd that was found is kept until all of it is made; otherwise the store is read once in LOOK_MS.
     """
     agenda, limits, monotonic_ms = state.agenda, ctx.limits, ctx.clock.monotonic_ms()
     if agenda.herd_ms is None and monotonic_ms >= agenda.herd_look_ms:

@@ -1,4 +1,4 @@
-"""Instants: which of those that are due are made, which are skipped and why, and which is next. Pure.
+"""The step of a schedule that is due: the instants to make, skips of the others, and the next instant. Pure.
 
 ::
 
@@ -28,7 +28,7 @@ from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, Run, Schedule,
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
 
-#: Skipped instants are counted up to so many.
+#: The most skipped instants that are counted.
 MAX_COUNTED = 100
 
 
@@ -38,7 +38,7 @@ class Times:
 
     now_ms: int
     upto_ms: int  #: the end of the look-ahead
-    late_ms: int  #: an instant is missed when it is so late
+    late_ms: int  #: an instant that is later than this was missed
 
     @property
     def missed_before_ms(self) -> int:
@@ -47,15 +47,16 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """How far the runs of a schedule keep its instants from being made."""
+    """The runs of a schedule, as far as they keep its instants from being made."""
 
     running: Mapping[str, Run] = field(default_factory=dict)  #: task id → a run that is not over
     free_ms: int = -1  #: when the last of the other runs was over
+    until_ms: int = -1  #: when the last of the running ones is over, at the latest
 
 
 @dataclass(slots=True)
 class Decision:
-    """A step of a schedule."""
+    """The next step of a schedule; ``make`` has the instants that become messages."""
 
     next_ms: int | None
     make: list[int] = field(default_factory=list)
@@ -69,8 +70,8 @@ def decide(
 
     Args:
         first: its ``next_ms``, which is due.
-        most: make so many instants at most; those behind them stay due.
-        occupied: by its runs; not used where they may overlap.
+        most: the most instants to make; later ones stay due.
+        occupied: its runs; not used where they may overlap.
     """
     if definition.is_guarded:
         return _at_most_one(schedule, first, definition, times, occupied or Occupied())

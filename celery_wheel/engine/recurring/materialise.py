@@ -3,37 +3,38 @@
 ::
 
     1 read       schedules with an instant up to the look-ahead, at most 1,000 and those that had to wait before
-    2 decide     ``instants``: which are made, which are skipped; a guarded schedule waits for its instant and its runs
+    2 decide     ``instants``: some are made, some are skipped; a guarded schedule waits for its instant and its runs
     3 render     each instant that is made becomes a message, due at the instant and its jitter; an error makes the
                  schedule broken
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
 A round makes a limited number of occurrences, those that are on time first. A trigger or a backfill joins the same
-unit of work, with its answer: its occurrences are due at once, count to no limit of times, and ask no overlap policy.
+unit of work, with its answer: its occurrences count to no limit of times. A trigger is due at once, and asks no overlap
+policy. The instants of a backfill are due at once, or as its policy says.
 
-An envelope id is made of schedule, revision and instant, so a row that exists already is no second one.
+An envelope id is made of schedule, revision and instant, so an instant that is made once more becomes no second row.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
+from celery_wheel.engine.recurring.backfill import MAX_BACKFILL, Requested, overlap_of, requested
 from celery_wheel.engine.recurring.herd import ROUND_MS, find_herd, herd_round
-from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide, walk
+from celery_wheel.engine.recurring.instants import Decision, Occupied, Times, decide
 from celery_wheel.engine.recurring.port import Occurrence, OccurrenceRenderer
 from celery_wheel.engine.recurring.runs import occupied
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, RecurrenceError
-from celery_wheel.recurring.definition import CANCEL_RUNNING, Definition, read_definition
+from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
+from celery_wheel.recurring.definition import ALLOW, CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
 from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -43,14 +44,14 @@ logger = logging.getLogger(__name__)
 #: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
 MAX_OF_ONE = 100
 
-#: A renderer that could not reach its result backend is asked again after this time.
+#: The time after which a message is rendered again whose result backend did not answer.
 RENDER_AGAIN_MS = 1_000
 
-#: Schedules of a herd that wait for their instants, and behind which others are still found.
+#: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
 MAX_WAITING = 1_000
 
-#: Occurrences of one command to backfill.
-MAX_BACKFILL = 1_000
+#: The answer where the policy of a backfill leaves instants out.
+LEFT_OUT = "{} of {} instants do not run: they overlap with another run; see the overlap of a backfill"
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 
@@ -59,13 +60,13 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 class Occurrences:
     """Occurrences of one round, and the rest of their unit of work."""
 
-    apart: bool = False  #: the rows of schedules go to a lane of their own: there are many
+    apart: bool = False  #: the rows go to a lane of their own: there are many
     messages: list[Message] = field(default_factory=list)
     change: Change = field(default_factory=Change)
     cancelled: list[str] = field(default_factory=list)  #: ids of tasks that a later run replaces
     waiting: int = 0  #: schedules that were read and have to wait
-    ready_ms: int | None = None  #: when the next one is due, as far as is known
-    more: bool = False  #: some that are due were not made in this round
+    ready_ms: int | None = None  #: the instant at which the next one is due; None: unknown
+    more: bool = False  #: schedules that are due were not made in this round
     was_read: bool = False
     _of: dict[str, tuple[int, int, bool]] = field(default_factory=dict)  #: envelope id → schedule, instant, requested
 
@@ -77,6 +78,11 @@ class Occurrences:
         self.messages.append(message)
         self._of[message.envelope_id] = schedule.id, instant_ms, requested
 
+    def cancel(self, running: Mapping[str, Run], now_ms: int) -> None:
+        """Cancel runs, which are over now; they are named by their task ids."""
+        self.cancelled += running
+        self.change.run_ends += [RunEnd(run.timer_id, now_ms) for run in running.values()]
+
     def look_at(self, ready_ms: int) -> None:
         """Read the schedules again at an instant."""
         self.ready_ms = ready_ms if self.ready_ms is None else min(self.ready_ms, ready_ms)
@@ -86,7 +92,7 @@ class Occurrences:
         return self._of.keys() if self.apart else ()
 
     def record(self, work: UnitOfWork) -> None:
-        """Add all of it to a unit of work whose rows are accepted; the caller holds the lock."""
+        """Add the runs, steps and skips to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
         rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
         change.runs += [Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows]
@@ -98,13 +104,13 @@ class Occurrences:
         change.answers += own.answers
 
     def close(self, state: ShardState, monotonic_ms: int) -> None:
-        """Note in the agenda that all of it is committed."""
+        """Note in the agenda that the occurrences are committed."""
         if self.was_read:
             state.agenda.read(0 if self.more else self.ready_ms, monotonic_ms, self.waiting)
 
 
 def occurrence_id(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
-    """Return the envelope id of an occurrence; ``request`` is the inbox item that asked for it out of turn."""
+    """Return the envelope id of an occurrence; ``request`` is the inbox item that requested it."""
     return str(uuid.uuid5(NAMESPACE, f"{schedule.id} {schedule.revision} {instant_ms} {request}"))
 
 
@@ -122,7 +128,7 @@ def materialise(
     for request in requests:
         schedules = ctx.store.schedules_named(ctx.shard, request.names)
         yield "requested schedules read"
-        _answer(ctx, found, request, schedules, now_ms)
+        yield from _answer(ctx, state, found, request, schedules, now_ms)
     if found.cancelled and ctx.on_overlap is not None:
         try:
             ctx.on_overlap(found.cancelled)
@@ -158,7 +164,7 @@ def _read(
 def _make_herd(
     ctx: Context, state: ShardState, renderer: OccurrenceRenderer, found: Occurrences, times: Times
 ) -> Generator[str, None, None]:
-    """Make some schedules of a herd; those that are due sooner are made by now."""
+    """Make occurrences of some schedules of a herd; those of schedules that are due sooner are made by now."""
     agenda, most = state.agenda, herd_round(ctx)
     near_ms = times.now_ms + ctx.limits.look_ahead_ms
     schedules = ctx.store.due_schedules(ctx.shard, times.upto_ms, most + found.waiting + agenda.herd_waiting)
@@ -167,9 +173,13 @@ def _make_herd(
     for schedule in schedules:
         if len(found.messages) >= before + most:
             break
-        if (schedule.next_ms or 0) > near_ms:
+        if (schedule.next_ms or 0) <= near_ms:
+            continue
+        if renderer.is_watched(schedule):
+            found.waiting += 1
+        else:
             yield from _make(ctx, state, renderer, found, schedule, times)
-    # Schedules that wait for their instants are read before the others, once more in each round.
+    # Schedules that wait for their instants are read again in each round, before the others.
     waits, found.waiting = min(found.waiting - waiting, MAX_WAITING), waiting
     found.apart = True
     if len(found.messages) > before or waits > agenda.herd_waiting:
@@ -187,7 +197,7 @@ def _make(
     schedule: Schedule,
     times: Times,
 ) -> Generator[str, None, None]:
-    """Make what is due of one schedule."""
+    """Make the occurrences of one schedule that are due."""
     try:
         definition = read_definition(schedule.definition)
     except RecurrenceError as error:
@@ -219,29 +229,30 @@ def _render(
     schedule: Schedule,
     definition: Definition,
     instants: Sequence[int],
-    request: ScheduleCommand | None = None,
-    now_ms: int = 0,
+    request: Requested | None = None,
 ) -> list[Message]:
-    """Return the messages of instants; those that a request asks for are due now, or one after the other."""
-    messages, previous_ms = [], schedule.last_ms
+    """Return the messages of instants; those that a request asks for are due from its begin on."""
+    messages, previous_ms, after_ms = [], schedule.last_ms, None
     for number, instant_ms in enumerate(instants):
         if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
             previous_ms = None
         if request is None:
             due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
         else:
-            due_ms = min(now_ms + number * request.every_ms, END_OF_TIME_MS - 1)
+            due_ms = min(request.begin_ms + number * request.every_ms, END_OF_TIME_MS - 1)
         id_ = occurrence_id(schedule, instant_ms, request.item_id if request else None)
-        message = renderer.render(schedule, definition, Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_))
+        queue = (True, after_ms) if request is not None and request.is_queued else ()
+        occurrence = Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
+        message = renderer.render(schedule, definition, occurrence)
         message.envelope_id, message.eta_ms = id_, due_ms
         messages.append(message)
-        previous_ms = instant_ms
+        previous_ms = after_ms = instant_ms
     return messages
 
 
 def _postpone(ctx: Context, found: Occurrences, schedule: Schedule, error: BrokerError, now_ms: int) -> None:
     logger.warning(
-        "shard %d: the occurrences of schedule %s wait: %s",
+        "shard %d: the occurrences of schedule %s wait, and are tried again in a second: %s",
         ctx.shard,
         schedule.name,
         error,
@@ -270,8 +281,7 @@ def _step(
     found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
     found.change.skips += decision.skips
     if runs is not None and decision.make and definition.overlap == CANCEL_RUNNING:
-        found.cancelled += runs.running
-        found.change.run_ends += [RunEnd(run.timer_id, times.now_ms) for run in runs.running.values()]
+        found.cancel(runs.running, times.now_ms)
     if decision.next_ms is not None:
         found.look_at(decision.next_ms - ahead_ms)
 
@@ -279,7 +289,7 @@ def _step(
 def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
     """Stop a schedule that cannot be read or rendered."""
     logger.error(
-        "shard %d: schedule %s stops: %s; update it, or resume it when the cause is mended",
+        "shard %d: schedule %s is broken and stops: %s; update it, or fix the cause and resume it",
         ctx.shard,
         schedule.name,
         error,
@@ -296,13 +306,18 @@ def unmade_since(schedule: Schedule, now_ms: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"it cannot be rendered: {error!r}"
+    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"no message can be made: {error!r}"
     return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]
 
 
 def _answer(
-    ctx: Context, found: Occurrences, request: ScheduleCommand, schedules: Iterable[Schedule], now_ms: int
-) -> None:
+    ctx: Context,
+    state: ShardState,
+    found: Occurrences,
+    request: ScheduleCommand,
+    schedules: Iterable[Schedule],
+    now_ms: int,
+) -> Generator[str, None, None]:
     """Make the occurrences that a trigger or a backfill asks for."""
     named = {one.name: one for one in schedules}
     results, room = dict[str, dict[str, object]](), MAX_BACKFILL
@@ -316,27 +331,24 @@ def _answer(
             continue
         try:
             definition = read_definition(schedule.definition)
-            instants = _requested(request, schedule, definition, now_ms, room)
-            messages = _render(ctx, ctx.renderer, schedule, definition, instants, request, now_ms)
+            runs = Occupied()
+            if definition.is_guarded and overlap_of(request, definition) != ALLOW:
+                runs = yield from occupied(ctx, state, schedule.id, definition, now_ms)
+            wanted = requested(request, definition, unmade_since(schedule, now_ms), runs, now_ms, room)
+            messages = _render(ctx, ctx.renderer, schedule, definition, wanted.instants, wanted)
+        except StoreError:
+            raise
         except Exception as error:
             results[name] = {"result": "refused", "reason": _reason(error)}
             continue
-        room -= len(instants)
-        for instant_ms, message in zip(instants, messages, strict=True):
+        room -= len(messages)
+        if wanted.cancels:
+            found.cancel(runs.running, now_ms)
+        for instant_ms, message in zip(wanted.instants, messages, strict=True):
             found.add(schedule, instant_ms, message, requested=True)
         results[name] = {"result": "done", "task_ids": [message.task_id for message in messages]}
+        if wanted.left_out:
+            results[name]["reason"] = LEFT_OUT.format(wanted.left_out, wanted.left_out + len(messages))
     found.change.inbox.append(request.item_id)
     if request.answer_to is not None:
         found.change.answers.append(Answer(request.answer_to, results, now_ms))
-
-
-def _requested(
-    request: ScheduleCommand, schedule: Schedule, definition: Definition, now_ms: int, room: int
-) -> list[int]:
-    if request.do == "trigger":
-        return [now_ms]
-    upto_ms = unmade_since(schedule, min(now_ms, now_ms if request.upto_ms is None else request.upto_ms))
-    instants = list(islice(walk(definition.recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
-    if len(instants) > room:
-        raise RecurrenceError(f"a command backfills at most {MAX_BACKFILL:,} instants; ask for a shorter time")
-    return instants

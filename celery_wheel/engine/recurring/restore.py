@@ -1,4 +1,4 @@
-"""Restore: a schedule with the progress that it had in another store or system. It goes on where that one stopped.
+"""Restore: a schedule with the progress that it had in another store or system. It goes on where it stopped there.
 
 ::
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
@@ -48,23 +48,16 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
         if values[field] is not None:
             check_whole(field, values[field], -1, END_OF_TIME_MS - 1)
     for field in ("paused", "broken"):
-        check_type(field, values[field], bool, "a")
+        check_type(field, values[field], bool)
     schedule = Schedule(0, name, **values)
     return _stopped(schedule, now_ms), _revisions(schedule, _field(document, "revisions", []))
 
 
-def imported(schedule: Schedule, actor: str, reason: str, now_ms: int) -> Revision:
-    """Return the revision of the import, and give the schedule its number."""
-    before = json.dumps(asdict(schedule)) if schedule.revision else ""
-    schedule.revision += 1
-    return Revision(schedule.id, schedule.revision, schedule.name, "imported", actor, reason, now_ms, before)
-
-
 def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
-    """Return the schedule as it is; a paused or broken one has no next instant, and knows since when."""
+    """Return the schedule; where it is paused or broken, without a next instant, and with ``since_ms``."""
     with suppress(ValueError, RecursionError):
         if reason_not_run(json.loads(schedule.definition)) is not None:
-            return replace(schedule, next_ms=None)  # its source says so
+            return replace(schedule, next_ms=None)
     try:
         read_definition(schedule.definition)
     except RecurrenceError as error:

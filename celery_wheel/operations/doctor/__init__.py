@@ -8,7 +8,7 @@
                to which its offsets belong
     clocks     this host against Redis and PostgreSQL
     shards     holders and their age, backlog, defects that the holder counted, its version
-    schedules  broken ones, ones that are not made in time, entries of beat's own scheduler
+    schedules  broken ones, ones that are late, entries that Beat's own scheduler runs or whose names are taken
     queues     messages in the broker, their age, and whether the oldest can be read
 
 ``celery wheel doctor`` runs all checks; Django's system checks share some. Each check has a short time-out.

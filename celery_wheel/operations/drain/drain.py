@@ -32,7 +32,7 @@ def drain(
 ) -> DrainResult:
     """Move all pending tasks: to their own queues (``to_broker``), or to a file, with the recurring schedules.
 
-    With ``to_broker`` schedules stay in the store: no queue can hold them. Nothing of them runs without a scheduler.
+    With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
 
     Args:
         include: "rejected" and "parked" tasks go to the file as well.

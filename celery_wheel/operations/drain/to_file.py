@@ -13,12 +13,11 @@ that has changed or made an occurrence in between stays in the store.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from celery_wheel.operations.drain.record import (
 from celery_wheel.operations.drain.result import DrainResult, Progress
 from celery_wheel.store.model import STOPPED, Change
 from celery_wheel.store.ports.handover import ShardEpoch
-from celery_wheel.store.schedule_model import Revision
+from celery_wheel.store.schedule_model import revised
 
 ROWS_AT_ONCE, SCHEDULES_AT_ONCE = 1_000, 500
 
@@ -173,28 +172,20 @@ def _retire(
 
 def _remove_schedules(hold: ShardHold, held: list[ShardEpoch], file: Path, header: DrainHeader) -> None:
     """Remove the file's schedules that are as the file has them."""
-    by_shard: dict[int, list[DrainedSchedule]] = defaultdict(list)
+    reason, by_shard = f"written to {file.name}, drain {header.drain}", defaultdict[int, list[DrainedSchedule]](list)
     for one in _schedules(file, header):
         by_shard[one.shard].append(one)
     for shard in held:
         schedules = by_shard[shard.shard]
         for start in range(0, len(schedules), SCHEDULES_AT_ONCE):
             hold.check()
-            _remove(
-                hold,
-                shard,
-                schedules[start : start + SCHEDULES_AT_ONCE],
-                f"written to {file.name}, drain {header.drain}",
-            )
+            _remove(hold, shard, schedules[start : start + SCHEDULES_AT_ONCE], reason)
 
 
 def _remove(hold: ShardHold, shard: ShardEpoch, written: list[DrainedSchedule], reason: str) -> None:
     stored = {one.id: one for one in hold.store.schedules_named(shard.shard, [one.schedule.name for one in written])}
     same = [one.schedule for one in written if stored.get(one.schedule.id) == one.schedule]
-    revisions = [
-        Revision(one.id, one.revision + 1, one.name, "deleted", "drain", reason, shard.now_ms, json.dumps(asdict(one)))
-        for one in same
-    ]
+    revisions = [revised(one, "deleted", "drain", reason, shard.now_ms)[1] for one in same]
     if same:
         change = Change(removed_schedules=[one.id for one in same], revisions=revisions)
         hold.store.apply(shard.shard, shard.epoch, change)

@@ -2,7 +2,7 @@
 
 ::
 
-    ImportOptions ─► READERS[system] ─► ForeignSchedule: a definition, or why there is none ─► store_schedules
+    ImportOptions ─► READERS[system] ─► ForeignSchedule: a definition, or the reason of none ─► store_schedules
 
     redbeat               Redis: the hashes redbeat:*, JSON
     django_celery_beat    its tables, through Django

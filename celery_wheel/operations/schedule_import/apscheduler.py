@@ -1,8 +1,8 @@
 """APScheduler 3.x: the jobs of its stores in Redis and in SQL, both as pickles.
 
-Opening such a pickle runs code: of APScheduler, of the application, and of whoever can write to that store. So it takes
-``trusted``, and APScheduler itself. A job runs a function: the task of the same dotted name, the task whose ``delay``
-or ``apply_async`` it is, or the one that the user names for it.
+Opening such a pickle runs code: of APScheduler, of the application, and of anybody who can write to that store. So it
+takes ``trusted``, and APScheduler itself. The function of a job becomes the task of the same dotted name, the task
+whose ``delay`` or ``apply_async`` it is, or the task that the user names for it.
 
     coalesce, misfire_grace_time    catch-up "latest" where the time of grace has no end, "none" or "all" else
     max_instances                   overlap "skip" for 1, "allow" for more
@@ -31,7 +31,7 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
 JOBS = "apscheduler.jobs"
 MONDAY_FIRST = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-#: Jobs without a limit of grace that do not coalesce: as long as the wheel keeps history by default.
+#: The catch-up of jobs with an endless grace time that do not coalesce: as long as the wheel keeps history by default.
 ENDLESS_MS = 7 * 86_400_000
 
 

@@ -62,7 +62,7 @@ def _number(text: str, least: int, names: Sequence[str], field: str) -> int:
         return int(text)
     if text[:3] in names:
         return least + names.index(text[:3])
-    raise NotImportable(f"cron field {field!r} has a name that is none: {text!r}")
+    raise NotImportable(f"cron field {field!r} has an unknown name: {text!r}")
 
 
 def spec_of(fields: str, *, either_day: bool) -> Spec:

@@ -1,4 +1,4 @@
-"""A file of cron's: each command line becomes the argument of the task that the user names.
+"""A crontab file: each command line becomes the argument of the task that the user names.
 
 ::
 
@@ -6,7 +6,7 @@
     30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays in Paris
 
 A schedule is named by its command, since cron names nothing. Cron's own rules: where day and weekday are both limited,
-either is enough; Sunday is 0 and 7. Cron forgets what it missed, so catch-up is "none".
+either is enough; Sunday is 0 and 7. Cron forgets the instants that it missed, so catch-up is "none".
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _parts(text: str, has_user: bool) -> tuple[str, str]:
 
 def _entry(name: str, schedule: str, command: str, zone: str, task: str) -> ForeignSchedule:
     if schedule == "@reboot":
-        raise NotImportable("@reboot is no time")
+        raise NotImportable("@reboot has no instants")
     if _UNESCAPED_PERCENT(command):
-        raise NotImportable("its command has an input (the text after %), which no argument of a task is")
+        raise NotImportable("its command has an input (the text after %), for which a task has no place")
     recurrence = Recurrence(spec_of(schedule, either_day=True), zone)
     return foreign(name, recurrence, task, [command.replace("\\%", "%")], catch_up="none")

@@ -21,7 +21,7 @@ class NotImportable(WheelError):
 class ForeignSchedule:
     name: str
     definition: dict[str, Any] | None = None
-    reason: str = ""  #: why there is no definition; or what is different here
+    reason: str = ""  #: the reason of no definition, or a difference from the other system
     paused: bool = False
 
     @property
@@ -50,7 +50,7 @@ def foreign(
 
     Args:
         options: of ``apply_async``; those that are None are left out.
-        note: what is different here.
+        note: a difference from the other system.
     """
     parts = {"args": list(args), "kwargs": dict(kwargs or {})}
     parts["options"] = {option: value for option, value in (options or {}).items() if value is not None}

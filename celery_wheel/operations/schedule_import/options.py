@@ -11,7 +11,7 @@ from typing import Any
 
 from celery_wheel.errors import PackageMissing, SettingError
 
-#: Hosts whose zone has no name here are rare; they name it.
+#: A link to the host's zone; a host without this link needs ``--zone``.
 LOCALTIME = Path("/etc/localtime")
 
 

@@ -83,7 +83,7 @@ def _recurrence(value: Mapping[str, Any], last: datetime | None, app: Any) -> re
 
 def _rrule(value: Mapping[str, Any]) -> recurring.Recurrence:
     if value.get("byeaster") is not None:
-        raise NotImportable("byeaster is no part of RFC 5545")
+        raise NotImportable("byeaster is not part of RFC 5545")
     offset = timedelta(minutes=value.get("dtstart_tz") or 0)
     zone = timezone(offset)
     start = datetime.fromtimestamp(value["dtstart"], zone)

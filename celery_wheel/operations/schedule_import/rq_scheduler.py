@@ -1,8 +1,8 @@
 """rq-scheduler: a sorted set of job ids by their next time, and a hash for each job.
 
 Neither rq nor rq-scheduler need be installed. Their pickles are opened where they have plain values only; a job with
-other arguments is not imported, since a schedule's arguments are JSON. A job runs a function: the task of the same
-dotted name, or the one that the user names for it.
+other arguments is not imported, since a schedule's arguments are JSON. The function of a job becomes the task of the
+same dotted name, or the task that the user names for it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ AT_ONCE = 500
 
 
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:
-    """Return those of the names that the store has."""
+    """Return the names that the store has already."""
     found: set[str] = set()
     for start in range(0, len(names), AT_ONCE):
         by_shard: dict[int, list[str]] = {}
@@ -49,5 +49,5 @@ def _restorable(one: ForeignSchedule, now_ms: int) -> dict[str, Any]:
     next_ms = read_definition(one.text).recurrence.next_after(now_ms)
     values: dict[str, Any] = {"definition": one.text, "next_ms": next_ms}
     if one.paused:
-        values |= {"paused": True, "note": "it was disabled where it came from", "since_ms": now_ms}
+        values |= {"paused": True, "note": "it was disabled in the other system", "since_ms": now_ms}
     return {"schedule": values, "revisions": []}

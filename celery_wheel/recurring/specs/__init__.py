@@ -2,7 +2,7 @@
 
 ::
 
-    Interval     every so many milliseconds from an anchor      instants
+    Interval     a period in milliseconds, from an anchor       instants
     Instants     a list                                         instants
     Solar        sunrise, sunset and others at a place          instants; the extra ``solar``
     Crontab      Celery's five fields, and a second             wall-clock times
@@ -11,6 +11,6 @@
     spec         the base class: ``next_after``, ``is_local``, ``in_zone``
     fields       steps by months, days and times: for Crontab and RRule
 
-A spec of instants is the same in each zone. A spec of wall-clock times answers in milliseconds as if the zone were UTC,
+A spec of instants is the same in each zone. A spec of wall-clock times returns milliseconds as if the zone were UTC,
 and a Recurrence makes instants of them.
 """

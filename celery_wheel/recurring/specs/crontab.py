@@ -55,8 +55,8 @@ class Crontab(Spec):
         object.__setattr__(self, "weekdays", frozenset(values["day_of_week"]))
         object.__setattr__(self, "days", values["day_of_month"])
         object.__setattr__(self, "months", values["month_of_year"])
-        # 2000 is a leap year: 29 February occurs.
-        if min(self.days) > max(month_length(2000, month) for month in self.months):
+        # 2000 is a leap year: 29 February occurs, and every month has that many days.
+        if self.days[0] > 29 and self.days[0] > max(month_length(2000, month) for month in self.months):
             rule = f"a day that occurs in month_of_year {self.month_of_year!r}"
             refuse("day_of_month", rule, self.day_of_month)
 

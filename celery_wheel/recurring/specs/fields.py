@@ -23,7 +23,7 @@ DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 #: The first day without occurrences.
 END_DAY = END_OF_TIME_MS // (DAY_S * 1_000)
-#: A search ends after so many months without an allowed day. The longest pause of the calendar is that of
+#: The months without an allowed day after which a search ends. The longest pause of the calendar is that of
 #: 29 February on a given weekday: 40 years, which is 40 months of one month a year.
 MAX_MONTHS = 1_200
 

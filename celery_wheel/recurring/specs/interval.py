@@ -1,4 +1,4 @@
-"""Every so many milliseconds, counted from an anchor. A day is 24 hours, whatever the clocks on the wall do."""
+"""Intervals of milliseconds, counted from an anchor. A day is 24 hours, whatever the wall clock does."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
     RDATE:20260106T090000,20260108T090000            occurrences besides those of the rules
     EXDATE:20260112T090000                           occurrences that do not run; COUNT counts them
 
-    RRule ──► rrule_text     the lines, and what is wrong with them
+    RRule ──► rrule_text     the lines, and their errors
           └─► frequency      one RRULE: the next wall-clock time by fields
 
 The rules mean what they mean in dateutil, with which the tests compare them. Differences from the text of the RFC, both

@@ -157,7 +157,7 @@ def _read_number(name: str, value: str, least: int, greatest: int, both: bool) -
 
 
 def _read_weekday(value: str) -> tuple[int, int]:
-    """Return (which one of its month or year, 0 for each; weekday from Monday, 0)."""
+    """Return (number of the weekday in its month or year, 0 for each; weekday, Monday is 0)."""
     found = _WEEKDAY(value)
     number = int(found[1] or 0) if found else 0
     if not found or (found[1] and not 1 <= abs(number) <= 53):

@@ -1,4 +1,4 @@
-"""The one question that every spec answers."""
+"""``Spec``, the base class of all specs."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class Spec(ABC):
         """Return the first occurrence strictly after ``at_ms``; None where there is none."""
 
     def in_zone(self, zone: tzinfo) -> Self:
-        """Return the spec for use in a zone: it differs where the definition names instants and wall-clock times."""
+        """Return the spec for use in a zone: another one, if the definition has both instants and wall-clock times."""
         return self

@@ -4,7 +4,7 @@
 
     Crontab("0", "9"), zone="Europe/Paris"  ─┐
     crontab(hour=9, minute=0)                ├─► {"recurrence": {…}, "task": …, "options": {"queue": "mail"}, …}
-    timedelta(minutes=5), queue="mail"      ─┘        a patch: of values that are given, None for a default
+    timedelta(minutes=5), queue="mail"      ─┘        a patch: the values that are given; None sets a default
 
 An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError
-from celery_wheel.recurring.definition import dumped, patched, read_definition, to_text
+from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 
 Duration = timedelta | float
@@ -44,7 +44,7 @@ class DefinitionFields(RecurrenceFields, total=False):
     """Policies of a schedule, and options of its task's calls; None is the default. See ``recurring.definition``."""
 
     catch_up: Literal["latest", "all", "none"] | None
-    catch_up_window: Duration | None  #: with "all": instants of so long ago run
+    catch_up_window: Duration | None  #: with "all": the time back from now in which missed instants run
     overlap: Literal["allow", "skip", "queue_one", "cancel_running"] | None
     max_runtime: Duration | None
     jitter: Duration | None
@@ -54,7 +54,7 @@ class DefinitionFields(RecurrenceFields, total=False):
     exchange: str | None
     exchange_type: str | None
     priority: int | None
-    expires: Duration | None  #: after the instant
+    expires: Duration | None  #: from the instant on
     headers: Mapping[str, Any] | None
     serializer: str | None
     compression: str | None
@@ -106,7 +106,7 @@ _POLICIES: dict[str, tuple[str, Read]] = {
     "max_runtime": ("max_runtime_ms", duration_ms),
     "jitter": ("jitter_ms", duration_ms),
 }
-_CALL = ("recurrence", "task", "args", "kwargs")
+_NO_OPTIONS = frozenset(("recurrence", "task", "args", "kwargs", *_POLICIES, *_RECURRENCE))
 #: A default is not written, so that equal definitions have equal texts.
 _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
 
@@ -115,7 +115,7 @@ def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) 
     """Return the JSON of a new definition. Raises RecurrenceError, ArgumentError or TypeError.
 
     Args:
-        checked: False leaves to the holder what needs the definition to be read.
+        checked: False leaves checks that need the whole definition to the holder.
     """
     definition = _whole(app, values)
     (to_text if checked else dumped)(definition)
@@ -133,18 +133,18 @@ def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError("a schedule must have a recurrence, got None")
     if values.get("zone") is None and "zone" not in patch["recurrence"]:
         patch["recurrence"]["zone"] = _zone_of(app)
-    return patched('{"recurrence":{}}', patch)
+    return merged({"recurrence": {}}, patch)
 
 
 def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of the values that are given: of a whole definition, or of an update."""
+    """Return the values that are given as JSON: of a whole definition, or of an update."""
     patch = _values(values, _POLICIES)
     start_ms = instant_ms("start", values["start"]) if values.get("start") else 0
     recurrence = _recurrence(app, values["recurrence"], start_ms) if values.get("recurrence") is not None else {}
     recurrence |= _values(values, _RECURRENCE)
     if recurrence:
         patch["recurrence"] = {name: _unless_default(name, value) for name, value in recurrence.items()}
-    options = {name: value for name, value in values.items() if name not in {*_CALL, *_POLICIES, *_RECURRENCE}}
+    options = {name: value for name, value in values.items() if name not in _NO_OPTIONS}
     if options.get("expires") is not None:
         options["expires"] = _seconds("expires", options["expires"])
     if options:
@@ -194,7 +194,7 @@ def _of_celery(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
     if found is None:
         raise ArgumentError(
             f"recurrence must be a schedule whose instants can be computed, got {value!r:.100}, which decides by "
-            "itself when it is due; an entry of beat_schedule may have it"
+            "itself when it is due; put it into beat_schedule instead"
         )
     return {"zone": "UTC", **recurring.to_json(found)}
 
@@ -204,7 +204,7 @@ def _zone_of(app: Any) -> str | None:
 
     zone = zone_name(app.timezone)
     if zone is None:
-        raise ArgumentError(f"zone must be given: that of the app has no name ({app.timezone!r:.60})")
+        raise ArgumentError(f"zone must be given, since the app's time zone has no name, got {app.timezone!r:.60}")
     return None if zone == "UTC" else zone
 
 

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypedDict, Unpack
 
 from celery_wheel.conf import Conf
+from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.requests.arguments import CommandOptions, RequestOptions, instant_ms
+from celery_wheel.requests.arguments import CommandOptions, RequestOptions, count_of, instant_ms, text_of
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import Merge, Result
@@ -23,8 +24,15 @@ from celery_wheel.requests.schedules.views import (
     moment,
     schedule_view,
 )
+from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail
+from celery_wheel.values.document import json_object
+
+#: The most schedules of a page, and instants of a preview.
+MOST_LISTED, MOST_INSTANTS = 10_000, 10_000
+
+_FLAGS, _TEXTS = ("paused", "broken"), ("prefix", "part", "source", "task", "queue")
 
 
 class Asker(Protocol):
@@ -50,7 +58,7 @@ class Where(TypedDict, total=False):
     """The filter of schedules; a field that is not given does not filter."""
 
     prefix: str  #: the beginning of the name
-    part: str  #: a part of the name, in capitals or not
+    part: str  #: a part of the name; case is ignored
     source: str
     task: str
     queue: str  #: as the schedule names it
@@ -83,16 +91,23 @@ class ScheduleQueries:
 
     def where(self, **criteria: Unpack[Where]) -> ScheduleCriteria:
         """Return a filter of schedules, for the commands; without criteria it selects all."""
+        for name, value in criteria.items():
+            if name in _FLAGS and not isinstance(value, bool | None):
+                raise TypeError(f"{name} must be True or False, got {value!r:.60}")
+            if name == "shard" and not (value is None or (type(value) is int and 0 <= value < 1 << SHARD_BITS)):
+                raise TypeError(f"shard must be the number of a shard, got {value!r:.60}")
+            if name in _TEXTS and value is not None:
+                text_of(name, value, 0)
         return ScheduleCriteria(**criteria)
 
     def get(self, name: str) -> RecurringSchedule | None:
         """Return the schedule of a name; None where there is none."""
-        detail = self._wheel.store.browse.schedule(name)
+        detail = self._detail(name)
         return None if detail is None or detail.schedule is None else schedule_view(detail.schedule)
 
     def history(self, name: str) -> ScheduleHistory | None:
         """Return the last runs, skips and revisions of a schedule, also of a deleted one; None for an unknown name."""
-        detail = self._wheel.store.browse.schedule(name)
+        detail = self._detail(name)
         return None if detail is None else history_view(detail)
 
     def preview(
@@ -102,13 +117,13 @@ class ScheduleQueries:
 
         Args:
             what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
-            after: instants after this one; None: after now.
+            after: the instants are after this one; None: now.
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """
-        made = 0
+        made, n = 0, count_of("n", n, MOST_INSTANTS)
         if isinstance(what, str):
-            detail = self._wheel.store.browse.schedule(what)
+            detail = self._detail(what)
             if detail is None or detail.schedule is None:
                 raise LookupError(f"there is no schedule {what!r:.100}")
             recurrence, made = read_definition(detail.schedule.definition).recurrence, detail.schedule.made
@@ -118,8 +133,11 @@ class ScheduleQueries:
         zone = zone_of(recurrence.zone) or UTC
         return [moment(at_ms).astimezone(zone) for at_ms in recurrence.preview(after_ms, n, made)]
 
+    def _detail(self, name: str) -> ScheduleDetail | None:
+        return self._wheel.store.browse.schedule(text_of("a name", name))
+
     def _definition_at(self, name: str, revision: int) -> Any:
-        detail = self._wheel.store.browse.schedule(name)
+        detail = self._detail(name)
         if detail is None or detail.schedule is None:
             return {}  # the holder answers that there is none
         texts = {detail.schedule.revision: detail.schedule.definition}
@@ -127,12 +145,16 @@ class ScheduleQueries:
         texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
-            raise LookupError(f"schedule {name!r} must have had the revision, got {revision!r}; there are {kept}")
-        return json.loads(texts[revision])
+            raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
+        definition = json_object(texts[revision])
+        if not definition:
+            raise RecurrenceError(f"schedule {name!r}: the definition of revision {revision} cannot be read")
+        return definition
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""
-        page = self._wheel.store.browse.schedules(ScheduleCriteria(**criteria), after, limit)
+        most = count_of("limit", limit, MOST_LISTED)
+        page = self._wheel.store.browse.schedules(self.where(**criteria), text_of("after", after, 0), most)
         return ScheduleListing([schedule_view(one) for one in page.items], page.next)
 
     aget = twin(get)

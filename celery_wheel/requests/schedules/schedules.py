@@ -16,12 +16,14 @@ from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
 from celery_wheel.requests.arguments import (
     CommandOptions,
     RequestOptions,
     duration_ms,
     instant_ms,
     names_of,
+    text_of,
     timeout_of,
 )
 from celery_wheel.requests.asynchronous import twin
@@ -35,6 +37,7 @@ from celery_wheel.requests.schedules.definitions import (
     patch_of,
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
+from celery_wheel.requests.schedules.task_names import check_task_name
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
 
@@ -42,27 +45,32 @@ Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
 InTransaction = TransactionalRequest[ScheduleAnswer]
 Exists = Literal["error", "update"]
+BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
 
-#: Names in one request: its time-out is for all of them.
+#: Names in one request, which has one time-out.
 AT_ONCE = 5_000
 
 _HOW = ("reason", "actor", "timeout", "transactional")
 
 
 class CreateFields(DefinitionFields, CommandOptions, total=False):
-    """Policies and options of a schedule, and options of the request."""
+    """Policies and options of a schedule, and options of the request: the keyword arguments of ``create``."""
+
+    check_task: bool
 
 
 class UpdateFields(DefinitionChanges, CommandOptions, total=False):
-    """Values of a definition, and options of the request."""
+    """Values of a definition, and options of the request: the keyword arguments of ``update``."""
+
+    check_task: bool
 
 
 class Schedules(ScheduleQueries):
     """The recurring schedules of one app.
 
-    A change has a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is none of
-    that name) or ``refused``. For a single name, a refused definition raises RecurrenceError. ``too_late`` of the
-    answer has the instants whose occurrences the change should withdraw, and which were dispatched or may have been.
+    A change returns a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is no
+    schedule of that name) or ``refused``. For a single name, a refused change raises RecurrenceError. ``too_late`` of
+    the answer has the instants of occurrences to withdraw that were dispatched, or may have been.
 
     Every change takes ``reason``, ``actor`` and ``timeout`` as ``Wheel.cancel`` does, and raises WheelUnavailable, with
     the certain results, when no holder answers in time; the request is withdrawn then. With ``transactional=True``, and
@@ -88,7 +96,9 @@ class Schedules(ScheduleQueries):
             name: unique among the schedules of the store.
             recurrence: a ``Recurrence``, a spec like ``Crontab("0", "9")``, a schedule of Celery, a timedelta or a
                 number of seconds.
-            task: a task or its name.
+            task: a task or its name. A name that the app does not have is sent as it is: workers of another project
+                may have the task. It is refused where the app has other tasks of the same module, unless
+                ``check_task=False`` is given.
             args, kwargs: of the task, as values of JSON.
             exists: "error" raises ScheduleExists where the name is in use; "update" replaces its definition.
             source: for programs that follow another list of schedules; see ``where``.
@@ -99,6 +109,7 @@ class Schedules(ScheduleQueries):
         """
         do = _creating(exists)
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
+        self._check_task(values, set())
         definition = definition_of(self.conf.app, values)
         found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
@@ -121,8 +132,8 @@ class Schedules(ScheduleQueries):
         Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
 
         Args:
-            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read as far
-                as needed.
+            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read in
+                parts.
             exists, source, how: as for ``create``; the timeout is for each five thousand.
         """
         do, app = _creating(exists), self.conf.app
@@ -130,6 +141,7 @@ class Schedules(ScheduleQueries):
             schedules.items() if isinstance(schedules, Mapping) else schedules
         )
         refused: Answers = {}
+        good_tasks: set[str] = set()
         in_transaction = self._wheel.joins_transaction(how)
 
         def definitions() -> Iterator[dict[str, Any]]:
@@ -137,6 +149,8 @@ class Schedules(ScheduleQueries):
                 found: dict[str, Any] = {}
                 for name, arguments in part:
                     try:
+                        arguments = dict(arguments)
+                        self._check_task(arguments, good_tasks)
                         found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
                         if in_transaction:
@@ -162,9 +176,11 @@ class Schedules(ScheduleQueries):
                 and limits too; a spec keeps them.
         """
         values, how = _split(changes)
+        self._check_task(values, set())
         patch = patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
+        dumped(patch)  # names a value that JSON does not have
         return self._each("patch", names, how, patch)
 
     @overload
@@ -188,7 +204,7 @@ class Schedules(ScheduleQueries):
     @overload
     def pause(self, names: Several, note: str = "", **how: Unpack[CommandOptions]) -> Answers: ...
     def pause(self, names: Any, note: str = "", **how: Any) -> Any:
-        """Pause a schedule, or several, and withdraw their pending occurrences, but those that users asked for.
+        """Pause a schedule, or several, and withdraw their pending occurrences, except requested ones.
 
         Args:
             note: the reason, which the schedule shows until it is resumed.
@@ -228,22 +244,30 @@ class Schedules(ScheduleQueries):
         first: datetime,
         last: datetime,
         *,
+        overlap: BackfillOverlap | None = None,
         every: Duration | None = None,
         **how: Unpack[CommandOptions],
     ) -> ScheduleAnswer:
         """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
 
-        The runs may overlap, whatever the policy of the schedule is. Instants that the schedule itself has still to
-        make are left to it. The answer has the ids of the tasks, which can be cancelled as any pending task.
+        Instants that the schedule itself has still to make are left to it. The answer has the ids of the tasks, which
+        can be cancelled as any pending task; its ``reason`` says how many instants the policy left out.
 
         Args:
-            every: the time between the starts of two runs; None: all are due now.
+            overlap: the policy for these runs; None: that of the schedule. "allow" runs all instants at once, "skip"
+                the first one unless a run is going on, "queue_one" the first and then the last, "cancel_running" the
+                last, in place of the run that is going on. "queue_all" runs each instant when the run before it is
+                over.
+            every: the time between the starts of two runs, with "allow"; None: all are due now.
         """
         times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
         if times["upto_ms"] < times["from_ms"]:
             raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
+        if overlap not in (None, *BACKFILL_OVERLAPS):
+            raise ArgumentError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         every_ms = 0 if every is None else duration_ms("every", every)
-        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **times, every_ms=every_ms)
+        options = {**times, "every_ms": every_ms, "overlap": overlap}
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **options)
         return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
@@ -280,6 +304,13 @@ class Schedules(ScheduleQueries):
     abackfill = twin(backfill)
     arollback = twin(rollback)
 
+    def _check_task(self, values: dict[str, Any], good: set[str]) -> None:
+        """Check the name of a task among the values, once for all schedules, and take ``check_task`` out of them."""
+        name = values.get("task")
+        if values.pop("check_task", True) and isinstance(name, str) and name not in good:
+            check_task_name(self.conf.app, name)
+            good.add(name)
+
     def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
         """Carry out one change of each name; ``patch`` is the part of an update."""
 
@@ -299,7 +330,7 @@ class Schedules(ScheduleQueries):
                 names = {name: body for part in whole for name, body in part.items()}
             return self.change(do, names, how, **options)
         found: Answers = {}
-        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders work on one while the next is made
+        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders carry out one while the next is made
         try:
             for part in filter(None, parts):
                 sent.append(self._request(do, part, how, options))
@@ -320,6 +351,10 @@ class Schedules(ScheduleQueries):
         return found
 
     def _request(self, do: str, names: Names, how: CommandOptions, options: dict[str, Any]) -> Request[ScheduleAnswer]:
+        if unknown := how.keys() - set(_HOW):
+            raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
+        if "source" in options:
+            text_of("source", options["source"])
         list_name = "definitions" if isinstance(names, Mapping) else "names"
         return self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
 

@@ -16,6 +16,8 @@ from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
+from celery_wheel.values.document import json_object
+from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -27,7 +29,7 @@ _POLICIES = ("catch_up", "overlap", "jitter_by")
 
 @dataclass(frozen=True, slots=True)
 class RecurringSchedule:
-    """A recurring schedule."""
+    """A recurring schedule, as ``get``, ``list`` and ``history`` return it."""
 
     name: str
     recurrence: Recurrence | None  #: None: this version cannot read it; see ``note``
@@ -35,14 +37,14 @@ class RecurringSchedule:
     args: list[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]  #: of ``apply_async``; expires is in seconds
-    policies: dict[str, Any]  #: that are no defaults, as arguments of ``create``
+    policies: dict[str, Any]  #: other than the defaults, as arguments of ``create``
     source: str  #: "api", or the source that it follows: "beat", "django-celery-beat", "code"
     revision: int
     next_at: datetime | None  #: the next instant whose occurrence is not pending yet
     last_at: datetime | None  #: the last instant whose occurrence was made
     made: int  #: occurrences made so far
     paused: bool
-    broken: bool  #: nothing of it runs, for the reason in ``note``
+    broken: bool  #: the schedule does not run, for the reason in ``note``
     note: str
     since: datetime | None  #: paused or broken: no instant after this one has run
     definition: str = field(repr=False)  #: JSON, as stored
@@ -57,7 +59,7 @@ class PastRun:
     state: str  #: as of a ``Detail``: pending, in doubt, dispatched, or the kind of its last outcome
     due_at: datetime
     dispatched_at: datetime | None
-    ended_at: datetime | None  #: when its worker said so, where anybody needs to know
+    ended_at: datetime | None  #: the end that its worker reported, where the overlap policy needs it
     requested: bool  #: by a trigger or a backfill
     reason: str  #: of its outcome
 
@@ -78,7 +80,7 @@ class PastRevision:
     """A change of a schedule."""
 
     number: int
-    what: str  #: created, changed, paused, resumed, deleted, rolled back
+    what: str  #: created, changed, paused, resumed, deleted, imported, rolled back
     actor: str
     reason: str
     changed_at: datetime
@@ -96,13 +98,13 @@ class ScheduleHistory:
 
 
 def schedule_view(schedule: Schedule) -> RecurringSchedule:
-    document = _document(schedule.definition)
+    document = json_object(schedule.definition)
     try:
         recurrence = read_definition(schedule.definition).recurrence
     except RecurrenceError:
         recurrence = None
     policies = {name: document[name] for name in _POLICIES if name in document}
-    lengths = {to: _milliseconds(document[name]) for name, to in _DURATIONS.items() if type(document.get(name)) is int}
+    lengths = {to: _milliseconds(document[name]) for name, to in _DURATIONS.items() if _is_time(document.get(name))}
     return RecurringSchedule(
         schedule.name,
         recurrence,
@@ -134,7 +136,8 @@ def history_view(detail: ScheduleDetail) -> ScheduleHistory:
 
 
 def moment(at_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=at_ms)
+    """Return an instant; one outside of time, which only SQL has written, is shown as the end that is nearer."""
+    return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), END_OF_TIME_MS))
 
 
 def _run(run: ScheduleRun) -> PastRun:
@@ -159,17 +162,13 @@ def _revision(one: Revision) -> PastRevision:
     return PastRevision(one.number, one.what, one.actor, one.reason, moment(one.at_ms), before)
 
 
-def _document(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _value(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
     value = document.get(name)
     return value if isinstance(value, kind) else kind()
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= END_OF_TIME_MS
 
 
 def _milliseconds(value: int) -> timedelta:

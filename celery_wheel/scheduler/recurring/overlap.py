@@ -23,7 +23,7 @@ from celery_wheel.store.ports import FullStore
 
 REASON = "a later run of its schedule replaces it"
 
-#: The broadcast waits no longer for a connection; the round of the engine waits for it.
+#: The longest wait for a connection, in seconds; the round of the engine waits for the broadcast.
 CONNECT_S = 5
 
 

@@ -7,29 +7,30 @@
          or apply_entry ─► capture ──────────────────────────────────────────────────────────────────────┘
 
     task id       made of the store and the occurrence: a commit that is tried again sends the same id
-    expires       so many seconds after the run is due; the task's own ``expires`` too
+    expires       in seconds after the run is due; the task's own ``expires`` too
     misfire, key  the schedule's before those of the task's route
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
-log says so once. Anything that keeps ``apply_async`` from sending (arguments that the task does not take, a queue that
-may not be made, a message that is too large) raises, and the schedule is shown as broken with the reason. A result
-backend that does not answer raises BrokerError: the occurrence is made later.
+log says so once. The queue is declared, so the message waits in it for the first worker. Anything that keeps
+``apply_async`` from sending (arguments that the task does not take, a queue that may not be made, a message that is too
+large) raises, and the schedule is shown as broken with the reason. A broker or a result backend that does not answer
+raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.message_template import MessageTemplate
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.engine.recurring.header import header_of
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
@@ -38,16 +39,22 @@ from celery_wheel.recurring.definition import Definition
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
 from celery_wheel.scheduler.recurring.stored_form import StoredForm, stored_form
 from celery_wheel.store.model import Message, Unreadable
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-#: Publishes an occurrence as the schedule's source does, by the producer; returns False where it leaves that to the
-#: template. It may take the producer's ``task_id`` as the task's id.
-ApplyEntry = Callable[[Schedule, Definition, CapturingProducer], bool]
+
+class ApplyEntry(Protocol):
+    """Code of the application that publishes the occurrences of some schedules, instead of the templates."""
+
+    def watches(self, stored: Schedule) -> bool:
+        """Whether it publishes those of this schedule."""
+
+    def __call__(self, stored: Schedule, definition: Definition, producer: CapturingProducer) -> None:
+        """Publish an occurrence by the producer, whose ``task_id`` the task may take as its id."""
 
 
 class ScheduleRenderer:
@@ -56,6 +63,7 @@ class ScheduleRenderer:
     Args:
         store_uuid: of the store, which makes its task ids differ from those of other stores.
         decode: reads bytes of the wheel queue (see ``Broker.decode``).
+        declare: declares the queues of messages (see ``declare``); without it they must exist.
     """
 
     def __init__(
@@ -65,12 +73,14 @@ class ScheduleRenderer:
         max_bytes: int,
         decode: Callable[[bytes], Message | Unreadable],
         apply_entry: ApplyEntry | None = None,
+        declare: Callable[[Iterable[Any]], None] | None = None,
     ) -> None:
         self._app = app
         self._namespace = uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel {store_uuid}")
         self._decode = decode
         self._apply_entry = apply_entry
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
+        self._renderer.sampler.declare = declare
         self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
         self._unknown: set[str] = set()
         self._is_eager = bool(app.conf.task_always_eager)
@@ -89,14 +99,17 @@ class ScheduleRenderer:
             message.misfire_ms = parse({"misfire": misfire}).misfire_ms
         return message
 
+    def is_watched(self, schedule: Schedule) -> bool:
+        return self._apply_entry is not None and self._apply_entry.watches(schedule)
+
     def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
-        if self._apply_entry is not None:
+        if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
-            if self._apply_entry(schedule, definition, producer):
-                return self._read(producer.raw())
+            self._apply_entry(schedule, definition, producer)
+            return self._read(producer.raw())
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)
@@ -136,18 +149,6 @@ class ScheduleRenderer:
 
     def close(self) -> None:
         self._renderer.close()
-
-
-def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
-    """Return the value of the header ``wheel_occurrence``."""
-    return {
-        "schedule": schedule.name,
-        "id": schedule.id,
-        "shard": occurrence.shard,
-        "scheduled_for": occurrence.instant_ms,
-        "previous": occurrence.previous_ms,
-        "report": definition.is_guarded,
-    }
 
 
 def _due_time(due_ms: int) -> DueTime:

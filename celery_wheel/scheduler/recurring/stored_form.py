@@ -5,7 +5,7 @@
     MessageTemplate   values ─► fill ─► bytes ─► decode ─► Message      45 µs
     StoredForm        values ─────────────────────────────► Message      7 µs
 
-Made of one decoded message whose values are marks; used only where it gives another message of the kind exactly.
+It is made of one decoded message whose values are marks, and used where it gives another message of the kind exactly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_ENVELOPE = (ENVELOPE, ETA_MS, CREATED_MS, EXPIRES_MS, KEY)
 
 
 class StoredForm:
-    """Made by ``stored_form``."""
+    """The ``Message`` of one kind, with places for the values of a row; ``stored_form`` makes one."""
 
     def __init__(self, template: MessageTemplate, marked: Message, marks: dict[str, str]) -> None:
         self._names = template.names
@@ -42,7 +42,7 @@ class StoredForm:
         body = marked.body.decode()
         before, _, self._behind = body.partition(marks[BODY][1:])
         if before or not self._behind:
-            raise ValueError("its body is no text that begins with the arguments")
+            raise ValueError("its body must be a text that begins with the arguments")
 
     def message(self, values: Sequence[str], task_id: str, envelope_id: str, eta_ms: int) -> Message:
         of = dict(zip(self._names, values, strict=True))

@@ -10,16 +10,17 @@
                                             │      └ RunCounts    └ the store's schedules of the source     │
                                             └───────────────────────────────────────────────────────────────┘
 
-    base              WheelMixin's part: which entries stay with Beat's own scheduler
+    base              the entries that stay with Beat's own scheduler, for WheelMixin
     sources           the thread
     follower          makes the store's schedules equal to the entries of one source
     beat_entries      an entry of Beat as a definition            BeatSource, the listings of Beat's thread
     django_rows       a row of django-celery-beat as a definition
-    django_source     reads the rows that have changed
+    django_reader     reads rows, also for ``operations.schedule_import``
+    django_source     which rows have changed
     django_counts     writes last_run_at and total_run_count back
-    apply_entry       calls what has patched ``Scheduler.apply_entry``
+    apply_entry       calls ``Scheduler.apply_entry`` where something has patched it
     declared          schedules that tasks declare by the option wheel_schedule
-    entry             the values
+    entry             the values that sources yield
 
 Promises
     1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between

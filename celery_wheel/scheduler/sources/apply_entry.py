@@ -5,8 +5,8 @@
     Schedule, Definition ──► ScheduleEntry with Celery's own schedule object ──► apply_entry(entry, producer)
                                                                                     └ Sentry's Crons, tracing, …
 
-The class is that of the base scheduler. Its instance is one of its own: it is never set up, holds no entries and never
-writes any, so a call reads and writes nothing but what the patch itself does.
+The method is called on an instance of the base scheduler's class that is never set up, holds no entries and never
+writes any: only the patch itself reads or writes anything.
 
 Where Celery's own functions are unchanged, occurrences are rendered by templates, which are a hundred times as fast.
 """
@@ -14,9 +14,8 @@ Where Celery's own functions are unchanged, occurrences are rendered by template
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -36,29 +35,36 @@ _FUNCTIONS = ("apply_entry", "apply_async", "send_task")
 
 _days = re.compile(r"INTERVAL=(\d+)").search
 
-#: Schedules of Celery that stay made; a crontab takes 50 µs to make.
+#: Schedules of Celery in the cache; a crontab takes 50 µs to make.
 CACHED = 10_000
 
 
-def apply_entry_of(base: type, app: Any) -> Callable[[Schedule, Definition, Any], bool]:
-    """Return what the renderer calls; it returns False where the template is as good.
+class BeatApplyEntry:
+    """Implements ``scheduler.recurring.renderer.ApplyEntry``.
 
     Args:
         base: the class of the base scheduler.
     """
-    made: list[Any] = []
-    schedules = lru_cache(CACHED)(lambda recurrence: to_celery(recurrence, app))
 
-    def apply_entry(stored: Schedule, definition: Definition, producer: Any) -> bool:
-        if stored.source not in (BEAT, DJANGO) or not is_patched(base):
-            return False
-        if not made:
-            made.append(_never_writing(base, app))
+    def __init__(self, base: type, app: Any) -> None:
+        self._base = base
+        self._app = app
+        self._schedules = lru_cache(CACHED)(lambda recurrence: to_celery(recurrence, app))
+
+    def watches(self, stored: Schedule) -> bool:
+        return stored.source in (BEAT, DJANGO) and is_patched(self._base)
+
+    def __call__(self, stored: Schedule, definition: Definition, producer: Any) -> None:
         due = _EPOCH + timedelta(microseconds=producer.due_us)
-        made[0].apply_entry(_entry(stored, definition, schedules(definition.recurrence), app, due), producer=producer)
-        return True
+        entry = _entry(stored, definition, self._schedules(definition.recurrence), self._app, due)
+        self._scheduler.apply_entry(entry, producer=producer)
 
-    return apply_entry
+    @cached_property
+    def _scheduler(self) -> Any:
+        """A scheduler that never writes."""
+        scheduler: Any = self._base(self._app, lazy=True)
+        scheduler.should_sync = lambda: False
+        return scheduler
 
 
 def is_patched(base: type) -> bool:
@@ -69,12 +75,6 @@ def is_patched(base: type) -> bool:
 def _is_own(function: Any) -> bool:
     # A wrapper may have taken over the name and the module of the function, but not its code.
     return type(function) is FunctionType and function.__code__.co_filename == beat.__file__
-
-
-def _never_writing(base: type, app: Any) -> Any:
-    scheduler: Any = base(app, lazy=True)
-    scheduler.should_sync = lambda: False
-    return scheduler
 
 
 def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: Any, due: datetime) -> Any:

@@ -1,4 +1,4 @@
-"""Beat's side of the sources: which entries its own scheduler keeps, in Beat's own thread.
+"""Beat's side of the sources, in Beat's own thread: the entries that its own scheduler keeps.
 
 ::
 

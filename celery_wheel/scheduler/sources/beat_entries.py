@@ -6,10 +6,10 @@
 
     stays with the base scheduler, with the reason:
       a class of entry or schedule with an is_due of its own, or a recurrence that the wheel refuses
-      arguments or options that JSON does not hold
+      arguments or options that JSON cannot express
       options that a schedule does not have
 
-Celery counts an interval from the last run; the anchor is ``last_run_at``, which for a new entry is its first sight.
+Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EntryListing:
         self._lock = Lock()
         self._entries = entries or {}
         self._put = 0 if entries is None else 1  #: listings so far
-        self._read = self._followed = 0  #: the last of them that was read, and followed
+        self._read = self._followed = 0  #: the last listing that was read, and followed
 
     def put(self, entries: dict[str, SourceEntry]) -> None:
         with self._lock:
@@ -76,7 +76,7 @@ def entry_of(entry: Any, app: Any) -> SourceEntry:
         return of_base(task, str(why))
     except (RecurrenceError, PackageMissing) as error:
         return of_base(task, str(error))
-    except Exception as error:  # of a class of the application: only its own code knows what it means
+    except Exception as error:  # raised by code of the application
         return of_base(task, f"it cannot be read: {error!r}")
 
 
@@ -92,7 +92,7 @@ def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
     if recurrence is None:
         raise _Stays(f"its schedule, {type(entry.schedule).__qualname__}, decides itself when it is due")
     options = dict(entry.options or {})
-    serializer = options.get("serializer") or app.conf.task_serializer
+    serializer = options.get("serializer") or getattr(app.tasks.get(task), "serializer", app.conf.task_serializer)
     parts = {"args": list(entry.args or ()), "kwargs": dict(entry.kwargs or {}), "options": options}
     for name, value in parts.items():
         check_json(value, name, lists=serializer == "json" or name == "options")
@@ -106,20 +106,20 @@ def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
 
 
 def check_json(value: Any, path: str, lists: bool) -> None:
-    """Raise for a value that is another one after its way through JSON; ``lists``: a tuple counts as a list."""
+    """Raise _Stays for a value that JSON would change; ``lists``: a tuple counts as a list."""
     if isinstance(value, Mapping) and type(value) is dict:
         for key, one in value.items():
             if type(key) is not str:
-                raise _Stays(f"{path} has the key {key!r:.60}, which is no text")
+                raise _Stays(f"{path} has the key {key!r:.60}, which is not a text")
             check_json(one, f"{path}.{key}", lists)
     elif type(value) is list or (lists and type(value) is tuple):
         for number, one in enumerate(value):
             check_json(one, f"{path}[{number}]", lists)
     elif not (value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value))):
-        raise _Stays(f"{path} is no value of JSON: {value!r:.60}")
+        raise _Stays(f"{path} is not a value of JSON: {value!r:.60}")
 
 
 def to_ms(value: datetime | None, app: Any) -> int:
-    """Return an instant of Beat; a naive one is of the app's zone. None: it never ran, so it counts from now."""
+    """Return an instant of Beat as Unix milliseconds; a naive one is in the app's zone; None, before a run, is now."""
     aware: datetime = maybe_make_aware(value or app.now(), app.timezone)
     return (aware - _EPOCH) // timedelta(milliseconds=1)

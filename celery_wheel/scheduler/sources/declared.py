@@ -7,8 +7,8 @@
     @app.task(wheel_schedule=[{"name": "hourly", "recurrence": 3600}, {"name": "nightly", …}])
 
 A mapping has the arguments of ``app.wheel.schedules.create`` but the task. The entries are read when a scheduler takes
-shard 0: added, changed and removed declarations are followed then. A wrong declaration is a broken schedule, with the
-reason, and no other suffers; of two schedules with one name, the second is broken under a name of its own.
+shard 0: added, changed and removed declarations are followed then. An invalid declaration becomes a broken schedule,
+with the reason, and harms no other; of two schedules with one name, the second is broken under a name of its own.
 """
 
 from __future__ import annotations

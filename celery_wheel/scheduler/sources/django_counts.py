@@ -7,7 +7,7 @@
     at the start     schedules whose last instant is after ``last_run_at``: a former holder did not write it back
 
 ``last_run_at`` is the instant, not the moment of the dispatch. The updates are made by queryset: neither the change
-marker nor ``date_changed`` moves, so nobody reads the tasks anew. An update has the former ``last_run_at`` as its
+marker nor ``date_changed`` moves, so no scheduler reads the tasks anew. An update has the former ``last_run_at`` as its
 condition, so an instant counts once.
 """
 
@@ -33,7 +33,7 @@ EVERY_S = 5.0
 #: Names of one UPDATE, and runs or schedules that are read at a time.
 NAMES, AT_ONCE = 500, 5_000
 
-#: Instants that a former holder did not write back are counted up to so many.
+#: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,7 +71,7 @@ class RunCounts:
         self._at_s = self._monotonic_s()
 
     def close(self) -> None:
-        """Close the thread's connections; what is not written is found at the next start."""
+        """Close the thread's connections; the next start finds the counts that are not written."""
         from django.db import connections
 
         connections.close_all()

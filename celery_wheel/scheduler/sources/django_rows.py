@@ -8,8 +8,8 @@
     queue, exchange, routing_key, priority, headers     options
 
     first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
-    broken          the row has no schedule or two, a field that cannot be read, arguments that are no JSON
-    over            a one-off row that has run, or ``expires`` is past: it is disabled, as django-celery-beat does
+    broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
+    ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
 
 Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them.
 """
@@ -32,11 +32,12 @@ _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds
 
 
 class TaskColumns(NamedTuple):
-    """The columns of an enabled PeriodicTask and of its schedule; ``zone`` as text."""
+    """The columns of a PeriodicTask and of its schedule; ``zone`` as text."""
 
     pk: int
     name: str
     task: str
+    enabled: bool
     args: str
     kwargs: str
     headers: str | None
@@ -80,7 +81,7 @@ def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
     try:
         document: Document = {"recurrence": to_json(_recurrence(row, zone)), **_call(row)}
         check_call(document)
-        return SourceEntry(document, _last_ms(row))
+        return SourceEntry(document, _after_ms(row))
     except (RecurrenceError, PackageMissing) as error:
         return broken(row.task, str(error))
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
@@ -92,7 +93,7 @@ def at_ms(value: datetime) -> int:
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _last_ms(row: TaskColumns) -> int:
+def _after_ms(row: TaskColumns) -> int:
     """Return the instant after which the first one lies; at the latest, the row itself is due at once."""
     if row.last_run_at is not None:
         return at_ms(row.last_run_at)
@@ -118,7 +119,7 @@ def _spec(row: TaskColumns) -> Spec:
     kinds = ("interval", "crontab", "solar", "clocked")
     found = [kind for kind in kinds if getattr(row, f"{kind}_id") is not None]
     if len(found) != 1:
-        refuse("the row", f"one with one of {', '.join(kinds)}", found)
+        refuse("the row", f"one with exactly one of {', '.join(kinds)}", found)
     if found == ["interval"]:
         every_ms = round((row.interval__every or 0) * _MS.get(row.interval__period or "", 0.0))
         if every_ms < 1:
@@ -155,6 +156,8 @@ def _json(name: str, text: str, kind: type) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         refuse(name, f"JSON like {example}", text)
+    if value is None:  # Celery sends no arguments then
+        return kind()
     if not isinstance(value, kind):
         refuse(name, f"JSON like {example}", text)
     return value

@@ -1,4 +1,4 @@
-"""Whether the tables of django-celery-beat are followed, and the base scheduler that leaves them alone.
+"""The decision whether the tables of django-celery-beat are followed, and a base scheduler that then reads no row.
 
 A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they are due, keeps its entries: it
 runs as without the wheel.

@@ -1,4 +1,4 @@
-"""The values that sources yield: entries, and what of them has changed."""
+"""The values that sources yield: entries, and their changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SourceEntry:
 
     Args:
         document: its definition, as ``recurring.definition`` describes it.
-        last_ms: the last instant that another scheduler has sent.
+        after_ms: a schedule that has made nothing begins after it: the last instant that another scheduler has sent.
     """
 
     document: Document
-    last_ms: int | None = None
+    after_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -47,17 +47,17 @@ class EntrySource(Protocol):
     name: str
 
     def read(self) -> EntryChanges | None:
-        """Return what has changed since the last call; None where nothing has. The first call returns everything."""
+        """Return the changes since the last call, or None without any. The first call returns all entries."""
 
     def followed(self) -> None:
         """Note that the changes of the last ``read`` are in the store."""
 
     def reset(self) -> None:
-        """Return everything at the next call."""
+        """Have the next ``read`` return all entries."""
 
     @property
     def is_followed(self) -> bool:
-        """Whether all that was listed is in the store."""
+        """Whether all listed entries are in the store."""
 
 
 def broken(task: str, reason: str) -> SourceEntry:
@@ -79,7 +79,7 @@ def _text(reason: str) -> str:
 
 
 def digest(document: Document) -> bytes:
-    """Return a digest of what the user wrote: of the whole definition but the anchor of its recurrence."""
+    """Return a digest of a definition, without the anchor of its recurrence, which no user wrote."""
     text = json.dumps(without_anchor(document), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 

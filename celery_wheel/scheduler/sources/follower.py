@@ -14,7 +14,6 @@ Deletions are sent first, so an entry that is renamed never runs twice. Memory h
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,10 +33,11 @@ from celery_wheel.scheduler.sources.entry import (
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.document import json_object
 
 logger = logging.getLogger(__name__)
 
-#: Sends a change of schedules: what to do, the names or definitions, and the other fields of the command.
+#: Sends a change of schedules: its kind, the names or definitions, and the other fields of the command.
 Ask = Callable[[str, Sequence[str] | Mapping[str, Document], dict[str, Any]], Mapping[str, ScheduleAnswer]]
 
 #: Names in one request.
@@ -104,12 +104,12 @@ class Follower:
             before = {name: one for name, one in found.items() if one.source == self.source}
             self._create(stored, {name: entries[name] for name in part if name not in before})
             documents = {
-                name: with_anchor_of(entries[name].document, _document_of(one.definition))
+                name: with_anchor_of(entries[name].document, json_object(one.definition))
                 for name, one in before.items()
             }
             if not documents:
                 continue
-            answers = self._ask("update", documents, {})
+            answers = self._ask("update", documents, _after_ms(entries, list(documents)))
             for name, answer in answers.items():
                 if answer.result == "refused":
                     self._refuse("update", stored, name, entries[name], answer)
@@ -120,8 +120,8 @@ class Follower:
 
     def _create(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
         for part in _parts(list(entries)):
-            last_ms = {name: at_ms for name in part if (at_ms := entries[name].last_ms) is not None}
-            answers = self._ask("create", {name: entries[name].document for name in part}, {"last_ms": last_ms})
+            documents = {name: entries[name].document for name in part}
+            answers = self._ask("create", documents, _after_ms(entries, part))
             taken = self._named([name for name in part if answers[name].result == "already"])
             for name in part:
                 if name in taken and taken[name].source != self.source:
@@ -136,7 +136,7 @@ class Follower:
     def _refuse(self, do: str, stored: dict[str, bytes], name: str, entry: SourceEntry, answer: ScheduleAnswer) -> None:
         """Store the entry as broken, once; a name that no store can hold is in the log alone."""
         logger.error(
-            "%s: the entry %r does not run: %s; correct it there",
+            "%s: the entry %r does not run: %s; correct the entry",
             self.source,
             name,
             answer.reason,
@@ -162,7 +162,7 @@ class Follower:
     def _hand_back(self, before: Schedule | None, answer: ScheduleAnswer) -> None:
         if not self._hands_back or before is None or before.last_ms is None:
             return
-        # An instant of the next two seconds may exist already; it is withdrawn, unless it was too late for that.
+        # An instant within the look-ahead may be made already; it is withdrawn, unless it was dispatched before.
         last_ms = max([min(before.last_ms, self._now_ms()), *(int(at.timestamp() * 1_000) for at in answer.too_late)])
         self.handed_back[before.name] = last_ms
 
@@ -174,20 +174,16 @@ class Follower:
         return {one.name: one for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
 
 
+def _after_ms(entries: Mapping[str, SourceEntry], names: Sequence[str]) -> dict[str, Any]:
+    """Return the option of a command after which instants schedules begin that have made none yet."""
+    return {"after_ms": {name: at_ms for name in names if (at_ms := entries[name].after_ms) is not None}}
+
+
 def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
     return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
 
 
-def _document_of(text: str) -> Document:
-    """Return a stored definition; one that no version can read is equal to no other."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _digest_of(schedule: Schedule) -> bytes:
     """Return a digest; of a schedule that broke as it ran none: new code of the application may run it again."""
-    document = _document_of(schedule.definition)
+    document = json_object(schedule.definition)
     return b"" if schedule.broken and reason_not_run(document) is None else digest(document)

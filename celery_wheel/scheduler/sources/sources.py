@@ -36,7 +36,7 @@ POLL_S = 0.25
 #: Seconds for an answer: after a takeover the holders of all shards answer within three.
 ANSWER_S = 10.0
 
-#: Seconds after which entries are tried again whose names were taken.
+#: Seconds after which entries whose names were taken are tried again.
 RETRY_CLASHES_S = 60.0
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.5, 30.0
@@ -57,9 +57,9 @@ class Sources:
     """Started once, stopped once.
 
     Args:
-        held: whether this process still holds shard 0.
+        held: returns whether this process still holds shard 0.
         hands_back: names of the sources whose entries may go back to the base scheduler.
-        report: gets what the status shows, whenever it has changed.
+        report: called with the sources' part of the status, whenever it has changed.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Sources:
         return all(one.is_followed for one in self._sources)
 
     def take_back(self) -> dict[str, int]:
-        """Return name → last instant of the entries that the base scheduler runs from now on; each is told once."""
+        """Return name → last instant of the entries that the base scheduler runs from now on; each is returned once."""
         found: dict[str, int] = {}
         for follower in self._sources.values():
             while follower.handed_back:
@@ -139,8 +139,8 @@ class Sources:
                 source.reset()
                 follower.forget()
                 well = False
-        for number, one in enumerate(self._beside):
-            well &= self._guarded(f"beside {number}", lambda one=one: one.run(self._store()))  # type: ignore[misc]
+        for one in self._beside:
+            well &= self._guarded("run counts", lambda one=one: one.run(self._store()))  # type: ignore[misc]
         return well
 
     def _follow(self, source: EntrySource, follower: Follower) -> None:
@@ -167,7 +167,7 @@ class Sources:
             if what not in self._failing and not self._stop.is_set():
                 known = isinstance(error, WheelUnavailable | StoreError)
                 logger.warning(
-                    "periodic entries of %s cannot be followed: %s; they run as they were, and this is tried again",
+                    "periodic entries (%s) cannot be followed: %s; they run as they were, and this is tried again",
                     what,
                     error,
                     exc_info=None if known else error,

@@ -80,7 +80,7 @@ class Browse(Protocol):
     def schedule_counts(self) -> ScheduleCounts: ...
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
-        """Return how many of its latest twenty runs are pending, for each schedule that has such runs."""
+        """Return the number of pending runs among the latest twenty of each schedule; without 0."""
 
     def schedule(self, name: str) -> ScheduleDetail | None:
         """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the

@@ -20,7 +20,7 @@ class ScheduleCriteria:
     """The filter of a page; a field that is None does not filter."""
 
     shard: int | None = None
-    part: str | None = None  #: a part of the name, in capitals or not
+    part: str | None = None  #: a part of the name; case is ignored
     source: str | None = None
     task: str | None = None  #: the name of its task
     paused: bool | None = None
@@ -44,7 +44,7 @@ class ScheduleCounts:
     total: int
     paused: int
     broken: int
-    with_base: int  #: neither, but their source says why nothing of them runs here: Beat's own scheduler runs them
+    with_base: int  #: neither paused nor broken: entries that Beat's own scheduler runs
     next_ms: int | None  #: the earliest next instant
 
 
@@ -60,9 +60,9 @@ class ScheduleRun:
     task_id: str
     due_ms: int
     state: str
-    dispatched_ms: int | None  #: None while it is pending, and where the history no longer says it
-    ended_ms: int | None  #: when its worker said so; None where it did not, or nobody needs to know
-    requested: bool  #: a user asked for it: triggered or backfilled
+    dispatched_ms: int | None  #: None while it is pending, and where the history no longer has it
+    ended_ms: int | None  #: the end that its worker reported; None: not yet, or no policy needs it
+    requested: bool  #: by a trigger or a backfill
     reason: str  #: of its outcome; empty without one
 
 
@@ -79,7 +79,7 @@ class RunOfSource:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDetail:
-    """A name with everything that the store has of it; each list has the latest first.
+    """The schedule of a name, with its changes, runs and skips; each list has the latest first.
 
     ``schedule`` is None where it was deleted. The changes are those of every schedule that had the name, the runs and
     skips those of the last one.

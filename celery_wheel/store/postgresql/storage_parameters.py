@@ -4,7 +4,7 @@
 
     wheel_timer, wheel_payload      every row is inserted once and deleted once, anywhere in the table
     wheel_outcome, wheel_batch      the same
-    wheel_schedule                  a row is replaced with each occurrence, wherever its index of instants leads
+    wheel_schedule                  a row is updated with each occurrence, anywhere in the table
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
     wheel_tally                     updated in every commit, one row an hour, queue and task
     wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -59,17 +59,31 @@ class SqlSchedules:
         query = statements.pending_runs if pending_only else statements.runs
         with self._database.reading() as connection:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
-        # A resharding leaves dispatched rows in their shard.
-        here = [row for row in rows if row.shard == shard]
-        found = [(run_of(row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
+        found = _runs(shard, rows)
         found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        query = self._statements.schedules.runs_at
+        with self._database.reading() as connection:
+            rows = [row for one, at_ms in instants for row in query(connection, schedule=one, instant_ms=at_ms)]
+        return _runs(shard, rows)
+
+
+def _runs(shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
+    """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
+    here = [row for row in rows if row.shard == shard]
+    return [(run_of(row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
+
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields; SQLite has no type for truth."""
+    """Return the schedule of a row, whose columns are in the order of its fields.
+
+    SQLite has no booleans, and lets a user write bytes into a column of text.
+    """
     found = Schedule(*row)
     found.paused, found.broken = bool(found.paused), bool(found.broken)
+    found.definition, found.note = str(found.definition), str(found.note)
     return found
 
 

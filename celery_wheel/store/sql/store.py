@@ -258,6 +258,9 @@ class SqlStore(SqlControl, SqlSchedules):
             self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
         self._database.tidy()  # a bulk load may run while no scheduler does
 
+    def has_arrivals(self, shard: int) -> bool:
+        return self._database.poll(self._statements.bulk_load.arrivals, (shard, shard))
+
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         with self._database.reading() as connection:
             if max_bytes is not None:

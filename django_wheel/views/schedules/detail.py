@@ -14,8 +14,9 @@ from celery_wheel.errors import WheelError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.document import json_object
 from django_wheel.formats import format_duration
-from django_wheel.views.schedules.acts import EDITABLE, for_schedule
+from django_wheel.views.schedules.actions import EDITABLE, for_schedule
 from django_wheel.views.schedules.history import revision_lines
 from django_wheel.views.schedules.listing import line_of
 from django_wheel.views.schedules.runs import run_chart
@@ -65,7 +66,7 @@ def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail) -> dict[str
 
 
 def _of_definition(schedule: Schedule) -> dict[str, Any]:
-    document = document_of(schedule.definition)
+    document = json_object(schedule.definition)
     parts = [
         DefinitionPart(part, json.dumps(document[part], indent=2, ensure_ascii=False))
         for part in ("args", "kwargs", "options", "recurrence")
@@ -88,12 +89,3 @@ def _of_definition(schedule: Schedule) -> dict[str, Any]:
     except WheelError as error:  # a calendar that leaves nothing
         values["problem"] = str(error)
     return {**values, "recurrence": definition.recurrence}
-
-
-def document_of(definition: str) -> dict[str, Any]:
-    """Return the JSON of a definition; empty where it cannot be read."""
-    try:
-        found = json.loads(definition)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

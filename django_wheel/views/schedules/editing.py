@@ -27,13 +27,13 @@ from celery_wheel.control import now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.document import json_object
 from django_wheel.formats import printable
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, ScheduleForm, new_values
 from django_wheel.schedule_values import SPECS, Document, to_values
 from django_wheel.views import admin_log
 from django_wheel.views.schedules.acts import report
-from django_wheel.views.schedules.detail import document_of
 from django_wheel.views.schedules.upcoming import upcoming_values
 from django_wheel.views.task_requests import Render, failure, request_options, site_of
 
@@ -72,7 +72,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
 
 
 def preview(request: HttpRequest) -> HttpResponse:
-    """Return the preview of the form, and the errors of its fields, for the script."""
+    """Return the preview of the form and the errors of its fields, for the page's script."""
     form = ScheduleForm(request.POST)
     form.is_valid()
     html = render_to_string("django_wheel/schedule_upcoming.html", _preview_values(form), request)
@@ -93,11 +93,11 @@ def _form(request: HttpRequest, schedule: Schedule | None) -> ScheduleForm:
     document: Document = {}
     values = new_values(get_current_timezone_name())
     if schedule is not None:
-        document = document_of(schedule.definition)
+        document = json_object(schedule.definition)
         values |= {"name": schedule.name, "made": schedule.made, "revision": schedule.revision}
         try:
             values |= to_values(document)
-        except (KeyError, TypeError, AttributeError):  # it cannot be read: the form replaces it as a whole
+        except (KeyError, TypeError, AttributeError):  # unreadable: the form replaces the whole definition
             document = {}
     data = request.POST if request.method == "POST" else None
     return ScheduleForm(data, document=document, is_new=schedule is None, initial=values)
@@ -161,11 +161,11 @@ def import_task_modules(app: Any) -> None:
 
 
 def _is_current(form: ScheduleForm, schedule: Schedule | None) -> bool:
-    """Whether nobody has changed the schedule since the user opened the form; else add an error."""
+    """Return whether the schedule is as it was when the user opened the form; otherwise add an error."""
     seen = form.cleaned_data["revision"]
     if schedule is None or seen is None or seen == schedule.revision:
         return True
-    text = gettext("The schedule was changed meanwhile, to revision %(number)s. Open the form anew, and compare.")
+    text = gettext("The schedule was changed meanwhile, to revision %(number)s. Open the form again, and compare.")
     form.add_error(None, text % {"number": schedule.revision})
     return False
 

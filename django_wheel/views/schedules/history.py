@@ -1,4 +1,4 @@
-"""The revisions of a schedule: who changed it when, and which values; and which of them can be rolled back to.
+"""The revisions of a schedule, each with the values that it changed, and whether the schedule can be rolled back to it.
 
 ::
 
@@ -17,6 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Revision
+from celery_wheel.values.document import json_object
+from django_wheel.views.schedules.actions import EDITABLE
 
 LABELS: dict[str, Promise] = {
     "created": _("created"),
@@ -24,13 +26,14 @@ LABELS: dict[str, Promise] = {
     "paused": _("paused"),
     "resumed": _("resumed"),
     "deleted": _("deleted"),
+    "imported": _("imported"),
     "rolled back": _("rolled back"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A value that a revision changed; a text is empty where there was or is none."""
+    """A value that a revision changed; ``before`` or ``after`` is empty where there was or is no value."""
 
     path: str
     before: str
@@ -41,7 +44,7 @@ class ValueChange:
 class RevisionLine:
     revision: Revision
     changes: list[ValueChange]
-    can_roll_back: bool  #: its definition is known, and is another than the schedule has
+    can_roll_back: bool  #: its definition can be read, and is another than the schedule has
 
     @property
     def label(self) -> str | Promise:
@@ -59,18 +62,15 @@ def revision_lines(detail: ScheduleDetail) -> list[RevisionLine]:
             after = _definition(befores.get((one.schedule, one.number + 1), ""))
         before = _definition(one.before)
         changes = [] if one.what == "deleted" or after is None else list(_changes(_values(before), _values(after)))
-        is_own = schedule is not None and one.schedule == schedule.id
-        can_roll_back = is_own and after is not None and schedule is not None and after != schedule.definition
-        lines.append(RevisionLine(one, changes, can_roll_back))
+        is_own = schedule is not None and one.schedule == schedule.id and schedule.source in EDITABLE
+        is_other = schedule is not None and after != schedule.definition and bool(json_object(after or ""))
+        lines.append(RevisionLine(one, changes, can_roll_back=is_own and is_other))
     return lines
 
 
 def _definition(schedule: str) -> str | None:
     """Return the definition in the JSON of a Schedule; None without one."""
-    try:
-        found = json.loads(schedule)["definition"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    found = json_object(schedule).get("definition")
     return found if isinstance(found, str) else None
 
 

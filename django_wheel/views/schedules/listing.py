@@ -16,9 +16,9 @@ from celery_wheel.recurring.words import in_words
 from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
 from celery_wheel.store.schedule_model import Schedule
 from django_wheel.views.query import LINES, PageQuery
-from django_wheel.views.schedules.acts import OF_SELECTION
+from django_wheel.views.schedules.actions import OF_SELECTION
 
-#: A filter reads so many parts of the store for a page on which nothing matches, before the user has to go on.
+#: Parts of the store that are read for one page while nothing matches the filter.
 SEARCHES = 5
 
 #: State → its flags in the store.
@@ -94,7 +94,7 @@ def line_of(schedule: Schedule, pending: int = 0) -> ScheduleLine:
 def _described(text: str, language: str | None) -> tuple[str, str, str, bool]:
     """Return a definition's task, its recurrence in words, its zone, and whether Beat's own scheduler runs it.
 
-    A text that cannot be read is empty.
+    A value that cannot be read is an empty text.
     """
     try:
         document = json.loads(text)

@@ -21,7 +21,7 @@ from celery_wheel.store.schedule_model import EXCLUDED, GAP, MISSED, OVERLAPPED,
 
 #: Marks of a chart.
 MARKS = 60
-#: A run that leaves later than this is late.
+#: A run that is dispatched later than this is late.
 LATE_MS = 1_000
 
 ON_TIME, LATE, PENDING, SKIPPED, MISSED_RUN, FAILED = "on-time", "late", "pending", "skipped", "missed", "failed"
@@ -36,9 +36,9 @@ LABELS: dict[str, Promise] = {
 SKIP_REASONS: dict[str, Promise] = {
     PAUSED: _("the schedule was paused"),
     OVERLAPPED: _("an earlier run was not over"),
-    MISSED: _("no scheduler was there in time"),
+    MISSED: _("no scheduler ran in time"),
     EXCLUDED: _("the calendar leaves it out"),
-    GAP: _("the clocks left it out"),
+    GAP: _("the clocks skipped it"),
 }
 
 SLOT, HEIGHT, BASE = 12.0, 44.0, 36.0
@@ -67,7 +67,7 @@ class RunMark:
 
     @property
     def height(self) -> float:
-        """The height of the mark's stem: one that is late by a day or more has the tallest."""
+        """The height of the mark's stem; a run that is late by a day or more has the tallest one."""
         if self.kind != LATE or self.late_ms is None:
             return _ON_TIME_HEIGHT if self.kind == ON_TIME else 0.0
         share = math.log(self.late_ms / LATE_MS) / math.log(_LATEST_MS / LATE_MS)

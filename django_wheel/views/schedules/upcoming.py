@@ -19,7 +19,7 @@ from celery_wheel.recurring.upcoming import UpcomingInstant, upcoming
 from celery_wheel.recurring.words import in_words
 from django_wheel.formats import format_duration, to_datetime
 
-#: Occurrences that are shown.
+#: Occurrences of a preview.
 SHOWN = 20
 
 LEFT_OUT: dict[str, Promise] = {

@@ -103,12 +103,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
             "OPTIONS": dict(SQLITE_OPTIONS),
         }
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = f"shop_{tmp_path.name}".lower()[:60]
-    template = request.getfixturevalue("postgres_template")
-    server.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', f'CREATE DATABASE "{name}" TEMPLATE {template}')
+    url = server.new_database(request.getfixturevalue("postgres_template"))
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": name,
+        "NAME": url.rpartition("/")[2],
         "USER": "wheel",
         "HOST": "127.0.0.1",
         "PORT": server.port,

@@ -61,7 +61,7 @@ def test_a_committed_task_is_dispatched_when_it_is_due_and_a_rolled_back_one_nev
         send("last", countdown=0.5)
     wait_until(lambda: len(left(live)) == 3, "three tasks are dispatched")
     assert left(live)[2] == "last"
-    assert live.items() == []
+    assert live.waiting() == []
 
 
 def test_a_commit_needs_no_broker(live: Shop) -> None:

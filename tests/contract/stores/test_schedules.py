@@ -15,6 +15,7 @@ from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip
 from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.schedules import schedule_of
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
@@ -47,6 +48,11 @@ def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
     [found] = named(holder, whole.name)
     assert found == whole
     assert (type(found.paused), type(found.broken)) == (bool, bool)
+
+
+def test_bytes_that_sqlite_has_in_a_column_of_text_are_a_text() -> None:
+    one = schedule_of((1, "report", b"\xff", "api", 1, None, 0, None, 0, b"\xfe", 1, None))
+    assert (one.definition, one.note, one.paused, one.broken) == ("b'\\xff'", "b'\\xfe'", False, True)
 
 
 def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
@@ -275,6 +281,16 @@ def test_the_latest_runs_come_first(holder: Holder) -> None:
     assert runs(holder, second, third, first, limit=4) == expected[:4]
     assert runs(holder, second) == of_second
     assert runs(holder) == []
+
+
+def test_runs_are_found_by_their_instants(holder: Holder) -> None:
+    first, second = create(holder, "first", "second")
+    made = [run for _, run in made_runs(holder, first, 3)]
+    other = [run for _, run in made_runs(holder, second, 2)]
+    found = holder.store.runs_at(holder.shard, [(first.id, NOW), (first.id, NOW + 2), (second.id, NOW + 1)])
+    assert sorted(run.timer_id for run, _ in found) == [made[0].timer_id, made[2].timer_id, other[1].timer_id]
+    assert all(run.timer_id == task.row.id for run, task in found)
+    assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
 
 
 def test_a_run_has_its_row(holder: Holder) -> None:

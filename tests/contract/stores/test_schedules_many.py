@@ -13,9 +13,12 @@ import pytest
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SqlBackend, postgresql, sqlite
 from tests.kit.holder import NOW, Holder
+from tests.kit.patience import factor, patience
 from tests.kit.schedules import MINUTE, create, materialise
 
-MANY = 1_000_000
+#: A read that passes over so many rows takes more than SLOW_MS, on a quiet machine.
+MANY = 200_000
+SLOW_MS = 5
 AT_ONCE = 50_000
 HOUR = 60 * MINUTE
 DEFINITION = (
@@ -62,7 +65,7 @@ def fastest_ms(call: Callable[[], object], times: int = 20) -> float:
     return min(taken) * 1_000
 
 
-def test_the_next_of_a_million_schedules_are_read_in_milliseconds(store: SqlStore, backend: SqlBackend) -> None:
+def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore, backend: SqlBackend) -> None:
     fill(store, is_postgresql="postgresql" in backend.url)
     holder = Holder(store)
     reads: dict[str, Callable[[], object]] = {
@@ -81,19 +84,19 @@ def test_the_next_of_a_million_schedules_are_read_in_milliseconds(store: SqlStor
         elif state == "with statistics":
             with store.database.writing() as connection:
                 connection.exec_driver_sql("ANALYZE")
-        slow = {name: ms for name, read in reads.items() if (ms := fastest_ms(read)) > 5}
+        slow = {name: ms for name, read in reads.items() if (ms := fastest_ms(read)) > SLOW_MS * factor()}
         assert not slow, state
     due = store.due_schedules(0, NOW + HOUR, 500)
     assert [one.next_ms for one in due] == sorted(one.next_ms or 0 for one in due)
     assert due[0].next_ms == store.next_schedule_ms(0)
 
 
-def test_a_hundred_thousand_schedules_are_created_within_ten_seconds(store: SqlStore) -> None:
+def test_ten_thousand_schedules_are_created_a_second(store: SqlStore) -> None:
     holder, taken = Holder(store), []
-    for group in range(20):
+    for group in range(4):
         names = [f"group-{group}/schedule-{n}" for n in range(5_000)]
         began = time.perf_counter()
         create(holder, *names, definition=DEFINITION, next_ms=NOW + group)
         taken.append(time.perf_counter() - began)
-    assert min(taken) * len(taken) < 10
-    assert len(store.due_schedules(0, NOW + HOUR, 100_000)) == 100_000
+    assert min(taken) < patience(0.5)
+    assert len(store.due_schedules(0, NOW + HOUR, 100_000)) == 20_000

@@ -1,4 +1,4 @@
-"""Recurring schedules after a resharding: each is in the shard of its name, with what is pending of it."""
+"""Recurring schedules after a resharding: each is in the shard of its name, with its pending runs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.kit.stack import Stack
 
 @pytest.fixture
 def run(command: Commands) -> Any:
-    """Run a command of the group; returns its output, which is JSON where it is asked for."""
+    """Run a command of the group; returns its output, parsed with ``--json``."""
 
     def call(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
         found = command("schedules", *arguments, stdin=stdin)
@@ -124,7 +124,7 @@ def test_an_update_keeps_other_parts_and_a_rollback_returns(run: Any) -> None:
     found = run("history", "one", "--json")
     assert [one["what"] for one in found["revisions"]][:3] == ["rolled back", "changed", "created"]
     assert run("show", "one", "--json")["definition"]["recurrence"]["zone"] == "Asia/Tokyo"
-    assert "must have had the revision" in run("rollback", "one", "9", code=2)
+    assert "revision must be one of schedule" in run("rollback", "one", "9", code=2)
 
 
 def test_each_page_but_the_last_names_the_next(run: Any) -> None:
@@ -179,6 +179,14 @@ def test_a_trigger_and_a_backfill_run_the_task(run: Any, stack: Stack) -> None:
     assert run("backfill", "none", "--from", "-5m", "--json", code=3)["unknown"] == 1
 
 
+def test_a_task_that_the_app_does_not_have_is_shown_with_a_warning(run: Any) -> None:
+    create(run, "one", "--every", "1d")
+    assert run("show", "one", "--json")["warning"] == ""
+    run("update", "one", "--task", "billing.charge")
+    warning = "the app does not have the task billing.charge: it is sent by its name"
+    assert run("show", "one", "--json")["warning"].startswith(warning)
+
+
 def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(run: Any) -> None:
     arguments = ("preview", "--cron", "30 2 * * *", "--zone", "Europe/Paris", "--from", "2027-03-26", "--count", "4")
     shown = run(*arguments)
@@ -191,6 +199,9 @@ def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(r
     assert "does not exist" in run("preview", "none", code=3)
     assert "name a schedule" in run("preview", code=2)
     assert "name a schedule" in run("preview", "one", "--every", "5", code=2)
+    run("create", "wrong", "--definition", "-", stdin='{"task": "tick", "broken": "its zone is unknown"}')
+    assert "must be a schedule with instants, got 'its zone is unknown'" in run("preview", "wrong", code=2)
+    assert run("show", "wrong", "--json")["state"] == "broken"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +246,7 @@ def test_names_are_escaped_on_a_terminal(run: Any) -> None:
 TAB = "CRON_TZ=Europe/Paris\n30 2 * * * nightly --all\n@reboot start\n"
 
 
-def test_an_import_creates_what_is_new_and_says_why_the_rest_is_not(run: Any, tmp_path: Path) -> None:
+def test_an_import_creates_new_schedules_and_has_a_reason_for_the_others(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "tab"
     file.write_text(TAB)
     arguments = ("import", "--from", "crontab", "--file", str(file), "--task", "shell")
@@ -248,7 +259,7 @@ def test_an_import_creates_what_is_new_and_says_why_the_rest_is_not(run: Any, tm
     assert "no schedules" in run("list")
     said = run(*arguments, code=3)
     assert "1 created, 1 not importable" in said
-    assert "@reboot is no time" in said
+    assert "@reboot has no instants" in said
     found = run("show", "nightly --all", "--json")
     assert (found["definition"]["args"], found["revisions"][0]["reason"]) == (
         ["nightly --all"],

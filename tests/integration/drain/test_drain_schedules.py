@@ -1,4 +1,4 @@
-"""Recurring schedules in a drain: a file takes them along with what is pending of them, and each instant runs once."""
+"""Recurring schedules in a drain: a file has them with their pending occurrences; each instant runs once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable, StoreUnusable
 from celery_wheel.operations.drain import import_, open_existing_store, to_file, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.schedule_model import Run, Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, claimed, now_ms
 from tests.integration.drain.test_drain import drained, filled, lines
 from tests.kit.holder import Holder, message

@@ -233,6 +233,15 @@ def test_a_user_without_rights_gets_an_error_that_says_so(
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
+def test_a_user_who_may_not_wait_for_a_message_polls(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    own_server.client().acl_setuser("shop", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-blmove"])
+    broker = adopted(connect(own_server.url.replace("//", "//shop:any@")))
+    assert broker.await_message(SHARD, 10) is None
+    assert broker.peek(SHARD, 10, 1_000).arrivals == []
+
+
 def test_a_wrong_password_is_an_error_that_says_so(
     own_server: RedisServer, connect: Callable[..., RedisBroker]
 ) -> None:

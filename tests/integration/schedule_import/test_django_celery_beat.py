@@ -95,7 +95,12 @@ def test_rows_have_their_arguments_and_options(found: dict[str, Any]) -> None:
         "task": "app.report",
         "args": [1],
         "kwargs": {"a": 2},
-        "options": {"queue": "mail", "priority": 3, "expires": 60, "headers": {"tenant": "acme"}},
+        "options": {
+            "queue": "mail",
+            "priority": 3,
+            "expires": 60,
+            "headers": {"tenant": "acme", "periodic_task_name": "interval", "celery_beat_task": True},
+        },
     }
     assert found["paused"] == ["crontab"]
 
@@ -103,7 +108,7 @@ def test_rows_have_their_arguments_and_options(found: dict[str, Any]) -> None:
 def test_a_row_that_cannot_be_imported_has_the_reason(found: dict[str, Any]) -> None:
     assert found["reasons"].keys() == {"bad json", "no schedule"}
     assert "must be JSON" in found["reasons"]["bad json"]
-    assert "none of interval, crontab" in found["reasons"]["no schedule"]
+    assert "with one of interval, crontab" in found["reasons"]["no schedule"]
     assert "manage.py migrate" in found["no_tables"]
 
 

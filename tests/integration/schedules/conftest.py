@@ -1,4 +1,4 @@
-"""A stack on a Redis, whose schedules are created by ``app.wheel.schedules``."""
+"""A stack for schedules of ``app.wheel.schedules`` and of Beat."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.kit.stack import Stack
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    with RedisServer(tmp_path / "redis") as server, Stack(tmp_path, server) as found:
+def stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[Stack]:
+    with Stack(tmp_path, redis_server) as found:
         yield found

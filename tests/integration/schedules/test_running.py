@@ -1,49 +1,17 @@
-"""Real schedulers and workers: each instant runs once, a task knows its instant, runs overlap as the policy says."""
+"""Real schedulers and workers: a task knows its instant, runs overlap as the policy says. See also ``tests.faults``."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections import Counter
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from tests.kit.patience import wait_until
+from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
 HALF = timedelta(seconds=0.5)
-
-
-def instants_in_queue(stack: Stack) -> list[tuple[str, int]]:
-    """Return schedule and instant of each message in the queue ``celery``."""
-    found = (json.loads(raw)["headers"] for raw in stack.redis.lrange("celery", 0, -1))
-    return [(one["wheel_occurrence"]["schedule"], one["wheel_occurrence"]["scheduled_for"]) for one in found]
-
-
-def test_each_instant_is_sent_once_over_kills_of_the_scheduler(stack: Stack) -> None:
-    beat = stack.beat()
-    stack.wait_for_holder(beat)
-    schedules = stack.app.wheel.schedules
-    names = [f"report {n}" for n in range(5)]
-    for name in names:
-        schedules.create(name, HALF, "note", catch_up="all", catch_up_window=3_600)
-    for _ in range(3):
-        count = stack.redis.llen("celery")
-        wait_until(lambda count=count: stack.redis.llen("celery") >= count + 15, "occurrences are sent")
-        beat.kill()
-        beat = stack.beat()
-        stack.wait_for_holder(beat)
-    schedules.pause(names)
-    wait_until(lambda: stack.pending() == [0], "the last occurrences are sent")
-    sent = Counter(instants_in_queue(stack))
-    assert [one for one in sent.items() if one[1] > 1] == []
-    for name in names:
-        instants = sorted(instant_ms for of, instant_ms in sent if of == name)
-        assert instants == list(range(instants[0], instants[-1] + 1, 500)), name
-        assert len(instants) > 6
-        history = schedules.history(name)
-        assert history is not None
-        assert not [one for one in history.skips if one.reason == "missed"]
 
 
 def test_a_task_knows_its_instant_and_a_retry_has_the_same(stack: Stack) -> None:
@@ -120,3 +88,14 @@ def test_the_declaration_of_a_task_is_followed_when_a_scheduler_starts(stack: St
     beat.kill()
     stack.beat()
     wait_until(lambda: minutes() is None, "the schedule is deleted")
+
+
+def test_an_occurrence_waits_in_a_queue_that_no_worker_has_declared(tmp_path: Path) -> None:
+    queues = [("celery", "celery", "direct", "celery"), ("mail", "mails", "topic", "mail.#")]
+    with RedisServer(tmp_path / "redis") as server, Stack(tmp_path, server, queues=queues) as stack:
+        stack.wait_for_holder(stack.beat())
+        stack.app.wheel.schedules.create("report", HALF, "note", ["bound"], queue="mail", times=3)
+        wait_until(
+            lambda: [one.state for one in history_of(stack, "report").runs] == ["dispatched"] * 3, "all are sent"
+        )
+        assert stack.redis.llen("mail") == 3

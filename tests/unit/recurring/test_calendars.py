@@ -112,6 +112,7 @@ def test_all_days_of_the_week_hold_forever() -> None:
         (lambda: Weekdays("mon"), "days must be a list of weekdays"),  # type: ignore[arg-type]
         (lambda: Holidays("XX"), "country must be a code that the package holidays knows, like 'DE', got 'XX'"),
         (lambda: Holidays("DE", "XX"), "subdivision must be one of BB"),
+        (lambda: Holidays("DE", {"kind": "BY"}), "subdivision must be one of BB"),  # type: ignore[arg-type]
         (lambda: Holidays("VA", "XX"), "subdivision must be '': VA has no parts"),
         (lambda: BusinessDays("DE", weekend=("x",)), "days[0] must be one of"),
         (lambda: OfSpec(Interval(5), 0), "lasts_ms must be a whole number of at least 1"),
@@ -124,6 +125,11 @@ def test_a_wrong_calendar_is_refused(make: Any, message: str) -> None:
     with pytest.raises(RecurrenceError) as caught:
         make()
     assert str(caught.value).startswith(message)
+
+
+def test_the_last_days_of_time_have_holidays_ahead_of_utc() -> None:
+    daily = Recurrence(Crontab("0", "9"), "Pacific/Kiritimati", without=Holidays("US"))
+    assert daily.next_after(253_370_764_799_000) is None
 
 
 def test_only_calendars_combine() -> None:
@@ -141,6 +147,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         return own(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    calendars_module._check_country.cache_clear()
+    calendars_module._countries.cache_clear()
     with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[holidays\]'"):
         Holidays("FR")

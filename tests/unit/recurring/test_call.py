@@ -1,4 +1,4 @@
-"""``check_call``: what a schedule may call is refused by its path, or kept."""
+"""``check_call``: a valid call is kept, an invalid value is refused by its path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = {
 
 
 def test_a_call_keeps_what_it_is_given() -> None:
-    document = {"task": "app.report", "args": [1], "kwargs": {"a": 2}, "recurrence": "not looked at"}
+    document = {"task": "app.report", "args": [1], "kwargs": {"a": 2}, "recurrence": "ignored"}
     found = check_call({**document, "options": {**OPTIONS, "wheel": {"misfire": "skip", "key": "acme"}}})
     assert found == ScheduledCall("app.report", [1], {"a": 2}, OPTIONS, {"misfire": "skip", "key": "acme"})
     assert check_call({"task": "app.report", "jitter_ms": 5, "jitter_by": "name"}).jitter_by == "name"

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring import (
@@ -63,6 +63,7 @@ def _documents(value: Any) -> list[dict[str, Any]]:
     return []
 
 
+@settings(max_examples=25)
 @given(recurrences())
 def test_a_random_recurrence_survives_its_document(recurrence: Recurrence | None) -> None:
     if recurrence is not None:

@@ -101,7 +101,7 @@ def test_a_time_that_does_not_run_has_its_reason() -> None:
         ("without must be a Calendar", {"without": NINE}),
     ],
 )  # fmt: skip
-def test_a_recurrence_that_means_nothing_is_refused(message: str, arguments: dict[str, object]) -> None:
+def test_an_invalid_recurrence_is_refused(message: str, arguments: dict[str, object]) -> None:
     with pytest.raises(RecurrenceError, match=f"^{message}"):
         Recurrence(**{"spec": NINE, **arguments})  # type: ignore[arg-type]
 

@@ -116,7 +116,7 @@ def test_a_calendar_in_words(without: Calendar, words: str) -> None:
     assert in_words(Recurrence(Interval(HOUR), without=without)) == f"every 1 h, {words}"
 
 
-def test_limits_are_told_in_the_zone() -> None:
+def test_limits_are_in_the_zone() -> None:
     limited = Recurrence(
         Interval(HOUR),
         "Asia/Tokyo",

@@ -100,7 +100,7 @@ def test_the_log_says_what_a_lost_report_means(
     assert reporter._thread is not None
     reporter._thread.join()
     assert len(caplog.records) == 2
-    assert all("counts as over max_runtime_ms after it was due" in one.getMessage() for one in caplog.records)
+    assert all("counts as over its max_runtime after it was due" in one.getMessage() for one in caplog.records)
 
 
 def test_a_header_that_no_scheduler_wrote_holds_up_no_report(app: Any, broker: Broker) -> None:

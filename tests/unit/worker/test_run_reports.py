@@ -12,7 +12,7 @@ from celery import signals
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request, create_request_cls
 
-from celery_wheel.broker.envelope import OCCURRENCE
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.worker.run_reports import RunReports
 from tests.unit.producer.conftest import app, broker, make_app
 
@@ -150,7 +150,7 @@ def test_a_message_that_no_task_takes_is_reported(worker: Worker) -> None:
     assert worker.reports == [HEADER, HEADER]
 
 
-def test_a_revoke_of_another_app_is_none_of_this_worker(worker: Worker, make_app: Any) -> None:
+def test_a_revoke_of_another_app_is_not_reported(worker: Worker, make_app: Any) -> None:
     other = make_app().tasks["proj.touch"]
     signals.task_revoked.send(sender=other, request={OCCURRENCE: HEADER}, terminated=False, signum=None, expired=False)
     assert worker.reports == []

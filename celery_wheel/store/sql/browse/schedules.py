@@ -2,13 +2,12 @@
 
 ::
 
-    page      (after, upto] of the unique index of names   ``upto``: so many rows further, whatever the filter skips
+    page      (after, upto] of the unique index of names   ``upto``: SCAN rows further, whatever the filter skips
     detail    a dozen statements of one moment; at most RUNS runs, skips and changes
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import schedules as queries
 from celery_wheel.store.sql.queries.browse import TASK
 from celery_wheel.store.sql.schedules import schedule_of
+from celery_wheel.values.document import json_object
 
 #: Rows that the filter of one page may skip.
 SCAN = 20_000
@@ -49,9 +49,10 @@ def _is_meant(schedule: Schedule, criteria: ScheduleCriteria) -> bool:
         return False
     if criteria.task is None and criteria.queue is None:
         return True
-    definition = json.loads(schedule.definition)
-    task, queue = definition.get("task"), definition.get("options", {}).get("queue")
-    return criteria.task in (None, task) and criteria.queue in (None, queue)
+    definition = json_object(schedule.definition)
+    options = definition.get("options")
+    queue = options.get("queue") if isinstance(options, dict) else None
+    return criteria.task in (None, definition.get("task")) and criteria.queue in (None, queue)
 
 
 class ScheduleViews:

@@ -1,4 +1,4 @@
-"""The queries of schedules for people: pages by name, and everything of one name."""
+"""The queries of schedules for people: pages by name, and the runs, skips and changes of one name."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def _latest_first() -> list[ColumnElement[int]]:
 def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
     equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
     found = [column == value for column, value in equal if value is not None]
-    if criteria.task is not None:  # as ``to_text`` writes it; arguments may have such a part, too
+    if criteria.task is not None:  # as ``to_text`` writes it; arguments may have the same text: see ``_is_meant``
         found.append(schedule.c.definition.contains(f'"task":{json.dumps(criteria.task)}', autoescape=True))
     if criteria.queue is not None:
         found.append(schedule.c.definition.contains(f'"queue":{json.dumps(criteria.queue)}', autoescape=True))
-    if criteria.prefix is not None:  # SQLite finds it in capitals or not
+    if criteria.prefix is not None:  # SQLite ignores case
         found.append(schedule.c.name.startswith(criteria.prefix, autoescape=True))
     flags = [(schedule.c.paused, criteria.paused), (schedule.c.broken, criteria.broken)]
     found += [column if value else ~column for column, value in flags if value is not None]

@@ -6,7 +6,8 @@
                          due, next, named         by (shard, next_ms) and by name
     wheel_revision       add                      never changed
     wheel_schedule_run   add, end, forget         one for a timer
-                         runs, pending_runs       by (schedule, instant), with the timer and its bytes
+                         runs, pending_runs,      by (schedule, instant), with the timer and its bytes
+                         runs_at
     wheel_schedule_skip  set, forget
 """
 
@@ -91,6 +92,8 @@ class ScheduleStatements:
         # A join with wheel_lane, or the shard of the timer as a condition, would let PostgreSQL begin with the shard's
         # timers: so it planned while the tables were empty, and it keeps such a plan until it has statistics.
         self.runs = self._latest(select(schedule_run))
+        at = select(schedule_run).where(schedule_run.c.instant_ms == bindparam("instant_ms"))
+        self.runs_at = self._of_schedule(at)
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         offset = select(lane.c.offset_due_ms, lane.c.offset_seq).where(place).scalar_subquery()
         after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > offset
@@ -99,8 +102,10 @@ class ScheduleStatements:
 
     def _latest(self, runs: Any) -> Prepared:
         """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
-        found = runs.where(schedule_run.c.schedule == bindparam("schedule")).order_by(*_latest_first(schedule_run))
-        run = found.limit(bindparam("limit")).subquery("run")
+        return self._of_schedule(runs.order_by(*_latest_first(schedule_run)).limit(bindparam("limit")))
+
+    def _of_schedule(self, runs: Any) -> Prepared:
+        run = runs.where(schedule_run.c.schedule == bindparam("schedule")).subquery("run")
         rows = run.join(timer, timer.c.id == run.c.timer_id).join(payload, payload.c.id == timer.c.id)
         columns = (*[run.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
         return self._prepare(select(*columns).select_from(rows).order_by(*_latest_first(run)))

@@ -34,7 +34,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--grace", type=float, default=30.0, help="Seconds after which an overdue reminder is lost."
         )
-        parser.add_argument("--reports", action="store_true", help="Create the recurring reports, too.")
+        parser.add_argument("--reports", action="store_true", help="Also create the recurring reports.")
         parser.add_argument("--json", action="store_true", help="Print the summary as JSON.")
 
     def handle(self, **options: Any) -> None:

@@ -44,7 +44,7 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
         ("every minute", "the definition must be an object"),
     ],
 )
-def test_a_definition_that_means_nothing_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
+def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
     answer = rig.ask("create", {"report": document, "other": definition()})
     assert answer["report"]["result"] == "refused"
     assert answer["report"]["reason"].startswith(reason)
@@ -150,6 +150,33 @@ def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
     rig.tick(2_000)
     assert rig.ran() == [1_000, 2_000]
     assert rig.skips() == []
+
+
+def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.ask("pause", ["report"])
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "paused")]
+    rig.tick(2_000)
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.skips()[1:] == [(5_000, 5_000, 1, "paused")]
+    rig.tick(2_500)
+    assert rig.ran() == [7_500]
+
+
+def test_an_update_accounts_for_a_broken_schedule(rig: ScheduleRig) -> None:
+    def fault(schedule: Schedule) -> None:
+        if rig.clock.now_ms() < START_MS + 3_000:
+            raise LookupError("no such task")
+
+    rig.renderer.fault = fault
+    rig.create()
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "missed")]
+    rig.tick(2_000)
+    assert rig.ran() == [5_000]
 
 
 def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
@@ -286,7 +313,7 @@ def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
     assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
 
 
-def test_a_pause_leaves_a_run_that_a_user_asked_for(rig: ScheduleRig) -> None:
+def test_a_pause_leaves_a_requested_run(rig: ScheduleRig) -> None:
     rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
     rig.create()
     rig.ask("trigger", ["report"])

@@ -71,7 +71,7 @@ def test_a_task_that_is_due_meanwhile_does_not_wait_for_the_herd() -> None:
     assert len(rig.pushed) < 20
 
 
-def test_an_update_withdraws_what_was_made_ahead() -> None:
+def test_an_update_withdraws_an_occurrence_that_was_made_ahead() -> None:
     rig = herd()
     rig.pass_time(70_000)
     rounds(rig, 100)
@@ -90,6 +90,18 @@ def test_schedules_that_wait_for_their_instants_keep_no_herd_behind_them() -> No
     rounds(rig, 200)
     assert rig.made() == [DUE_MS + 1] * 20
     rig.pass_time(DUE_MS - 50_000)
+    rig.run("ingest", rounds=3)
+    assert len(rig.runs()) == 35
+
+
+def test_a_schedule_whose_renderings_are_watched_is_made_at_its_look_ahead() -> None:
+    rig = with_limits(**SLOWLY)
+    rig.ask("create", {f"watched{n}": definition(DUE_MS) for n in range(15)})
+    rig.ask("create", {name: definition(DUE_MS + 1) for name in NAMES})
+    rig.pass_time(40_000)
+    rounds(rig, 200)
+    assert rig.made() == [DUE_MS + 1] * 20
+    rig.pass_time(DUE_MS - 50_000 - rig.limits.look_ahead_ms)
     rig.run("ingest", rounds=3)
     assert len(rig.runs()) == 35
 

@@ -17,14 +17,19 @@ NOW = 1_700_000_000_000
 MINUTE = 60_000
 
 SPECS: list[Callable[[random.Random], Spec]] = [
-    lambda rng: Interval(rng.choice((1, 7, 1_000, 90_000, 5_000_000))),
+    lambda rng: Interval(rng.choice((7, 100, 1_000, 90_000, 5_000_000))),
     lambda rng: Crontab(minute=rng.choice(("*", "*/7", "3"))),
     lambda rng: Instants(tuple(sorted({NOW + rng.randrange(-200_000, 200_000) for _ in range(20)} | {NOW + 10**7}))),
 ]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_every_due_instant_is_made_or_skipped_once(seed: int) -> None:
+@pytest.mark.parametrize("first_seed", range(0, 300, 50))
+def test_every_due_instant_is_made_or_skipped_once(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 50):
+        compare_with_a_walk(seed)
+
+
+def compare_with_a_walk(seed: int) -> None:
     rng = random.Random(seed)
     recurrence = Recurrence(rng.choice(SPECS)(rng))
     catch_up = rng.choice(("latest", "all", "none"))
@@ -59,12 +64,12 @@ def test_every_due_instant_is_made_or_skipped_once(seed: int) -> None:
         assert decision.make, "the latest instant runs"
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_the_latest_instant_is_found_by_halving(seed: int) -> None:
-    rng = random.Random(seed)
-    recurrence = Recurrence(rng.choice(SPECS)(rng))
-    first = recurrence.next_after(NOW - 300_000)
-    upto_ms = NOW + rng.randrange(100_000)
-    assert first is not None
-    if first <= upto_ms:
-        assert latest(recurrence, first, upto_ms) == list(recurrence.between(first - 1, upto_ms))[-1]
+def test_the_latest_instant_is_found_by_halving() -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        recurrence = Recurrence(rng.choice(SPECS)(rng))
+        first = recurrence.next_after(NOW - 300_000)
+        upto_ms = NOW + rng.randrange(100_000)
+        assert first is not None
+        if first <= upto_ms:
+            assert latest(recurrence, first, upto_ms) == list(recurrence.between(first - 1, upto_ms))[-1], seed

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.errors import StoreError
+from celery_wheel.recurring import calendars
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.timing import ManualClock
 from tests.unit.engine.conftest import START_MS
@@ -30,7 +34,7 @@ def test_a_schedule_without_a_renderer_waits(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(3_000)
     assert rig.made() == []
-    assert rig.engine.ingest_wait_ms() is None
+    assert rig.engine.ingest_wait_ms() == NEVER
 
 
 def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> None:
@@ -109,7 +113,7 @@ def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> Non
     rig.tick(2_000)
     assert rig.ran("good") == [1_000, 2_000]
     bad = rig.schedule("bad")
-    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "it cannot be rendered: LookupError('no such task')")
+    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "no message can be made: LookupError('no such task')")
     rig.tick(3_500)
     assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
     assert rig.skips() == [(1_000, 5_000, 5, "missed")]
@@ -117,15 +121,32 @@ def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> Non
     assert rig.ran("bad") == [6_000]
 
 
-def test_a_definition_that_cannot_be_read_stops_its_schedule(rig: ScheduleRig) -> None:
+NESTED = '{"kind":"except","calendar":' * 450 + '{"kind":"weekdays","days":["sat"]}' + "}" * 450
+DAILY = '{"task":"a","recurrence":{"kind":"recurrence","spec":{"kind":"interval","every_ms":86400000},"without":%s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('{"spec": "of a later version"}', "spec must be a field of a definition"),
+        (DAILY % NESTED, "the definition must be nested less deep"),
+        (DAILY % '{"kind":"holidays","country":"DE"}', "recurrence: calendars of holidays need holidays"),
+    ],
+    ids=["version", "depth", "package"],
+)
+def test_a_definition_that_cannot_be_read_stops_its_schedule(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, text: str, note: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "holidays", None)  # not installed here
+    calendars._countries.cache_clear()
     rig.create("good")
     rig.create("bad")
     for one in rig.disk.shard(0).schedules.values():
-        one.definition = '{"spec": "of a later version"}' if one.name == "bad" else one.definition
+        one.definition = text if one.name == "bad" else one.definition
     rig.tick(1_000)
     assert rig.ran("good") == [1_000]
     assert rig.schedule("bad").broken
-    assert rig.schedule("bad").note.startswith("spec must be a field of a definition")
+    assert rig.schedule("bad").note.startswith(note)
 
 
 # -- after an outage -----------------------------------------------------------------------------------
@@ -199,7 +220,7 @@ def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig
     assert rig.ran() == [1_000, 3_000]
 
 
-def test_queue_one_runs_what_was_queued_for_long_whatever_the_catch_up() -> None:
+def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_up() -> None:
     rig = with_limits(late_ms=1_000)
     schedule = rig.create(every_ms=60_000, overlap="queue_one", catch_up="none")
     rig.tick(140_000)

@@ -94,7 +94,7 @@ def test_a_change_knows_an_occurrence_with_jitter_as_published(rig: ScheduleRig)
     assert (rig.made(), rig.next_ms()) == ([10_000], 15_000), "it is not made a second time"
 
 
-def test_a_renderer_that_cannot_now_is_asked_again_and_no_other_schedule_waits(
+def test_a_renderer_without_its_result_backend_is_tried_again_and_no_other_schedule_waits(
     rig: ScheduleRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = noting(rig, away=1)
@@ -105,7 +105,7 @@ def test_a_renderer_that_cannot_now_is_asked_again_and_no_other_schedule_waits(
     assert (rig.ran("first"), rig.ran("second")) == ([3_000], [3_000])
     assert not rig.schedule("first").broken
     assert [one.getMessage() for one in caplog.records] == [
-        "shard 0: the occurrences of schedule first wait: the result backend is away"
+        "shard 0: the occurrences of schedule first wait, and are tried again in a second: the result backend is away"
     ]
     assert seen.away == 0
 

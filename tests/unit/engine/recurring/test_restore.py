@@ -24,7 +24,7 @@ def change(number: int, **fields: Any) -> dict[str, Any]:
     return {**values, **fields}
 
 
-def test_it_goes_on_with_its_next_instant_and_its_count(rig: ScheduleRig) -> None:
+def test_a_restored_schedule_goes_on_with_its_next_instant_and_its_count(rig: ScheduleRig) -> None:
     fields = {"next_ms": START_MS + 2_000, "made": 7, "last_ms": START_MS + 1_000, "revision": 2, "source": "code"}
     revisions = [change(1, what="created", before=""), change(2)]
     assert rig.ask("restore", {"report": document(revisions=revisions, **fields)}) == DONE
@@ -42,20 +42,20 @@ def test_it_goes_on_with_its_next_instant_and_its_count(rig: ScheduleRig) -> Non
     assert json.loads(changes[-1].before)["revision"] == 2
 
 
-def test_instants_since_then_are_decided_by_its_catch_up(rig: ScheduleRig) -> None:
+def test_the_catch_up_decides_on_instants_since_then(rig: ScheduleRig) -> None:
     rig.ask("restore", {"report": document(next_ms=START_MS - 60_000)})
     rig.tick(1_000)
     assert rig.skips()[0][3] == "missed"
     assert min(rig.ran()) >= -rig.limits.late_ms
 
 
-def test_one_without_earlier_changes_begins_with_the_import(rig: ScheduleRig) -> None:
+def test_a_schedule_without_earlier_changes_begins_with_the_import(rig: ScheduleRig) -> None:
     rig.ask("restore", {"report": document()})
     [revision] = rig.disk.shard(0).revisions
     assert (revision.number, revision.what, revision.before, rig.schedule().revision) == (1, "imported", "", 1)
 
 
-def test_a_paused_one_stays_paused_until_it_is_resumed(rig: ScheduleRig) -> None:
+def test_a_paused_schedule_stays_paused_until_it_is_resumed(rig: ScheduleRig) -> None:
     rig.ask("restore", {"report": document(paused=True, note="holidays", next_ms=START_MS + 1_000)})
     rig.tick(2_000)
     assert (rig.ran(), rig.schedule().note, rig.next_ms()) == ([], "holidays", None)

@@ -65,7 +65,7 @@ def test_two_kinds_of_days_are_two_rules_only_where_either_is_enough() -> None:
         ("61", "from 0 to 59"),
         ("5-1", "from 0 to 59"),
         ("*/0", "from 0 to 59"),
-        ("H", "a name"),
+        ("H", "an unknown name"),
         ("1~9", "only its"),
         ("", "only"),
     ],

@@ -41,8 +41,8 @@ def test_each_line_is_a_schedule_of_its_command_or_has_a_reason(
     monkeypatch.setenv("TZ", "Europe/Berlin")
     found = read(tmp_path)
     assert {name: one.reason for name, one in found.items() if one.definition is None} == {
-        "/usr/bin/start": "line 9: @reboot is no time",
-        "mail ann%Hello": "line 10: its command has an input (the text after %), which no argument of a task is",
+        "/usr/bin/start": "line 9: @reboot has no instants",
+        "mail ann%Hello": "line 10: its command has an input (the text after %), for which a task has no place",
         "never": "line 11: cron field '61' must have numbers from 0 to 59, got '61'",
         "line 12": "a line must have a schedule and a command, got '* * * *'",
     }

@@ -88,7 +88,7 @@ def test_a_definition_has_all_values_in_milliseconds_and_no_defaults(app: Any) -
     }
 
 
-def test_a_patch_has_what_is_named_and_removes_what_is_none(app: Any) -> None:
+def test_a_patch_has_the_given_values_and_none_removes_a_value(app: Any) -> None:
     text = (
         '{"recurrence":{"kind":"recurrence","spec":{"kind":"solar"},"zone":"Asia/Tokyo","times":3},"task":"a",'
         '"args":[1],"options":{"queue":"mail","priority":3},"overlap":"skip"}'

@@ -33,6 +33,33 @@ def test_a_schedule_is_as_it_was_created(schedules: Schedules) -> None:
     assert schedules.get("another") is None
 
 
+def run() -> None:
+    """A task."""
+
+
+def test_a_task_that_its_module_does_not_have_is_refused(app: Any, schedules: Schedules) -> None:
+    for name in ("shop.tasks.report", "shop.tasks.mail"):
+        app.task(run, name=name, shared=False)
+    match = r"got 'shop.tasks.reprot' \(did you mean shop.tasks.report\?\); with check_task=False"
+    with pytest.raises(ArgumentError, match=match):
+        schedules.create("report", NINE, "shop.tasks.reprot")
+    assert schedules.create("report", NINE, "shop.tasks.reprot", check_task=False) == DONE
+    with pytest.raises(ArgumentError, match=r"shop.tasks has mail, report"):
+        schedules.update("report", task="shop.tasks.0123456789")
+    assert schedules.update("report", task="shop.tasks.zzz", check_task=False) == DONE
+    assert schedules.update("report", task=app.tasks["shop.tasks.mail"]) == DONE
+    unknown = {"recurrence": NINE, "task": "shop.tasks.reprot"}
+    found = schedules.create_many({"refused": unknown, "accepted": {**unknown, "check_task": False}})
+    assert (found["refused"].result, found["accepted"]) == ("refused", DONE)
+    assert "did you mean" in found["refused"].reason
+
+
+@pytest.mark.parametrize("task", ["billing.tasks.charge", "shop.charge", "charge", "shop.tasks.more.report"])
+def test_a_task_of_other_workers_is_sent_by_its_name(app: Any, schedules: Schedules, task: str) -> None:
+    app.task(run, name="shop.tasks.report", shared=False)
+    assert schedules.create("report", NINE, task) == DONE
+
+
 def test_a_name_is_created_once_unless_it_is_to_be_updated(schedules: Schedules) -> None:
     schedules.create("report", NINE, "app.report")
     with pytest.raises(ScheduleExists, match="schedule 'report' exists already; nothing was changed"):
@@ -53,6 +80,8 @@ def test_an_update_changes_what_it_names(schedules: Schedules) -> None:
     assert found.recurrence == Recurrence(NINE, "Asia/Tokyo")
     assert schedules.update("report", priority=3) == ALREADY
     assert schedules.update("another", priority=3) == UNKNOWN
+    assert schedules.update("report", priority=None, queue=None) == DONE
+    assert schedules.update("report", queue=None) == ALREADY, "None is the default also where no option is set"
     with pytest.raises(TypeError, match="update must have a value to change, got none"):
         schedules.update("report", reason="nothing")
 
@@ -149,7 +178,7 @@ def test_history_has_each_revision_and_rollback_returns_to_it(schedules: Schedul
     assert history.schedule is not None
     assert before.options == history.schedule.options == {"queue": "mail"}
     assert history.schedule.paused, "a rollback is of the definition"
-    with pytest.raises(LookupError, match="must have had the revision, got 9; there are 1 to 4"):
+    with pytest.raises(LookupError, match="must be one of schedule 'report', got 9; the store has 1 to 4"):
         schedules.rollback("report", 9)
     schedules.delete("report")
     assert schedules.rollback("report", 1) == UNKNOWN
@@ -195,3 +224,33 @@ def test_a_backfill_needs_instants_with_a_zone(schedules: Schedules) -> None:
     with pytest.raises(ArgumentError, match="first must be a datetime with a time zone"):
         schedules.backfill("report", datetime(2026, 1, 1), datetime(2026, 2, 1, tzinfo=UTC))  # noqa: DTZ001
     assert schedules.backfill("another", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)) == UNKNOWN
+
+
+WRONG: dict[str, Any] = {
+    "a name must be a text": lambda one: one.get(3),
+    "a name must be text that can be written": lambda one: one.history("\ud800"),
+    "a name must be without NUL": lambda one: one.preview("a\0"),
+    "n must be from 1 to 10,000, got -1": lambda one: one.preview("report", -1),
+    "n must be a whole number": lambda one: one.preview("report", "3"),
+    "limit must be from 1 to 10,000, got 0": lambda one: one.list(limit=0),
+    "limit must be a whole number": lambda one: one.list(limit="5"),
+    "after must be a text": lambda one: one.list(after=3),
+    "part must be text that can be written": lambda one: one.list(part="\ud800"),
+    "task must be a text": lambda one: one.pause(one.where(task=3)),
+    "paused must be True or False, got 'no'": lambda one: one.where(paused="no"),
+    "shard must be the number of a shard": lambda one: one.where(shard=10**30),
+    "delete got an unknown option 'resaon'": lambda one: one.delete("report", resaon="closed"),
+    "source must be a text of 1 to": lambda one: one.create("another", NINE, "app.report", source=""),
+    "args must be values of JSON, got .*is not JSON": lambda one: one.update("report", args=[{1}]),
+    "overlap must be one of allow": lambda one: one.backfill("report", DAY, DAY, overlap="sometimes"),
+}
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_value_is_named_before_anything_is_sent(schedules: Schedules, message: str) -> None:
+    schedules.create("report", NINE, "app.report")
+    with pytest.raises((ArgumentError, RecurrenceError, TypeError), match=message):
+        WRONG[message](schedules)
+    assert names(schedules.list()) == ["report"]
+    assert schedules.history("report").revisions[0].what == "created"  # type: ignore[union-attr]

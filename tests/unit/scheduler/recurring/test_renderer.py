@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import signals
+from kombu.exceptions import OperationalError
+from kombu.transport.memory import Channel
 
-from celery_wheel.broker.envelope import OCCURRENCE
 from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
-from celery_wheel.store.model import Message
+from celery_wheel.scheduler.recurring.declare import DeclaredQueues
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.unit.producer.memory_broker import Broker, dispatched_form
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering, body, headers
 
@@ -41,7 +44,7 @@ def without_ids(message: dict[str, Any]) -> str:
         {"link": {"args": [1], "task": "proj.add"}},
     ],
 )
-def test_it_is_what_apply_async_sends(app: Any, broker: Broker, options: dict[str, Any]) -> None:
+def test_the_message_is_the_one_that_apply_async_sends(app: Any, broker: Broker, options: dict[str, Any]) -> None:
     render = Rendering(app, args=[1, "ü"], kwargs={"a": None}, options=options)
     found = render.all_three()
     app.tasks["proj.touch"].apply_async([1, "ü"], {"a": None}, **options)
@@ -140,6 +143,22 @@ def test_a_result_backend_that_does_not_answer_is_no_fault_of_the_schedule(
         render()
 
 
+def test_a_broker_that_does_not_answer_is_no_fault_of_the_schedule(
+    app: Any, rendering: Callable[..., Rendering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(**_: Any) -> None:
+        raise OperationalError("no answer")
+
+    render = rendering()
+    render.renderer._renderer.sampler.declare = DeclaredQueues(app)
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "connection_for_write", away)
+        with pytest.raises(BrokerError, match="no answer"):
+            render()
+    assert headers(render())["task"] == "proj.touch"
+    assert "celery" in Channel.queues
+
+
 def test_receivers_of_signals_change_each_message(app: Any) -> None:
     def receiver(headers: dict[str, Any] | None = None, **rest: Any) -> None:
         assert headers is not None
@@ -161,19 +180,27 @@ def test_a_transactional_setting_is_not_for_schedules(make_app: Any) -> None:
 # -- apply_entry ------------------------------------------------------------------------------------------
 
 
-def entry(app: Any, **options: Any) -> Any:
-    def apply_entry(schedule: Any, definition: Any, producer: Any) -> bool:
-        app.tasks["proj.touch"].apply_async(
-            (1,), producer=producer, task_id=producer.task_id, headers={"trace": schedule.name}, **options
-        )
-        return True
+@dataclass
+class Publishing:
+    """Publishes the task of an occurrence so many times; -1: it watches no schedule."""
 
-    return apply_entry
+    app: Any
+    options: dict[str, Any] = field(default_factory=dict)
+    times: int = 1
+
+    def watches(self, stored: Schedule) -> bool:
+        return self.times >= 0
+
+    def __call__(self, stored: Schedule, definition: Any, producer: Any) -> None:
+        for _ in range(self.times):
+            self.app.tasks["proj.touch"].apply_async(
+                (1,), producer=producer, task_id=producer.task_id, headers={"trace": stored.name}, **self.options
+            )
 
 
 @pytest.mark.parametrize("options", [{}, {"countdown": 5}, {"queue": "mail"}, {"expires": 30}])
 def test_a_changed_apply_entry_makes_the_message(app: Any, broker: Broker, options: dict[str, Any]) -> None:
-    render = Rendering(app, entry(app, **options))
+    render = Rendering(app, Publishing(app, options))
     one, again = render(), render()
     assert one.task_id == again.task_id
     assert headers(one)["trace"] == "report"
@@ -184,22 +211,17 @@ def test_a_changed_apply_entry_makes_the_message(app: Any, broker: Broker, optio
     assert not broker.raw("wheel.0")
 
 
-def test_an_apply_entry_that_declines_leaves_it_to_the_template(app: Any) -> None:
-    assert isinstance(Rendering(app, lambda *_: False)(), Message)
+def test_a_schedule_that_it_does_not_watch_is_left_to_the_template(app: Any) -> None:
+    assert "trace" not in headers(Rendering(app, Publishing(app, times=-1))())
 
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_an_apply_entry_must_publish_one_task(app: Any, times: int) -> None:
-    def apply_entry(schedule: Any, definition: Any, producer: Any) -> bool:
-        for _ in range(times):
-            app.tasks["proj.touch"].apply_async(producer=producer)
-        return True
-
     with pytest.raises(RecurrenceError, match=f"must publish one task by its producer, got {times}"):
-        Rendering(app, apply_entry)()
+        Rendering(app, Publishing(app, times=times))()
 
 
 def test_with_the_event_task_sent_the_event_is_sent(make_app: Any, broker: Broker) -> None:
     app = make_app(task_send_sent_event=True)
     assert [one.queue for one in Rendering(app).all_three()] == ["celery"] * 3
-    assert Rendering(app, entry(app))().queue == "celery"
+    assert Rendering(app, Publishing(app))().queue == "celery"

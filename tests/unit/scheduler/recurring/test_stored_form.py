@@ -42,7 +42,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     ],
 )
 @pytest.mark.parametrize("keep_eta", [False, True])
-def test_it_is_what_the_reader_reads(
+def test_the_message_is_the_one_that_the_reader_reads(
     app: Any, read_only: Callable[[], None], options: dict[str, Any], keep_eta: bool
 ) -> None:
     def rendered() -> list[dict[str, Any]]:

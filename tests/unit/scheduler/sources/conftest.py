@@ -55,10 +55,10 @@ class FollowerRig:
         return json.loads(self.stored(name).definition)
 
 
-def entry(every_ms: int = 60_000, anchor_ms: int = NOW_MS, last_ms: int | None = None, **more: Any) -> SourceEntry:
+def entry(every_ms: int = 60_000, anchor_ms: int = NOW_MS, after_ms: int | None = None, **more: Any) -> SourceEntry:
     spec = {"kind": "interval", "every_ms": every_ms, "anchor_ms": anchor_ms}
     document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "app.report", **more}
-    return SourceEntry(document, last_ms)
+    return SourceEntry(document, after_ms)
 
 
 @pytest.fixture

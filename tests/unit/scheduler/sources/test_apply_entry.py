@@ -10,7 +10,7 @@ import pytest
 from celery.beat import PersistentScheduler, Scheduler
 
 from celery_wheel.recurring.definition import read_definition, to_text
-from celery_wheel.scheduler.sources.apply_entry import apply_entry_of, is_patched
+from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry, is_patched
 from celery_wheel.store.schedule_model import Schedule
 from tests.unit.scheduler.sources.conftest import NOW, NOW_MS
 
@@ -38,9 +38,10 @@ class Watched(Scheduler):
 
 def test_an_entry_is_as_beat_would_have_it(app: Any) -> None:
     Watched.seen = []
-    apply_entry, producer = apply_entry_of(Watched, app), Producer()
+    apply_entry, producer = BeatApplyEntry(Watched, app), Producer()
     stored, definition = schedule(queue="mail", headers={"tenant": "acme"}, expires=60)
-    assert apply_entry(stored, definition, producer)
+    assert apply_entry.watches(stored)
+    apply_entry(stored, definition, producer)
     [(entry, given)] = Watched.seen
     assert given is producer
     assert (entry.name, entry.task, entry.args, entry.total_run_count) == ("report", "app.report", [1], 4)
@@ -50,14 +51,12 @@ def test_an_entry_is_as_beat_would_have_it(app: Any) -> None:
 
 
 def test_schedules_of_the_api_are_none_of_beats(app: Any) -> None:
-    Watched.seen = []
-    assert not apply_entry_of(Watched, app)(*schedule("api"), Producer())
-    assert Watched.seen == []
+    assert not BeatApplyEntry(Watched, app).watches(schedule("api")[0])
 
 
 def test_celerys_own_functions_leave_it_to_the_template(app: Any) -> None:
     assert not is_patched(PersistentScheduler)
-    assert not apply_entry_of(PersistentScheduler, app)(*schedule(), Producer())
+    assert not BeatApplyEntry(PersistentScheduler, app).watches(schedule()[0])
 
 
 @pytest.mark.parametrize("name", ["apply_entry", "apply_async", "send_task"])
@@ -83,5 +82,5 @@ def test_the_instance_writes_no_schedule(app: Any, monkeypatch: pytest.MonkeyPat
         def send_task(self, *args: Any, **kwargs: Any) -> Any:
             return None
 
-    assert apply_entry_of(Traced, app)(*schedule(), Producer())
+    BeatApplyEntry(Traced, app)(*schedule(), Producer())
     assert synced == []

@@ -37,7 +37,7 @@ def beat_entry(app: Any, kind: type = ScheduleEntry, **values: Any) -> Any:
 def test_an_entry_becomes_a_definition(app: Any) -> None:
     options = {"queue": "mail", "expires": 60, "headers": {"tenant": "acme"}, "priority": 3}
     found = entry_of(beat_entry(app, args=(1, ("a",)), kwargs={"b": None}, options=options), app)
-    assert found.last_ms == LAST_MS
+    assert found.after_ms == LAST_MS
     assert found.document == {
         "recurrence": {
             "kind": "recurrence",
@@ -74,15 +74,15 @@ def test_the_definition_has_its_own_schedule_of_celery_again(app: Any, own: Any)
     [
         ({"schedule": Market(60)}, "its schedule, Market, decides itself when it is due"),
         ({"kind": OwnEntry}, "its class, OwnEntry, decides itself when it is due"),
-        ({"args": (decimal.Decimal("1.5"),)}, "args[0] is no value of JSON: Decimal('1.5')"),
-        ({"kwargs": {"at": LAST}}, "kwargs.at is no value of JSON"),
-        ({"kwargs": {"a": {1: 2}}}, "kwargs.a has the key 1, which is no text"),
-        ({"kwargs": {"now": BeatLazyFunc(datetime.now)}}, "kwargs.now is no value of JSON"),
-        ({"kwargs": {"x": float("nan")}}, "kwargs.x is no value of JSON: nan"),
-        ({"args": ((1, 2),), "options": {"serializer": "pickle"}}, "args[0] is no value of JSON: (1, 2)"),
+        ({"args": (decimal.Decimal("1.5"),)}, "args[0] is not a value of JSON: Decimal('1.5')"),
+        ({"kwargs": {"at": LAST}}, "kwargs.at is not a value of JSON"),
+        ({"kwargs": {"a": {1: 2}}}, "kwargs.a has the key 1, which is not a text"),
+        ({"kwargs": {"now": BeatLazyFunc(datetime.now)}}, "kwargs.now is not a value of JSON"),
+        ({"kwargs": {"x": float("nan")}}, "kwargs.x is not a value of JSON: nan"),
+        ({"args": ((1, 2),), "options": {"serializer": "pickle"}}, "args[0] is not a value of JSON: (1, 2)"),
         ({"options": {"countdown": 5}}, "options.countdown must be an option of a schedule"),
-        ({"options": {"expires": LAST}}, "options.expires is no value of JSON"),
-        ({"options": {"queue": object()}}, "options.queue is no value of JSON"),
+        ({"options": {"expires": LAST}}, "options.expires is not a value of JSON"),
+        ({"options": {"queue": object()}}, "options.queue is not a value of JSON"),
         ({"schedule": 0.0}, "its schedule, schedule, decides itself"),
     ],
 )
@@ -90,6 +90,14 @@ def test_an_entry_that_only_its_own_code_can_run_stays_with_beat(app: Any, value
     found = entry_of(beat_entry(app, **values), app)
     assert found.document.keys() == {"task", "base"}
     assert found.document["base"].startswith(f"it runs in Beat's own scheduler: {reason}")
+
+
+def test_the_serializer_of_the_task_decides_whether_a_tuple_is_a_list(app: Any) -> None:
+    @app.task(name="app.pickled", serializer="pickle", shared=False)
+    def pickled(pair: object) -> None: ...
+
+    found = entry_of(beat_entry(app, task="app.pickled", args=((1, 2),)), app)
+    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is not a value of JSON: (1, 2)"
 
 
 def test_a_crontab_that_celery_alone_can_read_stays_with_beat(app: Any) -> None:
@@ -110,7 +118,7 @@ def test_an_entry_that_raises_stays_with_beat(app: Any) -> None:
     assert "no market today" in found.document["base"]
 
 
-def test_a_listing_is_told_once_and_again_after_a_reset() -> None:
+def test_a_listing_is_read_once_and_again_after_a_reset() -> None:
     listing = EntryListing()
     assert (listing.read(), listing.is_followed) == (None, False)
     listing.put({})

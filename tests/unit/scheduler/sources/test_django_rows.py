@@ -34,6 +34,7 @@ def row(**values: Any) -> TaskColumns:
         "pk": 1,
         "name": "report",
         "task": "app.report",
+        "enabled": True,
         "args": "[]",
         "kwargs": "{}",
         "headers": "{}",
@@ -46,7 +47,7 @@ def row(**values: Any) -> TaskColumns:
 
 def instants(found: Any, n: int = 3) -> list[str]:
     recurrence = read_definition(to_text(found.document)).recurrence
-    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.last_ms, n))
+    times = (datetime.fromtimestamp(at / 1_000, UTC) for at in recurrence.preview(found.after_ms, n))
     return [f"{at:%d %H:%M}" for at in times]
 
 
@@ -102,13 +103,13 @@ def test_all_options_of_a_row_are_in_its_definition() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({}, "the row must be one with one of interval, crontab, solar, clocked"),
-        ({**INTERVAL, **CRONTAB}, "the row must be one with one of"),
+        ({}, "the row must be one with exactly one of interval, crontab, solar, clocked"),
+        ({**INTERVAL, **CRONTAB}, "the row must be one with exactly one of"),
         ({**INTERVAL, "args": "[1,"}, "args must be JSON like"),
         ({**INTERVAL, "args": "{}"}, "args must be JSON like"),
         ({**INTERVAL, "kwargs": "[" * 100_000}, "kwargs must be JSON like"),
         ({**INTERVAL, "headers": "[]"}, "headers must be JSON like"),
-        ({**INTERVAL, "headers": '{"wheel": 1}'}, "options.headers.wheel must be another name"),
+        ({**INTERVAL, "headers": '{"wheel": 1}'}, "options.headers.wheel must be a header other than"),
         ({**INTERVAL, "interval__every": 0}, "interval must be a millisecond or longer"),
         ({**INTERVAL, "interval__period": "fortnights"}, "interval must be a millisecond or longer"),
         ({**INTERVAL, "priority": 256}, "options.priority must be"),
@@ -127,11 +128,16 @@ def test_a_row_that_cannot_be_read_is_broken_with_the_reason(values: dict[str, A
     to_text(found.document)
 
 
-def test_a_row_is_over_where_django_celery_beat_would_disable_it() -> None:
+def test_a_row_has_ended_where_django_celery_beat_would_disable_it() -> None:
     assert is_over(row(**INTERVAL, one_off=True, total_run_count=1), NOON_MS)
     assert not is_over(row(**INTERVAL, total_run_count=1), NOON_MS)
     assert is_over(row(**INTERVAL, expires=NOON), NOON_MS)
     assert not is_over(row(**INTERVAL, expires=NOON + HOUR), NOON_MS)
+
+
+def test_null_is_no_arguments_as_celery_reads_it() -> None:
+    found = entry_of_row(row(**INTERVAL, args="null", kwargs="null"), None).document
+    assert found.keys() == {"recurrence", "task", "options"}
 
 
 def test_a_naive_time_is_read_as_utc() -> None:

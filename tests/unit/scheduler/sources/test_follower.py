@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from celery_wheel.errors import WheelUnavailable
-from celery_wheel.scheduler.sources.entry import EntryChanges, broken, of_base
+from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry, broken, of_base
 from tests.unit.scheduler.sources.conftest import NOW_MS, FollowerRig, entry
 
 
@@ -21,7 +21,7 @@ def test_entries_are_created_changed_and_deleted(rig: FollowerRig) -> None:
     assert rig.asked == [("create", ["a", "b"]), ("delete", ["b"]), ("update", ["a"]), ("create", ["c"])]
 
 
-def test_entries_that_are_as_they_were_cost_no_command_also_after_a_restart(rig: FollowerRig) -> None:
+def test_unchanged_entries_cost_no_command_also_after_a_restart(rig: FollowerRig) -> None:
     entries = {name: entry() for name in "abc"}
     rig.follow(**entries)
     rig.asked.clear()
@@ -62,9 +62,45 @@ def test_a_relative_day_keeps_its_first_day(rig: FollowerRig) -> None:
 
 
 def test_a_new_schedule_goes_on_after_the_last_instant_that_another_scheduler_sent(rig: FollowerRig) -> None:
-    rig.follow(sent=entry(last_ms=NOW_MS + 60_000), missed=entry(last_ms=NOW_MS - 90_000))
+    rig.follow(sent=entry(after_ms=NOW_MS + 60_000), missed=entry(after_ms=NOW_MS - 90_000))
     assert rig.stored("sent").next_ms == NOW_MS + 120_000
     assert rig.stored("missed").next_ms == NOW_MS - 60_000, "its catch-up decides"
+
+
+def report() -> None: ...
+
+
+def once(at_ms: int) -> SourceEntry:
+    """Return an entry of one instant, as of a clocked row."""
+    recurrence = {"kind": "recurrence", "spec": {"kind": "instants", "at_ms": [at_ms]}, "times": 1}
+    return SourceEntry({"recurrence": recurrence, "task": "app.report"}, after_ms=at_ms - 1)
+
+
+def test_an_instant_that_is_edited_to_the_present_still_comes_and_comes_once(rig: FollowerRig) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rig.follow(a=once(NOW_MS + 3_600_000))
+    rig.follow(a=once(NOW_MS - 800))
+    assert rig.stored("a").next_ms == NOW_MS - 800
+    assert len(rig.wheel.advance(1)) == 1
+    rig.follow(a=once(NOW_MS - 500))
+    assert rig.wheel.advance(60) == []
+
+
+def test_a_schedule_that_has_run_goes_on_from_now(rig: FollowerRig) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rig.follow(a=entry(60_000))
+    assert len(rig.wheel.advance(90)) == 1
+    rig.follow(a=entry(1_000, after_ms=NOW_MS - 60_000))
+    next_ms = rig.stored("a").next_ms
+    assert next_ms is not None
+    assert 90_000 < next_ms - NOW_MS <= 91_500
+
+
+def test_an_entry_that_the_wheel_has_not_run_goes_back_as_it_came(rig: FollowerRig) -> None:
+    rig.follow(a=once(NOW_MS + 3_600_000), b=entry(after_ms=NOW_MS - 5_000))
+    assert rig.stored("b").last_ms is None, "the wheel has made none"
+    rig.follow()
+    assert rig.follower.handed_back == {}
 
 
 def test_a_name_of_another_source_is_a_clash_that_harms_no_other_entry(
@@ -139,15 +175,16 @@ def test_entries_that_run_elsewhere_or_cannot_be_read_are_shown_with_the_reason(
 
 
 def test_an_entry_that_goes_back_to_beat_is_handed_its_last_run(rig: FollowerRig) -> None:
-    rare = {"every_ms": 864_000_000, "anchor_ms": NOW_MS - 120_000}
-    rig.follow(a=entry(**rare, last_ms=NOW_MS - 60_000), b=entry(**rare, last_ms=NOW_MS - 120_000), c=entry(**rare))
-    assert rig.stored("a").next_ms is not None
+    rig.app.task(report, name="app.report", shared=False)
+    rare = entry(864_000_000, NOW_MS - 60_000, after_ms=NOW_MS - 60_001)
+    rig.follow(a=rare, b=rare, c=rare)
+    assert len(rig.wheel.advance(1)) == 3
     rig.follow(a=of_base("app.report", "its args are no JSON"))
     assert rig.stored("a").next_ms is None, "the wheel makes no more instants of it"
-    assert rig.follower.handed_back == {"a": NOW_MS - 60_000, "b": NOW_MS - 120_000}
+    assert rig.follower.handed_back == dict.fromkeys("abc", NOW_MS - 60_000)
 
 
-def test_only_the_named_entries_change_where_a_source_tells_a_part(rig: FollowerRig) -> None:
+def test_only_the_named_entries_change_where_a_source_yields_a_part(rig: FollowerRig) -> None:
     rig.follow(a=entry(), b=entry(), c=entry())
     rig.follower.follow(EntryChanges({"a": entry(args=[1])}, gone=["b", "never there"]))
     assert rig.document("a")["args"] == [1]
