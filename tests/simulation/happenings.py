@@ -69,6 +69,7 @@ class Scheduler:
         options = world.engine_options()
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
+        self.began_ms: dict[str, int] = {}  #: when each round began
         self.frozen_until_ms = 0
         self.due_offset_ms = self._due_offset_ms()
 
@@ -84,6 +85,8 @@ class Scheduler:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
+            self.began_ms[activity] = self.world.clock_ms
+        self.world.acting_since_ms = self.began_ms[activity]
         state, data = self.engine.state, self.world.disk.shard(0)
         step = next(round_, None)
         if step == "clock compared":
@@ -122,6 +125,7 @@ class Happenings(ABC):
         self.clock_steps = rng.random() < 0.2
         self.fault_rate = rng.choice((0.0, 0.0, 0.02, 0.08))
         self.clock_ms = START_MS
+        self.acting_since_ms = START_MS  #: when the round began that is acting
         self.log: deque[str] = deque(maxlen=400)
         self.disk = Disk(lambda: self.clock_ms)
         self.limits = Limits(

@@ -45,5 +45,11 @@ HAPPENS_TO_SCHEDULES = [
     "delete: done",
     "trigger: done",
     "backfill: done",
+    "moves",
+    "restore: done",
+    "restore: already",
+    "instants made after a move",
+    "runs of a herd",
+    "ends of runs",
     "queued instants",
 ]

@@ -44,7 +44,8 @@ ZONES = sorted(available_timezones() - {"Factory", "localtime"})
 CELERY_DIFFERENCES = {
     "only the first of a gap": (
         "Of the times of one gap Celery runs the first, moved by the gap's length, and goes on from the moved time by "
-        "the wall clock: the others of the gap never run. A recurrence moves each of them."
+        "the wall clock: the others of the gap never run, nor do times between the gap and the moved one, which there "
+        "are where a gap is no whole hour. A recurrence moves each time of the gap, and runs the others as well."
     ),
 }
 #: Differences between dateutil (2.9) and an RRule, with the reason why celery-wheel keeps the rule of RFC 5545.
@@ -53,7 +54,12 @@ DATEUTIL_DIFFERENCES = {
         "With FREQ=WEEKLY and BYSETPOS dateutil counts the days of the first week from DTSTART on; RFC 5545 counts in "
         "the whole week, also in the first."
     ),
+    "last week of the year before": (
+        "With BYWEEKNO dateutil counts a week too many in a year before that began with a part of a week: it takes the "
+        "first days of January for days of week 53. RFC 5545 counts as ISO 8601 does."
+    ),
 }
+_RFC_DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 #: A rule for which dateutil works longer is left out, and counted.
 DATEUTIL_SECONDS = 0.4
 
@@ -107,7 +113,10 @@ def prove_crontab(text: CrontabText, zone: str, around: datetime, gap: str, fold
 
 def _celery_difference(seen: Walk, locals_: list[datetime], ours: list[int], theirs: list[int]) -> str | None:
     in_gap = [to_ms(seen.moved[local]) for local in locals_ if local in seen.moved]
-    if set(theirs) < set(ours) and set(ours) - set(theirs) <= set(in_gap[1:]):
+    passed = set(in_gap[1:])
+    if in_gap:
+        passed |= {at_ms for at_ms in ours if to_ms(min(seen.moved.values())) <= at_ms < in_gap[0]}
+    if set(theirs) < set(ours) and set(ours) - set(theirs) <= passed:
         return "only the first of a gap"
     return None
 
@@ -155,7 +164,8 @@ def _in_zone(random: Random, text: str, recurrence: Recurrence, seen: Walk, zone
     expected = seen.occurrences(locals_, gap, fold)
     own = Recurrence(recurrence.spec, zone, gap=gap, fold=fold)
     found = list(own.between(to_ms(seen.start) - 1, to_ms(seen.end)))
-    if found != expected and not (text.count("WEEKLY") and "BYSETPOS" in text):
+    by_week = "BYWEEKNO" in text and any(map(_is_early_january, {*expected, *found}))
+    if found != expected and not (text.count("WEEKLY") and "BYSETPOS" in text) and not by_week:
         yield f"{own}: {_difference(expected, found)}"
 
 
@@ -164,7 +174,35 @@ def _dateutil_difference(text: str, start: datetime, expected: list[int], found:
     if "WEEKLY" in text and "BYSETPOS" in text:
         same = [one for one in expected if one >= week_later][:5] == [one for one in found if one >= week_later][:5]
         return "first week by position" if same or "COUNT" in text else None
+    if "BYWEEKNO" in text and _differ_in_january(text, expected, found):
+        return "last week of the year before"
     return None
+
+
+def _differ_in_january(text: str, expected: list[int], found: list[int]) -> bool:
+    """Whether two lists differ only in the first days of January, which ``found`` has by their weeks."""
+    numbers = {int(one) for one in text.partition("BYWEEKNO=")[2].partition(";")[0].split("\n")[0].split(",")}
+    first_day = _RFC_DAYS.index(text.partition("WKST=")[2][:2] or "MO")
+    ours, theirs = set(found) - set(expected), set(expected) - set(found)
+    least = min(len(expected), len(found)) - len(ours | theirs)
+    rest = [[at_ms for at_ms in one if not _is_early_january(at_ms)][: max(1, least)] for one in (expected, found)]
+    return (
+        rest[0] == rest[1]
+        and all(_week(at_ms, first_day) in numbers for at_ms in found if _is_early_january(at_ms))
+        and all(_week(at_ms, first_day) not in numbers for at_ms in theirs if _is_early_january(at_ms))
+    )
+
+
+def _is_early_january(at_ms: int) -> bool:
+    at = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    return at.month == 1 and at.day <= 3
+
+
+def _week(at_ms: int, first_day: int) -> int:
+    """Return the number of a day's week: the year of a week is that of its fourth day."""
+    at = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    middle = at - timedelta(days=(at.weekday() - first_day) % 7 - 3)
+    return (middle.timetuple().tm_yday - 1) // 7 + 1
 
 
 def _refused(text: str, error: str) -> Iterator[str]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from random import Random
 
 import pytest
 
-from celery_wheel.recurring import Crontab, Recurrence
+from celery_wheel.recurring import Crontab, Recurrence, RRule
 from tests.unit.recurring.oracle import to_ms, walk
-from tests.unit.recurring.proof import CELERY_DIFFERENCES, NAMED, ZONES, celery_runs, prove_one
+from tests.unit.recurring.proof import (
+    CELERY_DIFFERENCES,
+    NAMED,
+    ZONES,
+    _from_dateutil,
+    celery_runs,
+    prove_crontab,
+    prove_one,
+)
+from tests.unit.recurring.random_specs import CrontabText
 
 GAP = datetime(2026, 3, 29, 1, tzinfo=UTC)
 
@@ -32,3 +41,27 @@ def test_celery_runs_only_the_first_time_of_a_gap() -> None:
     ours = list(Recurrence(Crontab("0,20,40", "2"), "Europe/Berlin").between(to_ms(seen.start), to_ms(seen.end)))
     assert len(ours) - len(runs) == 2
     assert set(ours) - set(runs) == {to_ms(GAP.replace(minute=minute)) for minute in (20, 40)}
+
+
+def test_celery_passes_over_the_times_before_the_first_moved_one() -> None:
+    """A gap of half an hour: 02:24 is moved to 02:54, and 02:31 and 02:48, which exist, never run."""
+    around = datetime(2007, 10, 27, 18, tzinfo=UTC)
+    text = CrontabText(
+        ("24,14-49/17", "*", "*", "*", "*"),
+        frozenset({24, 14, 31, 48}),
+        frozenset(range(24)),
+        frozenset(range(7)),
+        frozenset(range(1, 32)),
+        frozenset(range(1, 13)),
+    )
+    assert set(prove_crontab(text, "Australia/Lord_Howe", around, "shift", "first")) == {"only the first of a gap"}
+
+
+@pytest.mark.parametrize(("weeks", "named"), [("5,12,52", True), ("5,12", False)])
+def test_dateutil_takes_the_first_of_january_2011_for_a_day_of_week_53(weeks: str, named: bool) -> None:
+    text = f"DTSTART:20100929T225600\nRRULE:FREQ=YEARLY;BYWEEKNO={weeks};BYHOUR=4"
+    assert date(2011, 1, 1).isocalendar() == (2010, 52, 6)
+    found = set(
+        _from_dateutil(Random(0), text, RRule(text), datetime(2010, 9, 29, 22, 56, tzinfo=UTC).replace(tzinfo=None))
+    )
+    assert found == ({"last week of the year before"} if named else set())
