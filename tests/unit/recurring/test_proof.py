@@ -65,3 +65,9 @@ def test_dateutil_takes_the_first_of_january_2011_for_a_day_of_week_53(weeks: st
         _from_dateutil(Random(0), text, RRule(text), datetime(2010, 9, 29, 22, 56, tzinfo=UTC).replace(tzinfo=None))
     )
     assert found == ({"last week of the year before"} if named else set())
+
+
+def test_a_day_of_january_that_dateutil_alone_has_moves_the_end_of_its_list() -> None:
+    text = "DTSTART:20210704T052400\nRRULE:FREQ=YEARLY;BYWEEKNO=53;BYMINUTE=51"
+    start = datetime.fromisoformat("2021-07-04T05:24")
+    assert list(_from_dateutil(Random(0), text, RRule(text), start)) == ["last week of the year before"]
