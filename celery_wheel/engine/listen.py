@@ -23,10 +23,6 @@ LISTEN_MS = 2_000
 
 def listen(ctx: Context, state: ShardState) -> RoundSteps:
     watch = ctx.queue
-    if not watch.emptied.is_set():
-        yield Round.IDLE
-        return
-    watch.emptied.clear()
     watch.is_open = True
     try:
         yield "listens"
