@@ -24,10 +24,6 @@ LISTEN_MS = 2_000
 def listen(ctx: Context, state: ShardState) -> RoundSteps:
     """Wait for a message by one call to the broker, if the last peek has found the queue empty."""
     watch = ctx.queue
-    if not watch.emptied.is_set():
-        yield Round.IDLE
-        return
-    watch.emptied.clear()
     watch.is_open = True
     try:
         yield "listens"

@@ -116,6 +116,7 @@ class Runner:
     def _await_emptied(self, round_: Round, took_s: float) -> None:
         if not self._stop.is_set():
             self.engine.emptied.wait()
+        self.engine.emptied.clear()
 
     def _await_room(self, round_: Round, took_s: float) -> None:
         """Wait at least PREFETCH_S, since each chunk that is dispatched makes room."""

@@ -28,6 +28,9 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from celery_wheel.values.document import json_object
+from celery_wheel.values.text import END_OF_TIME_MS
+
 #: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
 SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 
@@ -36,6 +39,9 @@ RUN_ENDED_TASK = "celery_wheel.run_ended"
 
 #: A header of an occurrence's message (see ``celery_wheel.engine.recurring.header``).
 OCCURRENCE = "wheel_occurrence"
+
+#: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
+LAST_REVISION = 2**31 - 2
 
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
@@ -81,6 +87,41 @@ class Revision:
     reason: str
     at_ms: int
     before: str
+
+
+def readable(schedule: Schedule) -> Schedule:
+    """Return a schedule in whose fields SQL may have written anything, with values of the fields' types.
+
+    SQLite has no booleans, and lets a user write any value into any column. A number at the end of its column would
+    make the next change of the schedule fail, and all commands behind that one wait.
+    """
+    if not isinstance(schedule.next_ms, int | float | None):
+        schedule.note = f"next_ms must be a whole number, got {schedule.next_ms!r}; resume the schedule"
+        schedule.broken = True
+    next_ms, last_ms, since_ms = map(whole, (schedule.next_ms, schedule.last_ms, schedule.since_ms))
+    schedule.next_ms, schedule.last_ms, schedule.since_ms = next_ms, last_ms, since_ms
+    schedule.revision, schedule.made = whole(schedule.revision, LAST_REVISION) or 1, whole(schedule.made) or 0
+    schedule.paused, schedule.broken = bool(schedule.paused), bool(schedule.broken)
+    schedule.name, schedule.source = str(schedule.name), str(schedule.source)
+    schedule.definition, schedule.note = str(schedule.definition), str(schedule.note)
+    return schedule
+
+
+def whole(value: Any, largest: int = END_OF_TIME_MS) -> int | None:
+    """Return the nearest whole number from 0 to the largest; None for a value that is no number."""
+    return int(min(max(value, 0), largest)) if isinstance(value, int | float) else None
+
+
+def schedule_before(change: Revision) -> Schedule | None:
+    """Return the schedule before a change; None where it did not exist. It is broken where SQL has damaged the row."""
+    if not change.before:
+        return None
+    try:
+        return readable(Schedule(**json_object(change.before)))
+    except TypeError as error:
+        note = f"the revision has no schedule that can be read: {error}"
+        number = change.number - 1
+        return Schedule(change.schedule, change.name, change.before, "", number, None, note=note, broken=True)
 
 
 def revised(

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.names import wheel_queue_name
@@ -232,17 +232,16 @@ class RedisBroker:
     def await_message(self, shard: int, timeout_ms: int) -> bool | None:
         """Move the oldest message of the wheel queue to its own place: Redis answers as soon as there is one.
 
-        The result is None where Redis is older than 6.2, or its user may not call BLMOVE.
+        The result is None where Redis refuses BLMOVE: it is older than 6.2, a proxy does not pass blocking commands on,
+        the user may not call it, the memory is full. A cause that concerns other commands shows in those.
         """
         key, own_s = self._queue_key(shard), self._client.connection_pool.connection_kwargs.get("socket_timeout")
         timeout_s = min(timeout_ms / 1_000, own_s / 2 if own_s else math.inf)
         with redis_errors(self._server, f"waiting for a message of shard {shard}"):
             try:
                 found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
-            except (NoPermissionError, ResponseError) as error:
-                if isinstance(error, NoPermissionError) or "unknown command" in str(error):
-                    return None
-                raise
+            except ResponseError:
+                return None
         return found is not None
 
     def depth(self, shard: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from celery_wheel.requests.schedules.views import (
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail
+from celery_wheel.store.schedule_model import schedule_before
 from celery_wheel.values.document import json_object
 
 #: The most schedules of a page, and instants of a preview.
@@ -141,8 +141,8 @@ class ScheduleQueries:
         if detail is None or detail.schedule is None:
             return {}  # the holder answers that there is none
         texts = {detail.schedule.revision: detail.schedule.definition}
-        own = (one for one in detail.revisions if one.schedule == detail.schedule.id and one.before)
-        texts |= {one.number - 1: json.loads(one.before)["definition"] for one in own}
+        own = [one for one in detail.revisions if one.schedule == detail.schedule.id]
+        texts |= {one.number - 1: before.definition for one in own if (before := schedule_before(one))}
         if revision not in texts:
             kept = f"{min(texts)} to {max(texts)}"
             raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
-from celery_wheel.store.schedule_model import Revision, Schedule, Skip
+from celery_wheel.store.schedule_model import Revision, Schedule, Skip, schedule_before
 from celery_wheel.values.document import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -158,8 +157,9 @@ def _skip(skip: Skip) -> PastSkip:
 
 
 def _revision(one: Revision) -> PastRevision:
-    before = schedule_view(Schedule(**json.loads(one.before))) if one.before else None
-    return PastRevision(one.number, one.what, one.actor, one.reason, moment(one.at_ms), before)
+    before = schedule_before(one)
+    view = None if before is None else schedule_view(before)
+    return PastRevision(one.number, one.what, one.actor, one.reason, moment(one.at_ms), view)
 
 
 def _value(document: dict[str, Any], name: str, kind: type[Any]) -> Any:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Row, TaskRow
-from celery_wheel.store.schedule_model import Run, Schedule, ScheduleChange
+from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleChange, readable, whole
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order, names_of
 from celery_wheel.store.sql.statements import Statements
@@ -77,13 +77,16 @@ def _runs(shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields.
+    """Return the schedule of a row, whose columns are in the order of its fields."""
+    return readable(Schedule(*row))
 
-    SQLite has no booleans, and lets a user write bytes into a column of text.
-    """
-    found = Schedule(*row)
-    found.paused, found.broken = bool(found.paused), bool(found.broken)
-    found.definition, found.note = str(found.definition), str(found.note)
+
+def revision_of(row: Sequence[Any]) -> Revision:
+    """Return the revision of a row, as ``schedule_of`` does."""
+    found = Revision(*row)
+    found.number, found.at_ms = whole(found.number) or 0, whole(found.at_ms) or 0
+    found.what, found.actor, found.reason = str(found.what), str(found.actor), str(found.reason)
+    found.before = str(found.before)
     return found
 
 
@@ -105,7 +108,9 @@ def write_schedules(connection: Connection, statements: ScheduleStatements, shar
             f"a step of shard {shard} is of a schedule that the store does not have; nothing was written; the shard is "
             "adopted anew, which reads the stored schedules; if this repeats, please report it"
         )
-    statements.add_revision.many(connection, change.revisions)
+    # A row that was restored from a copy has an earlier revision, so the number of its next one may be taken.
+    statements.set_revision.many(connection, [one for one in change.revisions if one.before])
+    statements.add_revision.many(connection, [one for one in change.revisions if not one.before])
     statements.add_run.many(connection, change.runs)
     statements.end_run.many(connection, change.run_ends)
     statements.set_skip.many(connection, change.skips, shard)

@@ -13,10 +13,11 @@ from sqlalchemy import Connection
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
 from celery_wheel.store.ports import Retention
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip, revised
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.schedules import schedule_of
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.text import END_OF_TIME_MS
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
 from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, schedule, step
@@ -50,9 +51,30 @@ def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
     assert (type(found.paused), type(found.broken)) == (bool, bool)
 
 
-def test_bytes_that_sqlite_has_in_a_column_of_text_are_a_text() -> None:
-    one = schedule_of((1, "report", b"\xff", "api", 1, None, 0, None, 0, b"\xfe", 1, None))
+def test_values_of_other_types_in_columns_of_sqlite_are_read_as_those_of_the_fields() -> None:
+    one = schedule_of((1, "report", b"\xff", b"api", "x", 1.5, "x", b"x", 0, b"\xfe", 1, "x"))
     assert (one.definition, one.note, one.paused, one.broken) == ("b'\\xff'", "b'\\xfe'", False, True)
+    assert (one.revision, one.next_ms, one.made, one.last_ms, one.since_ms) == (1, 1, 0, None, None)
+    two = schedule_of((1, "report", "{}", "api", 1, "soon", 0, None, 0, "", 0, None))
+    assert (two.next_ms, two.broken) == (None, True)
+    assert two.note == "next_ms must be a whole number, got 'soon'; resume the schedule"
+
+
+def test_numbers_beyond_the_ends_of_their_columns_have_a_next_one() -> None:
+    one = schedule_of((1, "report", "{}", "api", 2**31 - 1, 2**63 - 1, 2**63 - 1, -(2**63), 0, "", 0, -5))
+    assert (one.revision + 1, one.last_ms, one.since_ms) == (2**31 - 1, 0, 0)
+    assert (one.next_ms, one.made) == (END_OF_TIME_MS, END_OF_TIME_MS)
+    assert schedule_of((1, "report", "{}", "api", -1, 0, 0, None, 0, "", 0, None)).revision == 1
+
+
+def test_a_row_that_was_restored_from_a_copy_can_be_changed(sql_holder: Holder) -> None:
+    """Its next revision has a number that is taken."""
+    holder = sql_holder
+    [one] = create(holder, "report")
+    for note in ("before the copy was restored", "after it"):
+        paused, change = revised(one, "paused", "ann", note, NOW, paused=True, note=note)
+        holder.apply(schedules=[paused], revisions=[change])
+        assert named(holder, "report") == [paused]
 
 
 def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:

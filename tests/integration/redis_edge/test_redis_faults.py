@@ -160,6 +160,7 @@ def test_a_full_server_accepts_nothing_and_the_offset_stays(
         publish(broker, 3, 1_000)
     with pytest.raises(BrokerError, match="is full"):
         publish(broker, 3, 3)
+    assert broker.await_message(SHARD, 10) is None, "it is peeked instead"
     assert pushed(client) == [1, 2]
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     client.config_set("maxmemory", 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from celery_wheel.engine.round import Round
+from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError
 from tests.unit.engine.conftest import Rig
 
@@ -72,9 +73,12 @@ def test_a_failed_peek_is_repeated(rig: Rig) -> None:
     assert rig.engine.arrived.is_set()
 
 
-def test_listen_waits_until_the_queue_is_empty(rig: Rig) -> None:
-    rig.send("one", 1_000)
-    rig.run("tend")
-    with mock.patch.object(rig.broker, "await_message") as await_message:
-        rig.run("listen")
-        await_message.assert_not_called()
+def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
+    """Also where no shard is held any more: an event that stayed set would keep a core busy."""
+    rig.run("tend", "ingest")
+    assert rig.engine.emptied.is_set()
+    runner = Runner(rig.engine, lease_ms=2_000, poll_ms=50)
+    rig.run("release")
+    assert rig.run("listen") is Round.IDLE
+    runner._await_emptied(Round.IDLE, 0.0)
+    assert not rig.engine.emptied.is_set()

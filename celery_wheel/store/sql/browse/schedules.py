@@ -23,14 +23,14 @@ from celery_wheel.store.ports.schedules import (
     SchedulePage,
     ScheduleRun,
 )
-from celery_wheel.store.schedule_model import Revision, Schedule, Skip
+from celery_wheel.store.schedule_model import Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import schedules as queries
 from celery_wheel.store.sql.queries.browse import TASK
-from celery_wheel.store.sql.schedules import schedule_of
+from celery_wheel.store.sql.schedules import revision_of, schedule_of
 from celery_wheel.values.document import json_object
 
 #: Rows that the filter of one page may skip.
@@ -84,7 +84,7 @@ class ScheduleViews:
         with self._database.snapshot() as connection:
             row = connection.execute(queries.named(name)).one_or_none()
             found = None if row is None else schedule_of(row)
-            revisions = [Revision(*row) for row in connection.execute(queries.revisions(name, RUNS))]
+            revisions = [revision_of(row) for row in connection.execute(queries.revisions(name, RUNS))]
             if found is None and not revisions:
                 return None
             number = revisions[0].schedule if found is None else found.id

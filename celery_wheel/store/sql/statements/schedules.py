@@ -61,8 +61,9 @@ class ScheduleStatements:
         step: Any = {name: bindparam(name) for name in ("next_ms", "made", "last_ms")}
         self.step = ObjectInsert(self._prepare(update(schedule).where(here).values(**step)), "at_shard", at_id="id")
         self.remove = self._prepare(delete(schedule).where(here))
-        new = insert(revision).inline().values(_places(*names_of(Revision)))
-        self.add_revision = ObjectInsert(bulk(revision, new))
+        values = names_of(Revision)
+        self.add_revision = ObjectInsert(bulk(revision, insert(revision).inline().values(_places(*values))))
+        self.set_revision = ObjectInsert(self._set(revision, [*values], ["schedule", "number"]))
         run = insert(schedule_run).inline().values(_places(*names_of(Run)))
         self.add_run = ObjectInsert(bulk(schedule_run, run))
         goes_on = and_(schedule_run.c.timer_id == bindparam("at_id"), schedule_run.c.ended_ms.is_(None))
