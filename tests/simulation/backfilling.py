@@ -29,7 +29,7 @@ from celery_wheel.store.schedule_model import Run
 from tests.simulation.lives import Policy
 from tests.simulation.model_history import ShardData
 
-LEFT_OUT = re.compile(r"(\d+) of (\d+) instants do not run")
+LEFT_OUT = re.compile(r"the overlap policy of the backfill leaves out (\d+) of (\d+) instants")
 #: A row that is due so soon may be on its way to the broker, and is not made due sooner.
 NEARLY_DUE_MS = 50
 
