@@ -34,13 +34,12 @@ from celery_wheel.store.model import (
     TallyKey,
 )
 from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
-from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.bulk_loads import count_pending_in
 from celery_wheel.store.sql.changes import add_tally, fence
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import handover as queries
-from celery_wheel.store.sql.schedules import schedule_of
+from celery_wheel.store.sql.schedules import revision_of, schedule_of
 from celery_wheel.store.sql.statements.clauses import IN_PLACES
 
 #: Rows and bytes read at a time; bodies may be large.
@@ -112,7 +111,7 @@ class SqlHandover:
             with self._database.reading() as connection:
                 page = [schedule_of(row) for row in connection.execute(queries.SCHEDULES, values)]
                 ids = [one.id for one in page]
-                revisions = [Revision(*row) for row in connection.execute(queries.REVISIONS, {"ids": ids})]
+                revisions = [revision_of(row) for row in connection.execute(queries.REVISIONS, {"ids": ids})]
             if not page:
                 return
             changes = defaultdict(list)

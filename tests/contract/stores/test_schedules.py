@@ -15,7 +15,7 @@ from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip, revised
 from celery_wheel.store.sql import schema
-from celery_wheel.store.sql.schedules import schedule_of
+from celery_wheel.store.sql.schedules import revision_of, schedule_of
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import END_OF_TIME_MS
 from tests.contract.stores.test_tables import rows_of
@@ -65,6 +65,11 @@ def test_numbers_beyond_the_ends_of_their_columns_have_a_next_one() -> None:
     assert (one.revision + 1, one.last_ms, one.since_ms) == (2**31 - 1, 0, 0)
     assert (one.next_ms, one.made) == (END_OF_TIME_MS, END_OF_TIME_MS)
     assert schedule_of((1, "report", "{}", "api", -1, 0, 0, None, 0, "", 0, None)).revision == 1
+
+
+def test_a_revision_with_values_of_other_types_is_read() -> None:
+    one = revision_of((1, "x", "report", b"?", "ann", "", "soon", b"\xff"))
+    assert (one.number, one.what, one.at_ms, one.before) == (0, "b'?'", 0, "b'\\xff'")
 
 
 def test_a_row_that_was_restored_from_a_copy_can_be_changed(sql_holder: Holder) -> None:
