@@ -108,9 +108,10 @@ def write_schedules(connection: Connection, statements: ScheduleStatements, shar
             f"a step of shard {shard} is of a schedule that the store does not have; nothing was written; the shard is "
             "adopted anew, which reads the stored schedules; if this repeats, please report it"
         )
-    # A row that was restored from a copy has an earlier revision, so the number of its next one may be taken.
-    statements.set_revision.many(connection, [one for one in change.revisions if one.before])
+    # Creations come first, in the order of a history. A row that was restored from a copy has an earlier revision, so
+    # the number of its next one may be taken.
     statements.add_revision.many(connection, [one for one in change.revisions if not one.before])
+    statements.set_revision.many(connection, [one for one in change.revisions if one.before])
     statements.add_run.many(connection, change.runs)
     statements.end_run.many(connection, change.run_ends)
     statements.set_skip.many(connection, change.skips, shard)
