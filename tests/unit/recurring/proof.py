@@ -15,6 +15,7 @@ Celery or dateutil that has a name below is counted; any other difference is pri
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 from collections import Counter
@@ -145,16 +146,20 @@ def prove_rrule(random: Random, zone: str, arounds: list[datetime]) -> Iterator[
 
 
 def _from_dateutil(random: Random, text: str, spec: RRule, start: datetime) -> Iterator[str]:
-    theirs: Any = rrulestr(text, forceset=True)
     later = start + timedelta(days=random.randint(0, 60), seconds=random.randint(0, 86_400))
     for after, number in ((start - timedelta(seconds=1), 40), (later, 10)):
-        expected = [_local_ms(local) for local in islice(theirs.xafter(after, inc=False), number)]
-        found = _following(spec, _local_ms(after), number)
+        expected, found = _both(text, spec, after, number)
         if found != expected[: len(found)] or (len(found) < len(expected) and expected[len(found)] < _local_ms(LAST)):
             yield _dateutil_difference(text, start, expected, found) or (
                 f"{text!r} after {after}: {_difference(expected, found)}"
             )
             return
+
+
+def _both(text: str, spec: RRule, after: datetime, number: int) -> tuple[list[int], list[int]]:
+    theirs: Any = rrulestr(text, forceset=True)
+    expected = [_local_ms(local) for local in islice(theirs.xafter(after, inc=False), number)]
+    return expected, _following(spec, _local_ms(after), number)
 
 
 def _in_zone(random: Random, text: str, recurrence: Recurrence, seen: Walk, zone: str) -> Iterator[str]:
@@ -174,7 +179,10 @@ def _dateutil_difference(text: str, start: datetime, expected: list[int], found:
     if "WEEKLY" in text and "BYSETPOS" in text:
         same = [one for one in expected if one >= week_later][:5] == [one for one in found if one >= week_later][:5]
         return "first week by position" if same or "COUNT" in text else None
-    if "BYWEEKNO" in text and _differ_in_january(text, expected, found):
+    if "BYWEEKNO" in text and "BYSETPOS" in text:  # the positions are those among the days of the weeks
+        text = re.sub(";BYSETPOS=[^;\n]*", "", text)
+        expected, found = _both(text, RRule(text), start - timedelta(seconds=1), 400)
+    if "BYWEEKNO" in text and expected != found and _differ_in_january(text, expected, found):
         return "last week of the year before"
     return None
 

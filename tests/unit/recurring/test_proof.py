@@ -67,7 +67,14 @@ def test_dateutil_takes_the_first_of_january_2011_for_a_day_of_week_53(weeks: st
     assert found == ({"last week of the year before"} if named else set())
 
 
-def test_a_day_of_january_that_dateutil_alone_has_moves_the_end_of_its_list() -> None:
-    text = "DTSTART:20210704T052400\nRRULE:FREQ=YEARLY;BYWEEKNO=53;BYMINUTE=51"
-    start = datetime.fromisoformat("2021-07-04T05:24")
-    assert list(_from_dateutil(Random(0), text, RRule(text), start)) == ["last week of the year before"]
+@pytest.mark.parametrize(
+    ("start", "rule"),
+    [
+        ("20210704T052400", "BYWEEKNO=53;BYMINUTE=51"),  # the lists end at different days
+        ("20370605T025400", "WKST=FR;BYWEEKNO=52;BYSETPOS=1,-4,6"),  # 1 January 2042 is a day of week 52: the first
+    ],
+)
+def test_days_of_january_that_dateutil_counts_wrongly_have_a_name(start: str, rule: str) -> None:
+    text = f"DTSTART:{start}\nRRULE:FREQ=YEARLY;{rule}"
+    found = list(_from_dateutil(Random(0), text, RRule(text), datetime.fromisoformat(start)))
+    assert found == ["last week of the year before"]
