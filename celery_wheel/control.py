@@ -6,6 +6,8 @@
                     forecast, status, gates                                      scheduler
     Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a result
                     pause, resume, accept_clock
+                    acancel, apending, …: async twins of all of them
+    Wheel.schedules create, update, pause, … of recurring schedules              by the holder, with a result
 
 A command is a request to the holders of the shards (``celery_wheel.requests``), with a definite result; or it is part
 of the caller's transaction and returns a ``TransactionalRequest`` (``celery_wheel.producer.transaction``).
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests.arguments import (
@@ -35,9 +38,10 @@ from celery_wheel.requests.arguments import (
     spread_ms,
     timeout_of,
 )
+from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.queries import Queries, now_ms
-from celery_wheel.requests.request import Request, TransactionalRequest
+from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import (
     BestResult,
     CommandResult,
@@ -48,8 +52,10 @@ from celery_wheel.requests.results import (
     Result,
     SummedCounts,
 )
+from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import SCHEDULE
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
@@ -57,7 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 Completing = Literal["cancel", "run"]
-Answer = CommandResult | dict[str, CommandResult] | TransactionalRequest
+Answer = CommandResult | dict[str, CommandResult] | TransactionalRequest[CommandResult]
 
 
 class Wheel(Queries):
@@ -70,6 +76,7 @@ class Wheel(Queries):
     def __init__(self, app: Any) -> None:
         self.conf = Conf(app)
         self._process_store = ProcessStore(self.conf)
+        self.schedules = Schedules(self)
         self.turn: Callable[[], None] | None = None  #: see ``requests.request``; for tests in one thread
 
     @property
@@ -86,7 +93,7 @@ class Wheel(Queries):
     @overload
     def cancel(
         self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[RequestOptions]
-    ) -> TransactionalRequest: ...
+    ) -> TransactionalRequest[CommandResult]: ...
     @overload
     def cancel(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
@@ -117,7 +124,7 @@ class Wheel(Queries):
         countdown: Any = None,
         transactional: Literal[True],
         **how: Unpack[RequestOptions],
-    ) -> TransactionalRequest: ...
+    ) -> TransactionalRequest[CommandResult]: ...
     @overload
     def reschedule(  # type: ignore[overload-overlap]  # a text is one id
         self, tasks: TaskLike, *, eta: Any = None, countdown: Any = None, **how: Unpack[CommandOptions]
@@ -142,7 +149,7 @@ class Wheel(Queries):
     @overload
     def run_now(
         self, tasks: Tasks, *, transactional: Literal[True], **how: Unpack[RequestOptions]
-    ) -> TransactionalRequest: ...
+    ) -> TransactionalRequest[CommandResult]: ...
     @overload
     def run_now(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
@@ -170,7 +177,7 @@ class Wheel(Queries):
         ``too_late`` (the row is pending, rejected, expired or parked, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
-        results = self._request(BestResult(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout_of(how))
+        results = self.request(BestResult(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout_of(how))
         return {int(row): result for row, result in results.items()}
 
     @overload
@@ -199,7 +206,7 @@ class Wheel(Queries):
             raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
         refuse_transactional("complete", options)
         names = keys_of(keys)
-        found = self._request(SummedCounts(), COMPLETE, {"how": how}, options, "keys").ask(names, timeout_of(options))
+        found = self.request(SummedCounts(), COMPLETE, {"how": how}, options, "keys").ask(names, timeout_of(options))
         return found[names[0]] if isinstance(keys, str) else found
 
     # -- gates ----------------------------------------------------------------------------------------
@@ -231,27 +238,44 @@ class Wheel(Queries):
         or the store differs by more than ``wheel_max_clock_skew``. Raises WheelUnavailable as ``cancel`` does.
         """
         refuse_transactional("accept_clock", how)
-        return self._request(MostUrgentAnswer(), ACCEPT_CLOCK, {}, how, "clocks").ask(["wall"], timeout_of(how))["wall"]
+        return self.request(MostUrgentAnswer(), ACCEPT_CLOCK, {}, how, "clocks").ask(["wall"], timeout_of(how))["wall"]
 
     def _gate(self, kind: str, options: dict[str, Any], which: GateOptions) -> CommandResult:
         refuse_transactional(kind, which)
         name = gate_name(kind, which)
-        return self._request(EveryShard(), kind, options, which, "gates").ask([name], timeout_of(which))[name]
+        return self.request(EveryShard(), kind, options, which, "gates").ask([name], timeout_of(which))[name]
 
-    def _request(
+    def request(
         self, merge: Merge[Result], kind: str, options: dict[str, Any], how: RequestOptions, list_name: str = "task_ids"
     ) -> Request[Result]:
-        return Request(self._process_store.open, merge, kind, {**options, **attribution(how)}, list_name, self.turn)
+        """Return a request that is not sent yet."""
+        sent = {**options, **attribution(how)}
+        to = shard_of if kind == SCHEDULE else None
+        return Request(self._process_store.open, merge, kind, sent, list_name, self.turn, to)
+
+    def ask(
+        self, request: Request[Result], names: Names, how: CommandOptions, single: str | None
+    ) -> Result | dict[str, Result] | TransactionalRequest[Result]:
+        """Send a request: within the caller's transaction, or else with its results.
+
+        Args:
+            single: the only name, where its result alone is returned.
+        """
+        inbox = self._inbox(how)
+        if inbox is not None:
+            request.put(names, self.conf.shards, inbox.put_command)
+            return TransactionalRequest(request, single)
+        results = request.ask(names, timeout_of(how))
+        return results if single is None else results[single]
+
+    def joins_transaction(self, how: CommandOptions) -> bool:
+        """Whether a request with these options would be part of the caller's transaction."""
+        return self._inbox(how) is not None
 
     def _command(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
         task_ids = ids_of(tasks)
-        request = self._request(BestResult(), kind, options, how)
-        inbox = self._inbox(how)
-        if inbox is not None:
-            request.put(task_ids, self.conf.shards, inbox.put_command)
-            return TransactionalRequest(request, task_ids[0] if is_single(tasks) else None)
-        results = request.ask(task_ids, timeout_of(how))
-        return results[task_ids[0]] if is_single(tasks) else results
+        request = self.request(BestResult(), kind, options, how)
+        return self.ask(request, task_ids, how, task_ids[0] if is_single(tasks) else None)
 
     def _inbox(self, how: CommandOptions) -> TransactionalInbox | None:
         """Return the inbox of the caller's transaction; None for a request outside of one."""
@@ -261,13 +285,27 @@ class Wheel(Queries):
         inbox = inbox_of(self.conf.app)
         return inbox if option or inbox.in_transaction else None
 
+    # -- async twins: see ``requests.asynchronous`` ---------------------------------------------------
+
+    acancel = twin(cancel)
+    areschedule = twin(reschedule)
+    arun_now = twin(run_now)
+    arequeue = twin(requeue)
+    areplay = twin(replay)
+    acomplete = twin(complete)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aaccept_clock = twin(accept_clock)
+
     # -- scheduling -----------------------------------------------------------------------------------
 
-    def schedule_many(self, rows: Iterable[Any], **options: Any) -> ScheduleResult:
+    def schedule_many(self, /, rows: Iterable[Any], **options: Any) -> ScheduleResult:
         """Schedule very many tasks without the broker; see ``celery_wheel.bulk_load.schedule_many``."""
         from celery_wheel.bulk_load import schedule_many  # imports Celery, which queries do not need
 
         return schedule_many(self.conf.app, self.store, rows, **options)
+
+    aschedule_many = twin(schedule_many)
 
 
 def wheel_of(app: Any) -> Wheel:

@@ -26,6 +26,18 @@ class ArgumentError(WheelError, ValueError):
     """An argument of a request is invalid: ``<name> must be <rule>, got <value>``. Nothing was sent."""
 
 
+class RecurrenceError(WheelError, ValueError):
+    """A recurring schedule is invalid or never fires: ``<field> must be <rule>, got <value>``."""
+
+
+class ScheduleExists(WheelError, ValueError):
+    """A recurring schedule of that name exists already. Nothing was changed."""
+
+
+class PackageMissing(WheelError, ImportError):
+    """An optional package is not installed; the message names the extra that installs it."""
+
+
 class StoreError(WheelError, OSError):
     """The store failed; the last change may be committed or not."""
 
@@ -84,6 +96,10 @@ class WheelUnavailable(WheelError, TimeoutError):
     def __init__(self, message: str, results: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.results = dict(results or {})
+
+
+class RequestInterrupted(WheelError, RuntimeError):
+    """The task that awaited the request was cancelled, so it was withdrawn; the awaiter itself gets CancelledError."""
 
 
 class NotCommitted(WheelError, RuntimeError):

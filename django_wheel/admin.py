@@ -1,4 +1,4 @@
-"""The wheel in the Django admin: pages that read the store or results, and two that send requests to the holders.
+"""The wheel in the Django admin: pages that read the store or results, and pages that send requests to the holders.
 
 ::
 
@@ -11,6 +11,7 @@
     Shards      …/shard/                             the same
     Lateness    …/lateness/                          the same; in the menu if there are results
     Forecast    …/forecast/                          the same
+    Schedules   …/schedule/ …                        the same; see ``schedule_admin``
 
     requests    …/pending/act/    POST               operate_wheel
                 …/wheel/gate/     GET, POST          operate_wheel
@@ -21,24 +22,12 @@ whose row is changed by any process but the holder may be lost or run twice. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.db import connections, transaction
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseBase,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-)
-from django.template.response import TemplateResponse
+from django.core.exceptions import ImproperlyConfigured
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.functional import Promise
-from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -46,109 +35,16 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Detail
 from django_wheel import models
-from django_wheel.permissions import may_operate, may_view
+from django_wheel.page_admin import READING, PageAdmin
 from django_wheel.project import project_wheel
+from django_wheel.schedule_admin import ScheduleAdmin
 from django_wheel.views import gates, lists, results, task_requests
 from django_wheel.views.forecast import forecast
 from django_wheel.views.lateness import lateness
-from django_wheel.views.query import PageQuery, page_query
+from django_wheel.views.query import PageQuery
 from django_wheel.views.wheel import wheel_values
 
-#: Returns the values of a template.
-Values = Callable[[Wheel, PageQuery], dict[str, Any]]
-
-READING = ("GET", "HEAD")
-#: Longest text of an error on a page, in characters.
-ERROR_CUT = 2_000
-
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
-
-
-class PageAdmin(ModelAdmin):
-    """A page of the wheel in the place of a model's list."""
-
-    template: ClassVar[str]
-    values: Values
-    failure: ClassVar[Promise] = _("The wheel cannot be shown: %(error)s.")
-
-    # -- permissions -------------------------------------------------------------------------------------
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return may_view(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may_view(request)
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    # -- addresses ---------------------------------------------------------------------------------------
-
-    def get_urls(self) -> list[URLPattern]:
-        name = f"django_wheel_{self.opts.model_name}"
-        return [path("", self.guarded(self.page), name=f"{name}_changelist"), *self.more_urls(name)]
-
-    def more_urls(self, name: str) -> list[URLPattern]:
-        return []
-
-    def guarded(
-        self,
-        view: Callable[..., HttpResponse],
-        may: Callable[[HttpRequest], bool] = may_view,
-        methods: Collection[str] = READING,
-    ) -> Callable[..., HttpResponseBase]:
-        """Return the view for staff with the permission ``may`` and these methods; by default for viewers, to read."""
-
-        def guard(request: HttpRequest, **arguments: Any) -> HttpResponse:
-            if not may(request):
-                raise PermissionDenied
-            if request.method not in methods:
-                return HttpResponseNotAllowed(methods)
-            return view(request, **arguments)
-
-        return self.admin_site.admin_view(guard)
-
-    def for_operators(
-        self, view: Callable[..., HttpResponse], methods: Collection[str]
-    ) -> Callable[..., HttpResponseBase]:
-        """Return the view for users who may operate, outside of the transactions of ATOMIC_REQUESTS.
-
-        During such a transaction the holder could not answer, if the store is in the same SQLite file.
-        """
-        guarded = self.guarded(view, may_operate, methods)
-        for alias in connections:
-            guarded = transaction.non_atomic_requests(using=alias)(guarded)
-        return guarded
-
-    # -- pages ----------------------------------------------------------------------------------------
-
-    def page(self, request: HttpRequest) -> HttpResponse:
-        return self.answer(request, self.template, self.values)
-
-    def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> HttpResponse:
-        """Return the page; if the store cannot be read, a page with the error and status 503."""
-        query = page_query(request)
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
-        context |= {"may_operate": may_operate(request), "here": request.path + query.here}
-        context.setdefault("title", capfirst(self.opts.verbose_name_plural))
-        try:
-            shown = values(project_wheel(), query)
-        except (WheelError, ImproperlyConfigured) as error:
-            context["error"] = self.failure % {"error": Truncator(str(error)).chars(ERROR_CUT)}
-            return TemplateResponse(request, "django_wheel/error.html", context, status=503)
-        page = shown.get("page")
-        context["next_link"] = query.next_link(page.next) if page is not None else None
-        return TemplateResponse(request, template, {**context, **shown})
+admin.site.register(models.Schedule, ScheduleAdmin)
 
 
 @admin.register(models.Wheel)

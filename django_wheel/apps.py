@@ -15,8 +15,10 @@ class DjangoWheelConfig(AppConfig):
     def ready(self) -> None:
         from django_wheel import checks  # noqa: F401 - importing registers them
         from django_wheel.database import WheelRouter
+        from django_wheel.periodic_tasks import answer_for_the_wheel
         from django_wheel.project import install_on_apps
 
         install_on_apps()
+        answer_for_the_wheel()
         if not any(isinstance(one, WheelRouter) for one in router.routers):
             router.routers.insert(0, WheelRouter())  # wheel_store names the database, unknown to the project's routers

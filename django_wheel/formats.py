@@ -36,6 +36,8 @@ __all__ = [
     "number",
     "printable",
     "result_label",
+    "schedule_state",
+    "second",
     "state_label",
     "to_datetime",
 ]
@@ -51,12 +53,21 @@ STATES = {
     "parked": gettext_lazy("parked"),
     "moved": gettext_lazy("moved"),
 }
+#: States of a schedule.
+SCHEDULE_STATES = {
+    "active": gettext_lazy("active"),
+    "paused": gettext_lazy("paused"),
+    "broken": gettext_lazy("broken"),
+    "ended": gettext_lazy("ended"),
+    "base": gettext_lazy("run by Beat"),
+}
 #: Results of a request, as ``celery_wheel.requests.results`` names them.
 RESULTS = {
     "done": gettext_lazy("done"),
     "already": gettext_lazy("already"),
     "too_late": gettext_lazy("too late"),
     "unknown": gettext_lazy("unknown"),
+    "refused": gettext_lazy("refused"),
 }
 
 
@@ -72,6 +83,11 @@ def instant(at_ms: int | None) -> str:
     except OverflowError:  # the last hours of the calendar, in a zone that is ahead of UTC
         local = moment
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
+
+
+def second(at_ms: int | None) -> str:
+    """Return a time without the milliseconds that instants of schedules rarely have."""
+    return instant(at_ms).removesuffix(".000")
 
 
 def clock(at_ms: int | None) -> str:
@@ -91,6 +107,10 @@ def counted(text: Promise, count: int, **values: Any) -> str:
 
 def state_label(state: str) -> str:
     return str(STATES.get(state, state))
+
+
+def schedule_state(state: str) -> str:
+    return str(SCHEDULE_STATES[state])
 
 
 def result_label(result: str) -> str:

@@ -1,4 +1,4 @@
-"""The forms of the admin's actions: a reason, a new time, and the tasks to pause or resume.
+"""The forms of the admin's actions: a reason, a new time, the tasks to pause or resume, and the instants to backfill.
 
 A time is in the admin's time zone. When clocks change, a time that exists twice or not at all is refused.
 """
@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import MAX_OVER_S
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
+from django_wheel.fields_of_time import moment_ms
 from django_wheel.formats import gate_label, to_datetime
 
 MAX_REASON = 500
@@ -52,6 +53,65 @@ class RescheduleForm(ReasonForm):
         if eta <= timezone.now().astimezone(eta.tzinfo):
             raise forms.ValidationError(_("The time is in the past. To dispatch a task at once, use Run now."))
         return eta
+
+
+class ScheduleReasonForm(ReasonForm):
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=MAX_REASON,
+        widget=forms.TextInput(attrs={"size": 50}),
+        help_text=_("The reason is kept with the schedule's revisions and in the admin's log."),
+    )
+
+
+class NoteForm(ReasonForm):
+    reason = forms.CharField(
+        label=_("Note"),
+        required=False,
+        max_length=MAX_REASON,
+        widget=forms.TextInput(attrs={"size": 60}),
+        help_text=_("The note is shown with the schedule until it is resumed, and kept with its revisions."),
+    )
+
+
+class RevisionForm(ScheduleReasonForm):
+    revision = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput)
+
+
+_BACKFILL_OVERLAP = (
+    ("", _("as the policy of the schedule")),
+    ("allow", _("all instants run at once")),
+    ("queue_all", _("each instant runs when the run before it is over")),
+    ("queue_one", _("the first instant runs, and then the last")),
+    ("skip", _("the first instant runs, unless a run is going on")),
+    ("cancel_running", _("the last instant runs, in place of the run that is going on")),
+)
+
+
+class BackfillForm(ScheduleReasonForm):
+    begin = forms.CharField(label=_("From"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
+    end = forms.CharField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
+    overlap = forms.ChoiceField(label=_("Overlap"), required=False, choices=_BACKFILL_OVERLAP)
+    field_order = ("begin", "end", "overlap", "reason")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        zone = timezone.get_current_timezone()
+        text = now_("Date and time in %(zone)s, or with an offset like 2026-11-21 08:30+01:00.")
+        self.fields["begin"].help_text = text % {"zone": zone}
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        for name, field in (("from_ms", "begin"), ("upto_ms", "end")):
+            if values.get(field):
+                try:
+                    values[name] = moment_ms(values[field], timezone.get_current_timezone())
+                except forms.ValidationError as error:
+                    self.add_error(field, error)
+        if "from_ms" in values and "upto_ms" in values and values["from_ms"] > values["upto_ms"]:
+            self.add_error("end", _("The end must not be before the beginning."))
+        return values
 
 
 SCOPES = (("queue", _("Tasks of a queue")), ("task", _("Tasks of a name")), ("all", _("Everything")))

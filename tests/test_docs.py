@@ -12,7 +12,23 @@ from typing import Any
 
 import pytest
 
-from tests.kit.manual import DOCS, PAGES, README, ROOT, TABLE, anchors, code, commands, links, page, settings_table
+from celery_wheel import Celery
+from celery_wheel.scheduler.sources.declared import declared_entries
+from celery_wheel.testing import VirtualWheel
+from tests.kit.manual import (
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    TABLE,
+    anchors,
+    code,
+    commands,
+    links,
+    page,
+    settings_table,
+    wheel_commands,
+)
 from tests.unit.test_imports import FLOOR
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -33,9 +49,10 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 def test_every_setting_in_the_text_exists() -> None:
     from celery_wheel.broker.envelope import NATIVE, REDELIVERED
     from celery_wheel.conf import settings
+    from celery_wheel.store.schedule_model import OCCURRENCE
     from celery_wheel.store.sql.schema import metadata
 
-    known = {REDELIVERED, NATIVE, *(name for name, _, _ in settings()), *metadata.tables}
+    known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
     text = "\n".join(TABLE.sub("", text) for text in PAGES.values())
     named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}
@@ -68,11 +85,12 @@ def test_every_variable_of_make_demo_is_used() -> None:
 def test_every_command_of_the_wheel_exists_with_its_options() -> None:
     from celery_wheel.cli import wheel
 
-    pattern = re.compile(r"\b(?:celery|proj) wheel ([a-z-]+)((?: --[a-z-]+)*)")
+    every = wheel.commands | wheel_commands()
+    pattern = re.compile(r"\b(?:celery|proj) wheel ((?:schedules )?[a-z-]+)((?: --[a-z-]+)*)")
     named = [found.groups() for command in ALL_COMMANDS for found in pattern.finditer(command)]
     assert named
     for name, options in named:
-        known = {option for parameter in wheel.commands[name].params for option in parameter.opts}
+        known = {option for parameter in every[name].params for option in parameter.opts}
         assert set(options.split()) <= known, name
 
 
@@ -167,6 +185,38 @@ def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
     shop["wheel"].run_all()
     assert shop["app"].wheel.get(shop["result"].id).state == "cancelled"
     assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
+
+
+def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[str, Any]) -> None:
+    [example] = [block for block in code(PAGES[README], "python") if "schedules.create" in block]
+    exec(example, shop)  # noqa: S102 - our own page
+    instants = shop["app"].wheel.schedules.preview("report", 300)
+    assert {(instant.hour, str(instant.tzinfo)) for instant in instants} == {(9, "Europe/Berlin")}
+    assert {instant.weekday() for instant in instants} == {0, 1, 2, 3, 4}
+
+
+def test_the_examples_of_recurring_schedules_run() -> None:
+    blocks = list(code(page("recurring.md"), "python"))
+    assert len(blocks) == 6
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)  # noqa: S102 - our own page
+
+
+def test_the_examples_of_schedules_run() -> None:
+    app: Any = Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
+
+    def run(**_: Any) -> None: ...
+
+    for name in ("report", "backup"):
+        app.task(run, name=f"shop.tasks.{name}", shared=False)
+    blocks = list(code(page("schedules.md"), "python"))
+    assert len(blocks) == 11
+    with VirtualWheel(app) as wheel:
+        names: dict[str, Any] = {"app": app, "wheel": wheel}
+        for block in blocks:
+            exec(block, names)  # noqa: S102 - our own page
+    assert set(declared_entries(app)) == {"nightly", next(name for name in app.tasks if name.endswith("refresh"))}
 
 
 # -- links and files -----------------------------------------------------------------------------------

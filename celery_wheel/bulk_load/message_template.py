@@ -80,6 +80,7 @@ class MessageTemplate(PackTemplate):
         text, names = _with_places(call, sample, f", {_json(sample.embed)}]" if self._is_json else None)
         own = [name for name in PLACES if name in names]
         super().__init__(text, [own.index(name) for name in names])
+        self.names = own  #: the places of ``values``
         self._own = itemgetter(*map(PLACES.index, own))
         self._can_expire = EXPIRES in own
 

@@ -15,7 +15,7 @@ is a function may read the arguments, and a route's jitter is random for each ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -72,6 +72,8 @@ def _definitions(thing: Any, name: str) -> Iterator[Any]:
 
 
 def _is_defined_by_celery(part: Any) -> bool:
+    if isinstance(part, partial):  # ``divert_sender`` around the sender of an app that was used before
+        return not part.keywords and all(_is_defined_by_celery(one) for one in (part.func, *part.args[-1:]))
     if isinstance(part, property):
         return _is_defined_by_celery(part.fget)
     if isinstance(part, cached_property):

@@ -54,14 +54,18 @@ class RenderedMessage(NamedTuple):
 
 
 class Renderer:
-    """Renders the calls of one load in one process; use it in one thread, and close it."""
+    """Renders the calls of one load in one process; use it in one thread, and close it.
 
-    def __init__(self, app: Any, shards: int, max_bytes: int) -> None:
+    Args:
+        takes_native: whether a task whose route has ``wheel=False`` is rendered as well.
+    """
+
+    def __init__(self, app: Any, shards: int, max_bytes: int, *, takes_native: bool = False) -> None:
         app.finalize()  # gives tasks their names
         self._app = app
         self._shards = shards
         self._max_bytes = max_bytes
-        self._sampler = Sampler(app)
+        self.sampler = Sampler(app, takes_native=takes_native)
         #: In the order of their last use; None: all messages of the kind are samples.
         self._templates: dict[Any, MessageTemplate | None] = {}
         self._is_plain = is_plain_app(app)
@@ -82,7 +86,7 @@ class Renderer:
         return self._rendered(call.key or template.key, template, template.values(call, task_id, new_id), task_id)
 
     def _sampled(self, call: TaskCall, kind: Any, template: MessageTemplate | None) -> RenderedMessage:
-        sample = self._sampler.send(call)
+        sample = self.sampler.send(call)
         if kind is not None and kind not in self._templates:
             if len(self._templates) >= MAX_KINDS:
                 del self._templates[next(iter(self._templates))]
@@ -109,7 +113,7 @@ class Renderer:
         return isinstance(error, (OSError, OperationalError, *getattr(self._app.backend, "connection_errors", ())))
 
     def close(self) -> None:
-        self._sampler.close()
+        self.sampler.close()
 
 
 def _is_text(text: str | None) -> bool:

@@ -11,6 +11,7 @@ The call's eta is a ``WheelEta``, so that a task with a past eta passes through 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,8 +48,12 @@ class Sampler:
     exchange = DEFAULT_EXCHANGE
     routing_key = ""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, takes_native: bool = False) -> None:
         self._app = app
+        #: Read by the interception: a message is for the wheel even if its route has ``wheel=False``.
+        self.takes_native = takes_native
+        #: Called with the queues that Celery's own producer would declare for a message.
+        self.declare: Callable[[Iterable[Any]], None] | None = None
         self._real: Any = None
         self._found: Sample | None = None
 
@@ -63,12 +68,18 @@ class Sampler:
             self._app.send_task(call.name, call.args, call.kwargs, **options)
         else:
             call.task.apply_async(call.args, call.kwargs, **options)
-        if self._found is None:
-            raise ValueError("apply_async did not publish it")
+        found = self.take()
         if call.envelope_id is not None:
-            self._found.envelope["id"] = call.envelope_id
+            found.envelope["id"] = call.envelope_id
         self._forget_result(task_id)
-        return self._found
+        return found
+
+    def take(self) -> Sample:
+        """Return the message that was published last. Raises ValueError where none was."""
+        found, self._found = self._found, None
+        if found is None:
+            raise ValueError("apply_async did not publish it")
+        return found
 
     def _forget_result(self, task_id: str) -> None:
         """Unsubscribe Redis's result backend, which subscribes at the call, from one of perhaps a million results."""
@@ -92,10 +103,7 @@ class Sampler:
     def publish(self, body: Any, *args: Any, **publish: Any) -> Any:
         headers = publish.get("headers") or {}
         if isinstance(headers.get(HEADER), dict) and "eta_ms" in headers[HEADER]:
-            embed = body[2] if isinstance(body, tuple) else None
-            self._found = Sample(
-                build_message(body, publish), embed, publish.get("serializer"), publish.get("compression")
-            )
+            self._found = self.capture(body, publish)
         elif "task" in headers or (isinstance(body, dict) and "task" in body):
             raise ValueError(
                 "the message is not for the wheel: its route has wheel=False, or a receiver of before_task_publish "
@@ -103,6 +111,13 @@ class Sampler:
             )
         else:
             return self._producer().publish(body, *args, **publish)
+
+    def capture(self, body: Any, publish: dict[str, Any]) -> Sample:
+        """Return a message as its sample."""
+        if self.declare is not None:
+            self.declare(one for one in publish.get("declare") or () if one.name != publish["routing_key"])
+        embed = body[2] if isinstance(body, tuple) else None
+        return Sample(build_message(body, publish), embed, publish.get("serializer"), publish.get("compression"))
 
     def close(self) -> None:
         if self._real is not None:

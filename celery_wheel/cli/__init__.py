@@ -10,6 +10,7 @@
     project    Django's set-up, for doctor and bench                  pause       pause, resume
                                                                       drain       drain, import
                                                                       bulk_loads  loads
+                                                                      schedules   schedules …
                                        bench, claim, clock, complete, doctor, forecast, migrate, reshard: one each
 
 Reading commands read the store, so they work in any process that reaches it, also while no scheduler runs; ``doctor``
@@ -41,6 +42,7 @@ from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to 
     pause,
     requeue,
     reshard,
+    schedules,
     status,
     tasks,
 )

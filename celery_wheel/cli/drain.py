@@ -1,4 +1,4 @@
-"""``celery wheel drain`` and ``import``: move all pending tasks out of the wheel, and schedule those of a file."""
+"""``celery wheel drain`` and ``import``: move tasks and schedules out of the wheel, and bring those of a file in."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ def drain(
     """Move all pending tasks, while no scheduler runs: to their own queues, or to a file for `import`.
 
     The command may be killed and run again. After --to-broker Celery's own rules count: workers hold the tasks in
-    memory, and run a task again and again whose eta is further away than the broker's visibility timeout. Exit code: 0
-    when nothing is left; 3 when a task could not be sent, or is left.
+    memory, and run a task again and again whose eta is further away than the broker's visibility timeout.
+
+    With --file the recurring schedules move to the file as well. With --to-broker they stay in the store, and do not
+    run until a scheduler starts on it. Exit code: 0 when nothing is left; 3 when a task
+    could not be sent, or a task or, with a file, a schedule is left.
     """
     from celery_wheel.operations import drain as operation
 
@@ -61,8 +64,7 @@ def drain(
         done = operation.would_drain(ctx.obj.app, store)
         if not dry_run:
             if not yes:
-                tasks = format_count(done.moved + done.in_queues + done.in_inbox, "task")
-                confirm(f"Are all schedulers stopped, and shall {tasks} move to {file or 'their own queues'}?")
+                confirm(_question(done, file))
             try:
                 with _bar() as bar:
                     done = operation.drain(
@@ -74,7 +76,8 @@ def drain(
         print_json({**asdict(done), "file": None if done.file is None else str(done.file)})
     else:
         _show_drained(done)
-    ctx.exit(0 if dry_run or not (done.left or done.rejected) else NEEDS_ACTION)
+    left = done.left or done.rejected or (done.file is not None and done.schedules_left)
+    ctx.exit(NEEDS_ACTION if left and not dry_run else 0)
 
 
 @wheel.command(name="import", short_help="Schedule the tasks of a file that drain has made.")
@@ -85,7 +88,8 @@ def drain(
 def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: bool) -> None:
     """Schedule the tasks of a FILE that `drain --file` has made, here or from another wheel. Schedulers may run.
 
-    A second import schedules no task twice. Exit code: 0 when every line was read; 3 when some could not be read, or
+    Recurring schedules go on where they stopped; a name that exists here stays as it is. A second import schedules no
+    task twice. Exit code: 0 when every line was read; 3 when some could not be read, or
     are missing: the other lines are imported.
     """
     from celery_wheel.operations import drain as operation
@@ -99,17 +103,29 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     ctx.exit(NEEDS_ACTION if found.bad_count or found.missing else 0)
 
 
+def _question(found: DrainResult, file: Path | None) -> str:
+    moving = format_count(found.moved + found.in_queues + found.in_inbox, "task")
+    if file is not None and found.schedules_left:
+        moving += f" and {format_count(found.schedules_left, 'schedule')}"
+    return f"Are all schedulers stopped, and shall {moving} move to {file or 'their own queues'}?"
+
+
 def _show_drained(done: DrainResult) -> None:
     if done.dry_run:
         click.echo(
             f"pending: {format_count(done.moved, 'task')} in the store, "
             f"{format_count(done.in_queues, 'message')} in the wheel queues, "
-            f"{format_count(done.in_inbox, 'item')} in the inbox"
+            f"{format_count(done.in_inbox, 'item')} in the inbox; {format_count(done.schedules_left, 'schedule')}"
         )
         for queue, count in sorted(done.by_queue.items()):
             click.echo(f"  {count:,} for {printable(queue)}")
     elif done.file is not None:
-        click.echo(f"in {done.file}: {format_count(done.in_file, 'task')}; left in the store: {done.left:,}")
+        click.echo(
+            f"in {done.file}: {format_count(done.in_file, 'task')} and {format_count(done.schedules, 'schedule')}; "
+            f"left in the store: {done.left:,} and {done.schedules_left:,}"
+        )
+        if done.schedules_left:
+            click.echo("the schedules that are left have changed since the file was written: drain to another file")
         if done.dispatched_since:
             click.echo(f"{done.dispatched_since:,} of them were dispatched by a scheduler since the file was written")
     else:
@@ -117,6 +133,11 @@ def _show_drained(done: DrainResult) -> None:
             f"{done.moved:,} tasks are in their own queues now, {done.due:,} were due and were dispatched, "
             f"{done.rejected:,} could not be sent, {done.left:,} are left"
         )
+        if done.schedules_left:
+            click.echo(
+                f"{format_count(done.schedules_left, 'schedule')} in the store: they do not run until a scheduler "
+                "starts on this store; `drain --file` takes them along, and `schedules list --json` shows them"
+            )
     if done.outcomes:
         click.echo(", ".join(f"{count:,} {kind}" for kind, count in done.outcomes.items()) + " stay in the store")
 
@@ -126,6 +147,10 @@ def _show_imported(found: ImportResult) -> None:
         f"{found.put:,} tasks are in the inbox, {found.known:,} were known, {found.skipped:,} rejected or parked were "
         f"skipped, {found.bad_count:,} lines could not be read, {found.missing:,} are missing"
     )
+    if found.schedules or found.schedules_known:
+        click.echo(
+            f"{format_count(found.schedules, 'schedule')} in the inbox, {found.schedules_known:,} of a name that exists"
+        )
     for line in found.bad[:SHOWN]:
         click.echo(f"line {line.number}: {printable(line.reason, 200)}", err=True)
     if found.bad_count > SHOWN:

@@ -12,29 +12,41 @@ it or not; a task that stays is in it, once.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import click
 
 from celery_wheel.console.output import Column, GrowingTable, print_json, print_table, progress
 from celery_wheel.store.model import Position
 
-if TYPE_CHECKING:
-    from celery_wheel.store.ports.pages import HasPosition, Page
-
-T = TypeVar("T", bound="HasPosition")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 #: Rows of one page where all are wanted.
 PAGE = 1_000
 
+
+class PageOf(Protocol[T_co]):
+    @property
+    def items(self) -> Sequence[T_co]: ...
+
+    @property
+    def next(self) -> Any: ...
+
+
 #: Reads the page after a cursor, of so many rows at most.
-Read = Callable[[Any, int], "Page[T]"]
+Read = Callable[[Any, int], PageOf[T]]
 
 
-def pages(read: Read[T], start: Any) -> Iterator[list[T]]:
+def position_text(at: Any) -> str:
+    return f"{at[0]}:{at[1]}"
+
+
+def pages(read: Read[T], start: Any) -> Iterator[Sequence[T]]:
     """Yield the rows of each page; a page may be empty, where a filter matched nothing in the part that was read."""
     at = start
     while at is not None:
@@ -45,19 +57,21 @@ def pages(read: Read[T], start: Any) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The output of a command that prints pages."""
+    """The output of a command that prints pages; a cursor is a position, or a name."""
 
     title: str  #: as in "no pending tasks"
     columns: Sequence[Column[T]]
     as_dict: Callable[[T], dict[str, Any]]
     read: Read[T]
-    start: Position
+    start: Any  #: the cursor of the first page
+    cursor: Callable[[Any], Any] = Position._make  #: the cursor of an option
+    text: Callable[[Any], str] = position_text  #: the option of a cursor
 
     def show(
         self, *, limit: int, after: Any, whole: bool, as_json: bool, count: Callable[[], int] | None = None
     ) -> None:
         """Print a page, or all. ``count`` returns the number of all rows, where counting is cheap."""
-        start = self.start if after is None else Position(*after)
+        start = self.start if after is None else self.cursor(after)
         if not whole:
             self._show_page(start, limit, as_json)
         elif sys.stdout.isatty():  # the rows themselves show the progress
@@ -76,13 +90,13 @@ class Listing(Generic[T]):
                 found += page.items
                 at = page.next
                 done(len(page.items))
-        cursor = None if at is None else f"{at[0]}:{at[1]}"
+        cursor = None if at is None else self.text(at)
         if as_json:
             print_json({"items": [self.as_dict(one) for one in found], "next": cursor})
             return
         print_table(self.columns, found, empty=f"no {self.title}")
         if cursor is not None:
-            click.echo(f"more: --after {cursor}")
+            click.echo(f"more: --after {shlex.quote(cursor)}")
 
     def _show_all(self, start: Position, as_json: bool, done: Callable[[float], None]) -> None:
         table = None if as_json else GrowingTable(self.columns)

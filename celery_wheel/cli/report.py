@@ -1,33 +1,46 @@
-"""The status of the shards: a table each, by rich, or one JSON object for programs."""
+"""The status of the shards and of the schedules: tables, by rich, or one JSON object for programs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.cli.group import NEEDS_ACTION
 from celery_wheel.console.output import console, facts_table
-from celery_wheel.values.format import format_utc, printable
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.values.format import PART_CUT, format_utc, printable
 
 if TYPE_CHECKING:
+    from celery_wheel.control import Wheel
     from celery_wheel.requests.status import ShardStatus
+    from celery_wheel.store.ports.schedules import ScheduleCounts
+    from celery_wheel.store.schedule_model import Schedule
+
+#: Broken schedules that are shown.
+BROKEN = 5
 
 
-def report(shards: Sequence[ShardStatus], *, as_json: bool) -> tuple[str, int]:
+def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     """Return the text, and the exit code: 3 while a shard has no live holder.
 
     Raises ImportError, with the remedy, where tables are wanted and rich is not installed.
     """
+    shards, counts = wheel.status(), wheel.store.browse.schedule_counts()
+    broken = wheel.store.browse.schedules(ScheduleCriteria(broken=True), limit=BROKEN).items if counts.broken else []
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:
-        return json.dumps({"shards": [shard.as_dict() for shard in shards]}), code
+        schedules = {**asdict(counts), "reasons": {one.name: one.note for one in broken}}
+        return json.dumps({"shards": [shard.as_dict() for shard in shards], "schedules": schedules}), code
     terminal = console()
     with terminal.capture() as captured:
         for shard in shards:
             terminal.print(facts_table(f"shard {shard.shard}", _facts(shard)))
             if shard.live and shard.snapshot:
                 terminal.print(_levels(shard.snapshot))
+        if counts.total:
+            terminal.print(facts_table("schedules", _schedule_facts(counts, broken)))
     return captured.get().rstrip("\n"), code
 
 
@@ -50,6 +63,17 @@ def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
         yield "in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes"
         yield "dispatched", f"{snapshot['dispatched']:,} since this holder began"
         yield "rejected", f"{snapshot['rejected']:,} since this holder began"
+
+
+def _schedule_facts(counts: ScheduleCounts, broken: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
+    parts = ((counts.paused, "paused"), (counts.broken, "broken"), (counts.with_base, "run by Beat"))
+    found = ", ".join(f"{count:,} {state}" for count, state in parts if count)
+    yield "number", f"{counts.total:,}" + (f", of which {found}" if found else "")
+    yield "next", "-" if counts.next_ms is None else format_utc(counts.next_ms)
+    for one in broken:
+        yield "broken", f"{printable(one.name)}: {printable(one.note, PART_CUT)}"
+    if counts.broken > len(broken):
+        yield "broken", f"and {counts.broken - len(broken):,} more: `schedules list --broken`"
 
 
 def _levels(snapshot: dict[str, Any]) -> Any:

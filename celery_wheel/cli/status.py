@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @options.as_json
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
-    """Show each shard's holder, offset, pending tasks and levels.
+    """Show each shard's holder, offset, pending tasks and levels, and how many schedules there are.
 
     Exit code: 0 when every shard has a holder that was seen in the last 5 seconds, 3 when one has not.
     """
     with open_wheel(ctx) as wheel:
-        text, code = report(wheel.status(), as_json=as_json)
+        text, code = report(wheel, as_json=as_json)
     click.echo(text)
     ctx.exit(code)
 

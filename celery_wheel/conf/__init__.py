@@ -115,7 +115,11 @@ class Conf:
         seconds(100),
         "A scheduler on PostgreSQL loses its shards after so many silent seconds; on SQLite the kernel frees them.",
     )
-    poll_interval_ms = Setting(0.05, seconds(1), "The seconds between two reads of an empty wheel queue.")
+    poll_interval_ms = Setting(
+        0.05,
+        seconds(1),
+        "The seconds between two looks at an empty inbox, and at an empty wheel queue where the broker is not Redis.",
+    )
     on_broker_rollback = Setting(
         "replay",
         one_of("replay", "warn"),
@@ -130,7 +134,12 @@ class Conf:
     base_scheduler = Setting(
         default_base_scheduler,
         scheduler(),
-        "The beat scheduler that runs the periodic entries; django-celery-beat's where it is installed.",
+        "The beat scheduler of entries that the wheel does not run; django-celery-beat's where it is installed.",
+    )
+    periodic = Setting(
+        "wheel",
+        one_of("wheel", "base"),
+        '"wheel" makes recurring schedules of periodic entries, "base" leaves them to the base scheduler.',
     )
     control = Setting(
         True,
@@ -141,6 +150,12 @@ class Conf:
 
     rescue = Setting(False, flag(), "True makes workers forward eta messages of other producers to the wheel.")
     rescue_after_ms = Setting(1, seconds(0), "A worker itself delays messages that are due within so many seconds.")
+
+    look_ahead_ms = Setting(
+        2,
+        seconds(0),
+        "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
+    )
 
     results = Setting(
         None,

@@ -126,15 +126,18 @@ span = all_of(
     ),
     click.option("--to", "to_ms", type=InstantParameter(), help="Before this instant."),
 )
-paging = all_of(
-    click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page."),
-    click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."),
+_limit = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page.")
+_pages = all_of(
     click.option("--all", "whole", is_flag=True, help="All pages, as they are read; --json then is JSON Lines."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --all one on each line."),
 )
+paging = all_of(
+    _limit, click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."), _pages
+)
+paging_by_name = all_of(_limit, click.option("--after", help="Name printed by the previous page."), _pages)
 #: The options of every request to the schedulers.
 request = all_of(
-    click.option("--reason", default="", help="Reason, kept with the tasks and shown to people."),
+    click.option("--reason", default="", help="Reason, kept with the tasks or schedules and shown to people."),
     click.option(
         "--timeout",
         type=DurationParameter(),

@@ -3,7 +3,7 @@
 The life of a message: eta 10.0 s, sent at 0.0 s; the numbers are positions (due_ms, seq) in the main lane::
 
     ingest      wheel queue ─ peek ─ admit ─ commit ─ trim     row (10 000, 7) is durable: accepted
-        │       inbox, bulk loads join the same commit         (a tombstone, a revoked stamp or a unique key may retire
+        │       inbox, bulk loads, schedules join the commit   (a tombstone, a revoked stamp or a unique key may retire
         ▼                                                      it at once: lane STOPPED, with an outcome)
     prefetch    store ─ slice ─► window ─► timing wheel        the horizon passes (10 000, 7): the row is in memory too,
         │                                                      at most 300 s before it is due
@@ -25,8 +25,8 @@ The modules; each imports from its own row and the rows below it::
 
     runner       threads that run the activities
     engine       one shard: rounds, errors, the lease
-    ingest, dispatch, settle, prefetch, announce, housekeeping       the activities, one module each; ingest has
-                                                                     commands/ and intake/
+    listen, ingest, dispatch, settle, prefetch, announce, housekeeping       the activities, one module each; ingest has
+                                                                             commands/, intake/ and recurring/
     unit_of_work, adoption     the two ways to change a shard: reserve, commit, apply; and a takeover
     round        what the activities share: Context, Round, Steps
     delivery     publishing to the two kinds of brokers              limits, stats

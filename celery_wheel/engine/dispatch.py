@@ -77,6 +77,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
     with state.active():
         _confirm(ctx, lane, flight, confirmed, now_ms)
     ctx.unsettled.set()
+    ctx.room.set()
     return True
 
 

@@ -4,6 +4,7 @@
 
     tend        compare the clocks ─┬─ not the holder: acquire ─ adopt
                                     └─ the holder: snapshot ─ verify ─ renew
+    listen      wait in the broker for a message of the wheel queue
     ingest      read ─ peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
     prefetch    reach ─ horizon moves ─ slice ─ place
     dispatch    reap ─ take ─ (commit) ─ guard ─ publish ─ confirm
@@ -40,10 +41,13 @@ from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
+from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle, settlement
+from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
@@ -79,6 +83,8 @@ class Engine:
         *,
         on_cancelled: OnCancelled | None = None,
         stamps: RevokedStamps | None = None,
+        renderer: OccurrenceRenderer | None = None,
+        on_overlap: OnOverlap | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -93,6 +99,7 @@ class Engine:
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
         delivery = delivery_to(broker, self.clock)
         self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
+        self._ctx.renderer, self._ctx.on_overlap = renderer, on_overlap
         if stamps is not None:
             self._ctx.stamps = stamps
 
@@ -118,6 +125,21 @@ class Engine:
         return self._ctx.wake
 
     @property
+    def arrived(self) -> threading.Event:
+        """Set when ingest has to peek at the wheel queue."""
+        return self._ctx.queue.arrived
+
+    @property
+    def emptied(self) -> threading.Event:
+        """Set when ``listen`` may wait for the next message of the wheel queue."""
+        return self._ctx.queue.emptied
+
+    @property
+    def room(self) -> threading.Event:
+        """Set when prefetch may have more to read."""
+        return self._ctx.room
+
+    @property
     def unsettled(self) -> threading.Event:
         """Set when ``settle`` has something to do."""
         return self._ctx.unsettled
@@ -127,8 +149,35 @@ class Engine:
         """Set when ``announce`` has something to do."""
         return self._ctx.unannounced
 
+    @property
+    def events(self) -> tuple[threading.Event, ...]:
+        """The events for which threads wait between their rounds."""
+        ctx = self._ctx
+        return ctx.wake, ctx.room, ctx.unsettled, ctx.unannounced, ctx.queue.arrived, ctx.queue.emptied
+
+    @property
+    def prefetch_wait_ms(self) -> int:
+        """How long prefetch may wait for room in the window."""
+        return min(1_000, self._ctx.limits.window_ms // 4)
+
     def wait_ms(self) -> int:
+        """Return how long dispatch may wait."""
         return wait_ms(self._ctx, self.state)
+
+    def has_arrivals(self) -> bool:
+        """Whether a round of ingest may find a message or a command; cheap enough for 20 calls a second."""
+        ctx = self._ctx
+        try:
+            return self.state is not None and (ctx.queue.may_have_messages() or ctx.store.has_arrivals(ctx.shard))
+        except StoreError:
+            return True  # the round asks again, and reports the error
+
+    def ingest_wait_ms(self) -> int:
+        """Return how long ingest may wait for the next schedule."""
+        state = self.state
+        if state is None or self._ctx.renderer is None:
+            return NEVER
+        return state.agenda.wait_ms(self.clock.now_ms(), self.clock.monotonic_ms())
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -137,6 +186,9 @@ class Engine:
 
     def ingest(self) -> RoundSteps:
         return self._holding(ingest)
+
+    def listen(self) -> RoundSteps:
+        return self._holding(listen)
 
     def prefetch(self) -> RoundSteps:
         return self._holding(prefetch)
@@ -305,6 +357,7 @@ class Engine:
             self.state = state
         self._stands_by = False
         ctx.wake.set()
+        ctx.room.set()
         ctx.unannounced.set()
         logger.info(
             "shard %d is held by %s at epoch %d",

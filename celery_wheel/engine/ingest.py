@@ -3,15 +3,19 @@
 ::
 
     inbox ───────┐  1 read       up to 1,000 items of the inbox, up to 1,000 messages of bulk loads
-    bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it
-    wheel queue ─┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
+    bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it; and up to 1,000
+    wheel queue ─┤               occurrences of schedules that are due soon (see ``recurring``)
+    schedules ───┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
                     4 admit      each message gets a position; or an outcome, where a tombstone, a revoked stamp or the
                                  unique key of another task stands against it
                     5 reserve    dispatch takes no row at or after the lowest of these positions
                     6 commit     one transaction and one fsync for all of them
                     7 apply      rows up to the horizon go into the window; the reservation ends
-                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
+                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now;
+                                 the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
+
+A round does not read what is empty: ``has_arrivals`` of the store tells of items and loads, ``listen`` of messages.
 
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
 store, when the command gets its answer.
@@ -39,9 +43,21 @@ from celery_wheel.engine.commands.complete import complete
 from celery_wheel.engine.commands.gates import pause_or_resume
 from celery_wheel.engine.commands.requeue import requeue_or_replay
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
-from celery_wheel.engine.intake.inbox import Command, Completion, Decode, parse
+from celery_wheel.engine.intake.inbox import (
+    AnyCommand,
+    Command,
+    Completion,
+    Decode,
+    RunEnded,
+    ScheduleCommand,
+    parse,
+    run_ended,
+)
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.recurring.change import change_schedules
+from celery_wheel.engine.recurring.materialise import Occurrences, materialise
+from celery_wheel.engine.recurring.runs import end_runs
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -60,6 +76,10 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK
+
+#: The result of a peek that was left out.
+NOTHING = Peeked([], None, False)
 
 
 @dataclass(slots=True)
@@ -71,50 +91,90 @@ class _Intake:
     peeked_at_ms: int  #: monotonic
     arrivals: list[Message | Unreadable] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)  #: inbox items of messages among the arrivals
-    commands: list[Command | Completion] = field(default_factory=list)
+    commands: list[AnyCommand] = field(default_factory=list)
     resent: set[str] = field(default_factory=set)  #: tasks with a message that waits behind a command of the inbox
+    requests: list[ScheduleCommand] = field(default_factory=list)  #: triggers and backfills
+    ended: list[RunEnded] = field(default_factory=list)
+    occurrences: Occurrences = field(default_factory=Occurrences)
 
 
 def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     intake = yield from _read(ctx)
-    done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks)
+    occurrences = intake.occurrences = yield from materialise(ctx, state, intake.requests)
+    done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
+    done += len(intake.ended)
     if not done and not intake.commands:
+        occurrences.close(state, ctx.clock.monotonic_ms())
         yield Round.IDLE
         return
-    if not (yield from _accept(ctx, state, intake)):
-        yield Round.BUSY  # nothing was committed, so nothing is trimmed; the next round reads all of it again
+    if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
+        yield Round.BUSY  # not all was committed, so nothing is trimmed; the next round reads all of it again
         return
     if intake.peeked.arrivals:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
         ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
         yield "trimmed"
+    occurrences.close(state, ctx.clock.monotonic_ms())
+    staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays
     for command in intake.commands:
-        done += yield from _carry_out(ctx, state, command, intake)
+        schedules = set(command.names) if isinstance(command, ScheduleCommand) else set()
+        if schedules.isdisjoint(staying) and (yield from _carry_out(ctx, state, command, intake)):
+            done += 1
+        else:
+            staying |= schedules
     yield Round.BUSY if done else Round.IDLE
 
 
 def _read(ctx: Context) -> Generator[str, None, _Intake]:
     limits = ctx.limits
-    inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
+    inbox: Sequence[InboxItem] = ()
+    chunks: list[BulkLoadChunk] = []
+    if has_arrivals := ctx.store.has_arrivals(ctx.shard):
+        inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
     yield "inbox read"
-    chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
+    if has_arrivals:
+        chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
     yield "loads read"
     peeked_at_ms = ctx.clock.monotonic_ms()
-    intake = _Intake(chunks, ctx.broker.peek(ctx.shard, limits.intake_count, limits.intake_bytes), peeked_at_ms)
+    intake = _Intake(chunks, NOTHING, peeked_at_ms)
+    if inbox or chunks or ctx.queue.may_have_messages():
+        intake.peeked = _peek(ctx)
     yield "peeked"
     _sort(intake, inbox, ctx.broker.decode)
-    intake.arrivals += intake.peeked.arrivals
+    for arrival in intake.peeked.arrivals:
+        if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
+            intake.arrivals.append(arrival)
+        elif isinstance(meaning := run_ended(arrival), RunEnded):
+            intake.ended.append(meaning)
+        else:
+            intake.arrivals.append(meaning)
     for chunk in chunks:
         intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
     return intake
 
 
+def _peek(ctx: Context) -> Peeked:
+    ctx.queue.arrived.clear()  # before the peek: a message that comes after it sets the event again
+    peeked: Peeked | None = None
+    try:
+        peeked = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
+    finally:
+        is_empty = peeked is not None and not peeked.arrivals
+        (ctx.queue.emptied if is_empty else ctx.queue.arrived).set()
+    return peeked
+
+
 def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
     """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
+    schedules = _ScheduleCommands()
     for item in inbox:
         meaning = parse(item, decode)
-        if isinstance(meaning, Command | Completion):
+        if isinstance(meaning, RunEnded):
+            intake.ended.append(meaning)
+        elif isinstance(meaning, ScheduleCommand):
+            schedules.sort(intake, meaning)
+        elif isinstance(meaning, Command | Completion):
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
             if not _concerns(meaning, intake.resent):
                 intake.commands.append(meaning)
@@ -125,15 +185,37 @@ def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
             intake.resent.add(meaning.task_id)
 
 
+class _ScheduleCommands:
+    """Sorts the commands on schedules, so that those on one name keep their order.
+
+    Triggers and backfills are answered with the arrivals, before the other commands: one of them behind a change of
+    the same schedule waits for the next round, and later commands on that schedule wait with it.
+    """
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._waiting: set[str] = set()
+
+    def sort(self, intake: _Intake, command: ScheduleCommand) -> None:
+        behind = self._waiting | self._changed if command.is_request else self._waiting
+        if not behind.isdisjoint(command.names):
+            self._waiting.update(command.names)
+        elif command.is_request:
+            intake.requests.append(command)
+        else:
+            self._changed.update(command.names)
+            intake.commands.append(command)
+
+
 def _concerns(command: Command | Completion, resent: set[str]) -> bool:
     """Whether a command may be about a message before it that is not accepted yet; keys are not compared."""
     return bool(resent) and (isinstance(command, Completion) or not resent.isdisjoint(command.task_ids))
 
 
-def _carry_out(
-    ctx: Context, state: ShardState, command: Command | Completion, intake: _Intake
-) -> Generator[str, None, bool]:
+def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _Intake) -> Generator[str, None, bool]:
     """Carry out a command; returns False where it stays in the inbox."""
+    if isinstance(command, ScheduleCommand):
+        return (yield from change_schedules(ctx, state, command))
     empty_at_ms = None if intake.peeked.more else intake.peeked_at_ms
     if isinstance(command, Completion):
         return (yield from complete(ctx, state, command, empty_at_ms))
@@ -153,13 +235,14 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
 
     Returns False where nothing was committed: an inbox item was withdrawn, or a task with a unique key moves.
     """
-    arrivals = intake.arrivals
+    occurrences = intake.occurrences
+    arrivals = [*intake.arrivals, *occurrences.messages]
     first = {arrival.envelope_id: arrival for arrival in reversed(arrivals)}
     known = ctx.store.known(ctx.shard, list(first)) if first else set()
     fresh = [a for a in arrivals if a.envelope_id not in known and first[a.envelope_id] is a]
     ctx.stats.add(known=len(arrivals) - len(fresh))
     yield "compared"
-    if not fresh and not intake.accepted and not intake.chunks:
+    if not fresh and not intake.accepted and not intake.chunks and not occurrences:
         return True
     tombstones = _tombstones(ctx, state, fresh)
     unique = None
@@ -169,9 +252,10 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     with state.active():
         if unique is not None and unique.are_stale(state):
             return False
-        work = UnitOfWork(state, ctx.clock.now_ms())
+        work = UnitOfWork(state, ctx.clock.now_ms(), apart=occurrences.lane_apart())
         admit(work, fresh, unique, tombstones)
         work.change.inbox, work.change.loaded = intake.accepted, [chunk.id for chunk in intake.chunks]
+        occurrences.record(work)
         work.reserve()
     yield "reserved"
     if not (yield from work.commit(ctx)):

@@ -23,6 +23,12 @@ class Limits:
     intake_bytes: int = 16 * 2**20
     inbox_count: int = 1_000  #: items of the inbox beside them: a full inbox must not delay the wheel queue for long
     bulk_count: int = 1_000  #: messages of bulk loads beside them, for the same reason
+    occurrence_count: int = 1_000  #: occurrences of schedules beside them, and schedules read for them
+    look_ahead_ms: int = 2_000  #: occurrences are accepted this long before their instants
+    herd_count: int = 1_000  #: the fewest schedules, due within a short time, that are a herd (see ``recurring.herd``)
+    herd_ms: int = 300_000  #: occurrences of a herd are accepted at most this long before their instants
+    herd_per_s: int = 1_000  #: the pace at which they are accepted
+    late_ms: int = 10_000  #: an instant that is not accepted this long after its time was missed: catch-up decides
     ahead_ms: int = 0  #: rows are published this long before they are due; above 0 only for a drain
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000

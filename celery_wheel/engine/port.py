@@ -138,6 +138,12 @@ class WheelQueue(Protocol):
         is down; it raises nothing.
         """
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        """Wait until the wheel queue has a message, at most ``timeout_ms``; returns whether it has one.
+
+        The message stays where it is. The result is None, at once, where the broker cannot wait.
+        """
+
     def depth(self, shard: int) -> int:
         """Return how many messages wait in the wheel queue; needs no epoch and takes no message."""
 

@@ -18,6 +18,7 @@ from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import Fenced
@@ -54,6 +55,18 @@ OnCancelled = Callable[[Sequence[TaskRow]], set[int]]
 
 
 @dataclass(slots=True)
+class QueueWatch:
+    """Whether the wheel queue may have messages, as far as ``listen`` and ``ingest`` know."""
+
+    arrived: threading.Event = field(default_factory=threading.Event)  #: set when ingest has to peek
+    emptied: threading.Event = field(default_factory=threading.Event)  #: set when a peek has found nothing
+    is_open: bool = False  #: the broker will tell when a message comes
+
+    def may_have_messages(self) -> bool:
+        return not self.is_open or self.arrived.is_set()
+
+
+@dataclass(slots=True)
 class Context:
     shard: int
     store: Store
@@ -62,10 +75,14 @@ class Context:
     limits: Limits
     stats: Stats = field(default_factory=Stats)
     wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do
+    room: threading.Event = field(default_factory=threading.Event)  #: set when prefetch may have more to read
+    queue: QueueWatch = field(default_factory=QueueWatch)
     unsettled: threading.Event = field(default_factory=threading.Event)  #: set when settle has something to do
     unannounced: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
+    renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
+    on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
 
     @property
     def broker(self) -> Broker:

@@ -3,8 +3,11 @@
 ::
 
     tend        every half second, or every quarter of the lease if that is shorter
-    ingest      at once after a busy round; else after ``poll_ms``
-    prefetch    at once after a busy round; else after 100 ms
+    listen      when the wheel queue is empty; its call may hang, so ``stop`` does not wait for it
+    ingest      at once after a busy round; else after ``poll_ms``, when a schedule is due, or when listen has found a
+                message
+    prefetch    at once after a busy round; else when dispatch or a commit may have made room, at most every 100 ms; and
+                after a second, or a quarter of the window, since due time moves the window
     dispatch    at once after a busy round; else when the next row is due, at most after a second; commits and prefetch
                 wake it
     settle      when dispatch has confirmed a chunk, at most every 50 ms
@@ -23,6 +26,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round, RoundSteps, run_round
@@ -33,6 +37,7 @@ logger = logging.getLogger(__name__)
 Pause = Callable[[Round, float], None]
 
 SETTLE_S = 0.05
+PREFETCH_S = 0.1
 
 BACK_OFF_FIRST_S = 0.05
 BACK_OFF_MAX_S = 2.0
@@ -48,8 +53,9 @@ class Runner:
         tend_s = min(0.5, lease_ms / 4_000)
         plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
             "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
-            "ingest": (engine.ingest, self._pause_unless_busy(poll_ms / 1_000)),
-            "prefetch": (engine.prefetch, self._pause_unless_busy(0.1)),
+            "listen": (engine.listen, self._await_emptied),
+            "ingest": (engine.ingest, partial(self._await_arrivals, poll_ms)),
+            "prefetch": (engine.prefetch, self._await_room),
             "dispatch": (engine.dispatch, self._await_due),
             "settle": (engine.settle, self._await_unsettled),
             "announce": (engine.announce, self._await_unannounced),
@@ -65,12 +71,11 @@ class Runner:
             thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Let every thread but ``announce`` finish its round, then settle and give up the shard."""
+        """Let every thread but ``announce`` and ``listen`` finish its round, then settle and give up the shard."""
         self._stop.set()
-        self.engine.wake.set()
-        self.engine.unsettled.set()
-        self.engine.unannounced.set()
-        own = [thread for thread in self._threads if not thread.name.endswith("announce")]
+        for event in self.engine.events:
+            event.set()
+        own = [thread for thread in self._threads if not thread.name.endswith(("announce", "listen"))]
         for thread in own:
             thread.join(timeout_s)
         if not any(thread.is_alive() for thread in own):
@@ -97,8 +102,28 @@ class Runner:
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds)
 
-    def _pause_unless_busy(self, seconds: float) -> Pause:
-        return lambda round_, took_s: None if round_ is Round.BUSY else self._pause(seconds)
+    def _await_arrivals(self, poll_ms: int, round_: Round, took_s: float) -> None:
+        if round_ is Round.BUSY:
+            return
+        while not self._stop.is_set():
+            # Without a shard no round peeks, and the event would stay set.
+            event = self._stop if self.engine.state is None else self.engine.arrived
+            schedule_ms = self.engine.ingest_wait_ms()
+            event.wait(min(poll_ms, schedule_ms) / 1_000)
+            if schedule_ms <= poll_ms or self.engine.has_arrivals():
+                return
+
+    def _await_emptied(self, round_: Round, took_s: float) -> None:
+        if not self._stop.is_set():
+            self.engine.emptied.wait()
+        self.engine.emptied.clear()
+
+    def _await_room(self, round_: Round, took_s: float) -> None:
+        """Wait at least PREFETCH_S, since each chunk that is dispatched makes room."""
+        if round_ is not Round.BUSY:
+            self._pause(PREFETCH_S)
+            self.engine.room.wait(self.engine.prefetch_wait_ms / 1_000)
+            self.engine.room.clear()
 
     def _pause_after_housekeeping(self, round_: Round, took_s: float) -> None:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched

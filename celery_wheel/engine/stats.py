@@ -6,12 +6,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from celery_wheel import __version__
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Row
 from celery_wheel.timing import Level
+from celery_wheel.values.version import __version__
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Stats:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self.sources: dict[str, object] = {}  #: of schedules, as the scheduler reports them
 
     def add(self, **counts: int) -> None:
         """Add to counts by name, under a lock: several threads count, and ``+=`` alone loses increments."""
@@ -58,6 +59,7 @@ class Stats:
         return {
             **counts,
             "version": __version__,
+            "sources": self.sources,
             "at_ms": now_ms,
             "clock_disputed_ms": clock.disputed_ms,
             "clock_skew_ms": clock.skew_ms,

@@ -25,7 +25,7 @@ back: the state ends, and the shard is adopted anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -72,6 +72,7 @@ class UnitOfWork:
     state: ShardState
     now_ms: int
     change: Change = field(default_factory=Change)
+    apart: Collection[str] = ()  #: envelope ids of rows that go to another lane than the main one
     rows: list[Row] = field(default_factory=list)  #: taken out of their lanes, or requeued from the store
     _moved: list[tuple[Row, Move]] = field(default_factory=list)
     _lowest: dict[int, tuple[int, int]] = field(default_factory=dict)  #: lane → position to reserve
@@ -89,7 +90,7 @@ class UnitOfWork:
     def accept(self, message: Message) -> NewRow:
         """Accept a message: it becomes a row with a position."""
         state, seq = self.state, self.state.next_seq()
-        lane = state.lanes.for_eta(message.eta_ms, self.now_ms)
+        lane = state.lanes.for_eta(message.eta_ms, self.now_ms, apart=message.envelope_id in self.apart)
         due_ms = lane.late_due_ms(message.eta_ms)
         new = NewRow(seq, lane.number, due_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
@@ -261,11 +262,13 @@ class UnitOfWork:
                 self._apply()
             if self._tokens or self.change.moves:  # rows have new positions, or lanes with refused rows may go on
                 ctx.wake.set()
+                ctx.room.set()
             if self.change.watches:
                 ctx.unannounced.set()
             yield "applied"
             return True
         ctx.wake.set()
+        ctx.room.set()
         yield "rolled back"
         return False
 

@@ -1,39 +1,38 @@
-"""Wall-clock times of a zone as instants, with a rule for times that do not exist or occur twice.
+"""Columns of wall-clock times as instants, by the rules for gap and fold that recurring schedules have.
 
 ::
 
-    2013-03-10 02:30  America/New_York    does not exist: a gap    later 03:30 EDT | earlier 01:30 EST | reject
-    2013-11-03 01:30  America/New_York    occurs twice: a fold      first EDT | second EST | reject
+    2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
+    2013-11-03 01:30  America/New_York    occurs twice: a fold     first EDT | second EST | reject
     any other time                        exactly one instant
+
+A row has one instant, so it can be rejected, where an occurrence of a recurrence is skipped or occurs twice.
 
 The conversion runs in Python, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` chooses the later or
 the first instant silently, fails the whole query for an unknown zone, and uses Java's time zone data, while the rest of
 celery-wheel uses Python's.
-
-Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-Gap = Literal["later", "earlier", "reject"]
+from celery_wheel.recurring.local import resolve, zone_of
+
+Gap = Literal["shift", "earlier", "reject"]
 Fold = Literal["first", "second", "reject"]
-GAPS: tuple[Gap, ...] = ("later", "earlier", "reject")
+GAPS: tuple[Gap, ...] = ("shift", "earlier", "reject")
 FOLDS: tuple[Fold, ...] = ("first", "second", "reject")
 
 #: Typed as Any: PySpark's annotations lack some of its signatures.
 udf: Any = arrow_udf
 
-_OFFSET = re.compile(r"([+-])(\d\d):([0-5]\d)").fullmatch
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -43,7 +42,7 @@ class LocalInstant(NamedTuple):
     reason: str | None = None
 
 
-def to_instant(local: str | None, zone: str | None, gap: Gap = "later", fold: Fold = "first") -> LocalInstant:
+def to_instant(local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first") -> LocalInstant:
     """Convert an ISO text without an offset, in a zone (an IANA name, or ``+02:00``)."""
     if not local or not zone:
         return LocalInstant(None, "time zone is missing" if local else "local time is missing")
@@ -53,22 +52,19 @@ def to_instant(local: str | None, zone: str | None, gap: Gap = "later", fold: Fo
         return LocalInstant(None, f"local time cannot be read: {local}")
     if wall.tzinfo is not None:
         return LocalInstant(None, f"local time must be without an offset, got {local}")
-    if (tz := _zone(zone)) is None:
+    if (tz := zone_of(zone)) is None:
         return LocalInstant(None, f"time zone is not known: {zone}")
-    first, second = (wall.replace(tzinfo=tz, fold=n) for n in (0, 1))
-    if first.utcoffset() != second.utcoffset():
-        if first.astimezone(UTC).astimezone(tz).replace(tzinfo=None, fold=0) != wall:
-            if gap == "reject":
-                return LocalInstant(None, f"local time does not exist in {zone}: {local}")
-            first = second if gap == "earlier" else first
-        elif fold == "reject":
-            return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
-        else:
-            first = second if fold == "second" else first
-    return LocalInstant((first - _EPOCH) // _MICROSECOND)
+    kind, at, second = resolve(wall, tz)
+    if kind == "gap" and gap == "reject":
+        return LocalInstant(None, f"local time does not exist in {zone}: {local}")
+    if kind == "fold" and fold == "reject":
+        return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
+    if (kind == "gap" and gap == "earlier") or (kind == "fold" and fold == "second"):
+        at = second
+    return LocalInstant((at - _EPOCH) // _MICROSECOND)
 
 
-def to_instants(local: Column, zone: Column, gap: Gap = "later", fold: Fold = "first") -> Column:
+def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "first") -> Column:
     """Convert a column whose cast to text is ISO (in a session of UTC) to STRUCT<at TIMESTAMP, reason STRING>."""
 
     @udf("at_us bigint, reason string")  # type: ignore[untyped-decorator]
@@ -81,18 +77,3 @@ def to_instants(local: Column, zone: Column, gap: Gap = "later", fold: Fold = "f
 
     both = convert(local.cast("string"), zone)
     return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))
-
-
-def is_zone(name: str) -> bool:
-    return _zone(name) is not None
-
-
-def _zone(name: str) -> tzinfo | None:
-    if offset := _OFFSET(name):
-        sign, hours, minutes = offset.groups()
-        ahead = timedelta(hours=int(hours), minutes=int(minutes))
-        return timezone(-ahead if sign == "-" else ahead) if ahead < timedelta(hours=24) else None
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # ValueError: the name is a path; OSError: a folder
-        return None

@@ -48,7 +48,8 @@ from pyspark.sql.window import Window
 from celery_wheel.bulk_load.reject_rules import reason as reject_reason
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import BROKEN
-from celery_wheel.pipeline.local_time import Fold, Gap, is_zone, to_instants, udf
+from celery_wheel.pipeline.local_time import Fold, Gap, to_instants, udf
+from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
 TASK, REASON = "wheel_task", "wheel_reason"
@@ -71,7 +72,7 @@ class RowRules:
     task: str | None = None
     queue: str | None = None
     zone: str | None = None
-    gap: Gap = "later"
+    gap: Gap = "shift"
     fold: Fold = "first"
     past: bool = True  #: load tasks that are already due, which are then dispatched at once
     id: str | None = None  #: column
@@ -129,7 +130,7 @@ def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
         raise SettingError("rows with a column local must have a column zone, or --zone must name one for all")
     if rules.zone is not None and "local" not in types:
         raise SettingError("--zone is for a column local; a text in eta without an offset is UTC, call it local")
-    if rules.zone is not None and not is_zone(rules.zone):
+    if rules.zone is not None and zone_of(rules.zone) is None:
         raise SettingError(f"--zone must be a time zone, like Europe/Paris or +02:00, got {rules.zone!r}")
     if rules.id is not None and rules.id not in types:
         raise SettingError(f"--id must name a column, got {rules.id!r}; there are {present}")

@@ -97,7 +97,7 @@ def _send_task_message(app: Any, original: Any, producer: Any, name: str, messag
         eta = _with_jitter(etas[0]["eta"], route)
         for part in etas:  # signal handlers see plain text
             part["eta"] = str(eta)
-        if not route.native:
+        if not route.native or getattr(producer, "takes_native", False) is True:
             producer = DivertingProducer(app, producer, message, eta, options)
     return original(producer, name, message, **options)
 

@@ -8,5 +8,7 @@
     results         the answers of several shards ─► one result for each name
     process_store   the store of an app, opened once in each process, with the requests that wait for its answers
     queries         reading methods of ``app.wheel``, answered from the store alone
+    schedules       ``app.wheel.schedules``: definitions, commands and queries of recurring schedules
+    asynchronous    async twins of the methods          interruption    … whose awaiter was cancelled
     status          each shard's holder, pending tasks, lanes and gates
 """

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from celery_wheel.requests.interruption import interruptible
 from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock, SystemTimer
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,8 @@ class Answers:
             self._purgatory.try_complete_else_watch(request, numbers)
             if turn is None:
                 self._start_reader()
-                request.over.wait()
+                with interruptible(request.force_complete):
+                    request.over.wait()
             while turn is not None and not request.completed:
                 turn()
                 self.poll()

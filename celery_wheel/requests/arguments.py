@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.values.text import text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 #: A live holder answers within a fraction of a second, and a takeover takes up to three.
 TIMEOUT_S = 10.0
@@ -28,6 +29,9 @@ MAX_OVER_S = 366 * 86_400
 
 #: Numbers of rows have 18 digits at most.
 _ROWS = 10**18
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class HasId(Protocol):
@@ -59,6 +63,27 @@ class GateOptions(CommandOptions, total=False):
     task: str
 
 
+def instant_ms(name: str, value: Any) -> int:
+    """Return an aware datetime as Unix milliseconds, rounded up as an eta is."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} must be a datetime, got {value!r:.60}")
+    if value.utcoffset() is None:
+        raise ArgumentError(
+            f"{name} must be a datetime with a time zone, as of datetime.now(UTC) or replace(tzinfo=ZoneInfo(…)), got "
+            f"{value!r}"
+        )
+    at_ms = -((_EPOCH - value) // _MILLISECOND)
+    if not 0 <= at_ms < END_OF_TIME_MS:
+        raise ArgumentError(f"{name} must be from 1970 to the end of 9998, got {value.isoformat()}")
+    return at_ms
+
+
+def duration_ms(name: str, value: Any) -> int:
+    """Return a timedelta or a number of seconds as milliseconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return round(seconds_of(name, seconds, END_OF_TIME_MS / 1_000) * 1_000)
+
+
 def is_single(tasks: Any) -> bool:
     """Return whether ``tasks`` is a single task, not several."""
     return isinstance(tasks, str) or hasattr(tasks, "id")
@@ -76,6 +101,25 @@ def id_of(task: Any) -> str:
     if not isinstance(task_id, str):
         raise TypeError(f"a task must be its id or its AsyncResult, got {task!r:.60}")
     return _text("task id", task_id)
+
+
+def names_of(names: Any) -> list[str]:
+    """Return the name of a schedule, or several."""
+    several = _is_iterable(names) and not isinstance(names, str)
+    return [_text("a name", name) for name in (names if several else [names])]
+
+
+def text_of(name: str, value: Any, at_least: int = 1) -> str:
+    """Return a text that the store can hold."""
+    return _text(name, value, at_least)
+
+
+def count_of(name: str, value: Any, most: int) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{name} must be a whole number, got {value!r:.60}")
+    if not 1 <= value <= most:
+        raise ArgumentError(f"{name} must be from 1 to {most:,}, got {value!r:.60}")
+    return value
 
 
 def rows_of(rows: Iterable[Any]) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.status import ShardStatus, status_of
 from celery_wheel.store.model import ORIGIN, Gate, Position
 from celery_wheel.store.ports import FullStore
@@ -40,7 +41,7 @@ class Queries(ABC):
         """Return the counts of pending tasks by queue and by task."""
         return self.store.browse.names()
 
-    def pending(self, after: Position = ORIGIN, limit: int = 100, **criteria: Any) -> Page[Task]:
+    def pending(self, /, after: Position = ORIGIN, limit: int = 100, **criteria: Any) -> Page[Task]:
         """Return a page of pending tasks, the next due first; ``page.next`` is the ``after`` of the next page.
 
         Args:
@@ -48,22 +49,22 @@ class Queries(ABC):
         """
         return self.store.browse.pending(Criteria(**criteria), after, limit)
 
-    def history(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Task]:
+    def history(self, /, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Task]:
         """Return a page of dispatched tasks, the last due first, with their lateness."""
         return self.store.browse.dispatched(Criteria(**criteria), before, limit)
 
-    def outcomes(self, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[StoppedTask]:
+    def outcomes(self, /, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[StoppedTask]:
         """Return a page of tasks with an outcome of these kinds, the latest outcome first.
 
         Kinds: rejected (the default), cancelled, expired, parked, moved. Here from_ms and to_ms are of the outcome.
         """
         return self.store.browse.outcomes(kinds or ("rejected",), Criteria(**criteria), before, limit)
 
-    def batches(self, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settlement]:
+    def batches(self, /, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settlement]:
         """Return a page of the settlements, the latest first."""
         return self.store.browse.batches(Criteria(**criteria), before, limit)
 
-    def forecast(self, by: str | None = None, **criteria: Any) -> list[NamedHourCount]:
+    def forecast(self, /, by: str | None = None, **criteria: Any) -> list[NamedHourCount]:
         """Return the count of tasks due in each hour, from the tally; ``by``: for each ``"queue"`` or ``"task"``."""
         return self.store.browse.due_by_name(Criteria(**criteria), by)
 
@@ -83,6 +84,17 @@ class Queries(ABC):
         """Return the gates in force: pauses, and resumptions whose time is not over."""
         found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
         return [one for one in found.values() if one.in_force(now_ms())]
+
+    astatus = twin(status)
+    acounts = twin(counts)
+    apending = twin(pending)
+    ahistory = twin(history)
+    aoutcomes = twin(outcomes)
+    abatches = twin(batches)
+    aforecast = twin(forecast)
+    afind = twin(find)
+    aget = twin(get)
+    agates = twin(gates)
 
 
 def now_ms() -> int:

@@ -9,8 +9,9 @@
 A request within a transaction of the caller reaches the inboxes with its commit; ``TransactionalRequest`` then waits
 for the answer.
 
-Every shard gets the request, since a task's shard depends on the key with which it was sent, and a retry may have
-another key. One command has several hundred tasks, so a thousand results take hardly longer than one.
+Every shard gets a request for tasks, since a task's shard depends on the key with which it was sent, and a retry may
+have another key. A request for schedules goes to the shards of their names. One command has several hundred names, so a
+thousand results take hardly longer than one.
 """
 
 from __future__ import annotations
@@ -18,17 +19,27 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
+from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.interruption import check_interruption
 from celery_wheel.requests.process_store import OpenStore
-from celery_wheel.requests.results import CommandResult, Merge, Result
+from celery_wheel.requests.results import Merge, Result
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
+
+#: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker.names``.
+ShardOf = Callable[[str | None, str, int], int]
+
+
+#: Names, or with each name its part of the command.
+Names = Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -54,34 +65,69 @@ class Request(Generic[Result]):
     options: dict[str, Any]
     list_name: str = "task_ids"
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
+    shard_of: ShardOf | None = None  #: the one shard of a name; None: every shard gets every name
     _commands: list[_InboxCommand] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
 
-    def ask(self, names: Sequence[str], timeout_s: float) -> dict[str, Result]:
+    def ask(self, names: Names, timeout_s: float) -> dict[str, Result]:
         """Return the result of each name. Raises WheelUnavailable, with the certain results, where a holder did not
         answer.
 
-        Where the asker is interrupted (Ctrl-C, a worker's soft time limit), commands not carried out yet are withdrawn.
+        Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled awaiter), commands not carried
+        out yet are withdrawn.
         """
-        try:
+        self.send(names)
+        return self.receive(timeout_s)
+
+    def send(self, names: Names) -> None:
+        """Put the commands into the inboxes; ``receive`` follows."""
+        check_interruption()
+        with self._withdrawn_on_error():
             store = self.open_store().store
             self.put(names, store.shards, store.put_command)
+
+    def receive(self, timeout_s: float) -> dict[str, Result]:
+        """Return the results of ``send``, as ``ask`` does."""
+        with self._withdrawn_on_error():
             return self.result(timeout_s)
+
+    def withdraw(self, error: BaseException) -> None:
+        """Withdraw the commands that are not carried out yet; a failure is noted in the error."""
+        try:
+            for command in self._commands:
+                self.open_store().store.withdraw(command.item)
+        except StoreError as failure:
+            error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
+
+    @contextmanager
+    def _withdrawn_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except WheelUnavailable:
             raise
         except BaseException as error:
-            self._withdraw_all(error)
+            self.withdraw(error)
             raise
 
-    def put(self, names: Sequence[str], shards: int, ask: Callable[[int, str, bytes], int]) -> None:
-        """Put the commands into each shard's inbox; ``ask`` is as ``store.put_command``."""
+    def put(self, names: Names, shards: int, ask: Callable[[int, str, bytes], int]) -> None:
+        """Put the commands into the shards' inboxes; ``ask`` is as ``store.put_command``."""
         self._names = list(dict.fromkeys(names))
-        for start in range(0, len(self._names), TASKS_AT_ONCE):
-            part = self._names[start : start + TASKS_AT_ONCE]
-            for shard in range(shards):
-                number = str(uuid.uuid4())
-                payload = json.dumps({self.list_name: part, "id": number, **self.options}).encode()
-                self._commands.append(_InboxCommand(shard, number, part, ask(shard, self.kind, payload), payload))
+        of_shard = self._by_shard(shards)
+        for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
+            for shard, own in enumerate(of_shard):
+                if part := own[start : start + TASKS_AT_ONCE]:
+                    number = str(uuid.uuid4())
+                    content = {name: names[name] for name in part} if isinstance(names, Mapping) else part
+                    payload = json.dumps({self.list_name: content, "id": number, **self.options}).encode()
+                    self._commands.append(_InboxCommand(shard, number, part, ask(shard, self.kind, payload), payload))
+
+    def _by_shard(self, shards: int) -> list[list[str]]:
+        if self.shard_of is None:
+            return [self._names] * shards
+        found: list[list[str]] = [[] for _ in range(shards)]
+        for name in self._names:
+            found[self.shard_of(None, name, shards)].append(name)
+        return found
 
     def result(self, timeout_s: float) -> dict[str, Result]:
         """Wait for the answers, and return the result of each name that was put."""
@@ -120,6 +166,8 @@ class Request(Generic[Result]):
             answers = self.open_store().answers.wait([command.id for command in waiting], left_s, self.turn)
             for command in waiting:
                 command.answer = answers.get(command.id)
+            if self._unanswered():
+                check_interruption()
             left_s = until_s - time.monotonic()
 
     def _withdraw(self, command: _InboxCommand) -> bool:
@@ -136,23 +184,16 @@ class Request(Generic[Result]):
             )
         return True
 
-    def _withdraw_all(self, error: BaseException) -> None:
-        try:
-            for command in self._commands:
-                self.open_store().store.withdraw(command.item)
-        except StoreError as failure:
-            error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
-
 
 @dataclass(frozen=True, slots=True)
-class TransactionalRequest:
+class TransactionalRequest(Generic[Result]):
     """A request within a transaction of the caller: it is carried out if and only if the transaction commits."""
 
-    request: Request[CommandResult]
-    single: str | None  #: the task id, where the caller named a single task
+    request: Request[Result]
+    single: str | None  #: the task id or name, where the caller named a single one
 
-    def result(self, timeout: float = TIMEOUT_S) -> CommandResult | dict[str, CommandResult]:
-        """Return the result after the commit, or task id → result for several tasks, as ``app.wheel`` does otherwise.
+    def result(self, timeout: float = TIMEOUT_S) -> Result | dict[str, Result]:
+        """Return the result after the commit, or name → result for several, as ``app.wheel`` does otherwise.
 
         Raises NotCommitted while the transaction is open and after it was rolled back, and WheelUnavailable when no
         holder answers within ``timeout`` seconds and the request was withdrawn.
@@ -165,3 +206,5 @@ class TransactionalRequest:
             )
         results = self.request.result(timeout_s)
         return results if self.single is None else results[self.single]
+
+    aresult = twin(result)

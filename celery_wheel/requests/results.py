@@ -6,6 +6,7 @@
     shard 1: {"a": "too_late"}              ─┤   EveryShard        the same; in doubt until every shard has answered
     shard 2: no answer                      ─┘   SummedCounts      counts of the shards are added up
                                                  MostUrgentAnswer  refused, else accepted, else agreed
+                                                 OnlyAnswer        a schedule's shard alone is asked
 
     unknown < too_late < already < done
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 
 class CommandResult(StrEnum):
@@ -41,10 +43,29 @@ class CompletionResult:
         return self.done > 0
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleAnswer:
+    """The result of a request for one recurring schedule; true if this request changed it or made an occurrence."""
+
+    result: ScheduleWord
+    reason: str = ""  #: of a refusal
+    too_late: tuple[datetime, ...] = ()  #: occurrences to withdraw that were dispatched, or may have been
+    task_ids: tuple[str, ...] = ()  #: of the occurrences that a trigger or a backfill has made
+
+    def __bool__(self) -> bool:
+        return self.result == "done"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 _RANK = {CommandResult.UNKNOWN: 0, CommandResult.TOO_LATE: 1, CommandResult.ALREADY: 2, CommandResult.DONE: 3}
 
 #: Answers to a clock, the most urgent for the operator last.
 _URGENCY = ("", "agreed", "accepted", "refused")
+
+#: Result of a request for a schedule. done: it was carried out; already: the schedule was so before; unknown: there is
+#: no schedule of that name; refused: see the reason of the answer.
+ScheduleWord = Literal["done", "already", "unknown", "refused"]
 
 Result = TypeVar("Result")
 
@@ -104,3 +125,14 @@ class MostUrgentAnswer(Merge[str]):
 
     def _merge(self, values: list[Any]) -> str:
         return max(values, key=_URGENCY.index, default="")
+
+
+class OnlyAnswer(Merge[ScheduleAnswer]):
+    """The answer of the one shard that was asked, that of a schedule's name."""
+
+    def _merge(self, values: list[Any]) -> ScheduleAnswer:
+        if not values:
+            return ScheduleAnswer("unknown")
+        [answer] = values
+        too_late = tuple(_EPOCH + timedelta(milliseconds=at_ms) for at_ms in answer.get("too_late", ()))
+        return ScheduleAnswer(answer["result"], answer.get("reason", ""), too_late, tuple(answer.get("task_ids", ())))

@@ -4,8 +4,9 @@
 
     every half second    attend ─► alive, holders ─► share ─► engine.wanted of each shard ─► its next ``tend``
 
-With one shard there is nothing to share: one scheduler holds it, and the others try to acquire it. A store that does
-not answer changes nothing: each scheduler keeps its shards, as long as their leases last.
+With one shard there is nothing to share: one scheduler holds it, the others try to acquire it, and a sign of life comes
+every second. A store that does not answer changes nothing: each scheduler keeps its shards, as long as their leases
+last.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from celery_wheel.timing import Clock, SystemClock
 logger = logging.getLogger(__name__)
 
 EVERY_S = 0.5
+
+#: With one shard the sign of life decides nothing but the names of control nodes.
+EVERY_S_OF_ONE = 1.0
 
 #: A scheduler that is silent for this long does not count. A mistake costs little: a shard has its lease.
 SILENT_MS = 1_500
@@ -68,7 +72,7 @@ class Balance:
             )
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        while not self._stop.wait(EVERY_S if len(self._engines) > 1 else EVERY_S_OF_ONE):
             self._try_once()
 
     def _try_once(self) -> None:

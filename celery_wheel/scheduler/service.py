@@ -23,6 +23,9 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
+from celery_wheel.scheduler.recurring.declare import DeclaredQueues
+from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
+from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.store import open_store
@@ -33,11 +36,13 @@ from celery_wheel.timing import SystemClock
 class WheelService:
     """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None) -> None:
         self._app = app
+        self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._store: FullStore | None = None
         self._runners: list[Runner] = []
+        self._renderers: list[ScheduleRenderer] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
 
@@ -57,11 +62,31 @@ class WheelService:
         stamps = RevokedStamps()
         others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps))
-        on_cancelled = node.revoked_state()
+        on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store.uuid)
-            engine = Engine(shard, holder, store, broker, clock, limits, on_cancelled=on_cancelled, stamps=stamps)
+            renderer = ScheduleRenderer(
+                self._app,
+                store.uuid,
+                conf.max_message_bytes,
+                broker.decode,
+                self._apply_entry,
+                DeclaredQueues(self._app),
+            )
+            self._renderers.append(renderer)
+            engine = Engine(
+                shard,
+                holder,
+                store,
+                broker,
+                clock,
+                limits,
+                on_cancelled=on_cancelled,
+                stamps=stamps,
+                renderer=renderer,
+                on_overlap=on_overlap,
+            )
             self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
         self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
         self._balance.start()
@@ -76,7 +101,13 @@ class WheelService:
         return self._store is not None
 
     def holds(self, shard: int) -> bool:
-        return self._runners[shard].engine.held
+        runners = self._runners  # none before the start and after the stop
+        return bool(runners) and runners[shard].engine.held
+
+    def report_sources(self, found: dict[str, Any]) -> None:
+        """Show the state of the sources of schedules in the status of shard 0, whose holder follows them."""
+        for runner in self._runners[:1]:
+            runner.engine.stats.sources = found
 
     def _held(self) -> list[int]:
         return [runner.engine.shard for runner in list(self._runners) if runner.engine.held]
@@ -98,6 +129,8 @@ class WheelService:
             self._balance.stop()
         for runner in runners:
             runner.stop()
+        for renderer in self._renderers:
+            renderer.close()
         if self._node is not None:
             self._node.join()
         if self._store is not None:
@@ -131,6 +164,7 @@ def limits_of(conf: Conf) -> Limits:
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,
         lane_idle_ms=max(Limits().lane_idle_ms, conf.rollback_window_ms),
+        look_ahead_ms=conf.look_ahead_ms,
         rates=_rates(conf),
     )
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from celery_wheel.store.schedule_model import ScheduleChange
+
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
 
@@ -34,8 +36,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 #: Raised by every change of the tables (``schema``); a store carries the version it was made or migrated with.
 SCHEMA_VERSION = 1
-
-#: Commands in the inbox, see ``celery_wheel.engine.intake.inbox``.
+#: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
 PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 
@@ -331,13 +332,12 @@ class LaneState:
 
 
 @dataclass(slots=True)
-class Change:
+class Change(ScheduleChange):
     """The writes of one transaction of a holder. An empty part costs nothing.
 
     ``lanes`` sets the offset and the watermark of a lane, and opens a lane that is new or was closed.
     ``closed`` are lanes without pending rows: their rows are history, up to the offset, which stays.
-    ``tally`` is added to the pending counts. ``inbox`` has the ids of inbox items that this change carries out or
-    accepts, ``loaded`` the ids of chunks of bulk loads.
+    ``tally`` is added to the pending counts. ``inbox`` has the ids of inbox items that are carried out or accepted.
     """
 
     seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq

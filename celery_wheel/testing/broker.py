@@ -104,6 +104,9 @@ class MemoryBroker:
         if self._epoch is not None and epoch >= self._epoch:
             self._epoch = None
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        return None
+
     def depth(self, shard: int) -> int:
         return len(self.arrivals)
 

@@ -13,6 +13,7 @@ the caller runs the engine, by ``turn``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,15 +21,18 @@ from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import Any
 
+from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
+from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
 from celery_wheel.store import open_store
 from celery_wheel.store.model import PAUSED
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria, Detail, Task
+from celery_wheel.store.schedule_model import RUN_ENDED
 from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock
 
@@ -56,6 +60,8 @@ class SteppedEngine(TransactionalInbox):
         self._broker = MemoryBroker(app, rejected)
         self._store: FullStore | None = None
         self._engine: Engine | None = None
+        self._app = app
+        self._occurrence_ms = 0  #: occurrences are made from this instant on
         self._retry_ms = 0  #: due tasks are dispatched from this instant on
 
     def arrive(self, raw: dict[str, Any]) -> None:
@@ -83,11 +89,18 @@ class SteppedEngine(TransactionalInbox):
 
     # -- pending tasks -------------------------------------------------------------------------------
 
-    def next(self) -> tuple[Task, int] | None:
-        """Return the next task to dispatch and its instant; not a paused one."""
+    def next(self) -> tuple[Task | None, int] | None:
+        """Return the next task to dispatch and its instant; not a paused one. None in place of the task: the instant of
+        a schedule, whose occurrence is to be made."""
         store = self._store
         if store is None:
             return None
+        task, instant_ms = self._next_task(store), store.next_schedule_ms(0)
+        if instant_ms is None or (task is not None and task[1] < max(instant_ms, self._occurrence_ms)):
+            return task
+        return None, max(instant_ms, self._occurrence_ms)
+
+    def _next_task(self, store: FullStore) -> tuple[Task, int] | None:
         paused = {(gate.scope, gate.name) for gate in store.gates(0) if gate.state == PAUSED}
         if ("all", "") in paused:
             return None
@@ -102,6 +115,17 @@ class SteppedEngine(TransactionalInbox):
         browse = self._store.browse
         found = (browse.detail(task.id) for task in browse.pending(Criteria(), limit=10**9).items)
         return [detail for detail in found if detail is not None]
+
+    def make_occurrences(self) -> None:
+        """Make the occurrences of schedules that are due. A schedule that waits for a run is looked at again later."""
+        self.turn()
+        self._occurrence_ms = self._clock.now_ms() + 1_000
+
+    def end_run(self, header: dict[str, Any]) -> None:
+        """Note the end of the run of an occurrence, given by the header of its message."""
+        body = {"schedule": header["id"], "instant_ms": header["scheduled_for"]}
+        self._occurrence_ms = 0
+        self.put_command(0, RUN_ENDED, json.dumps(body).encode())
 
     def step(self, first: Task) -> list[Task]:
         """Dispatch the next task, which is due; returns the dispatched tasks: none, where a rate delays it."""
@@ -133,7 +157,9 @@ class SteppedEngine(TransactionalInbox):
     def _opened(self) -> FullStore:
         if self._store is None:
             self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
-            self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS)
+            max_bytes = Conf(self._app).max_message_bytes
+            renderer = ScheduleRenderer(self._app, store.uuid, max_bytes, self._broker.decode)
+            self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS, renderer=renderer)
             self._round("tend")
         return self._store
 

@@ -4,9 +4,10 @@
 
     advance(minutes=30)   time passes; tasks that fall due run, in order, with those that they schedule
     advance_to(instant)   the same
+                          schedules (app.wheel.schedules) run too, at each of their instants
     run_due()             no time passes; tasks that are due now run, and those without a delay
     run_next()            time passes until the next task, which runs
-    run_all()             … until no task is pending
+    run_all()             … until no task is pending; raises WheelError where a schedule has no end
 
 Each returns the executions. The exception of a failed task leaves the call, unless ``propagate`` is False; later tasks
 are still pending then, and the next call continues with them. A retry is no failure.
@@ -26,6 +27,7 @@ from typing import Any
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
+from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.testing import listing, patches
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
@@ -251,7 +253,11 @@ class VirtualWheel:
                 return None
             self._clock.jump(moment)
             worker.release()
-            if first is not None and at(first[1]) <= self.now:
+            if first is None or at(first[1]) > self.now:
+                continue
+            if first[0] is None:
+                engine.make_occurrences()
+            else:
                 self._dispatched.update({task.task_id: task for task in engine.step(first[0])})
         return worker.ready.popleft()
 
@@ -266,6 +272,9 @@ class VirtualWheel:
         if trace.state is None:
             self.skipped.append(SkippedMessage(delivery.task, delivery.id, began, trace.reason))
             return []
+        occurrence = (delivery.message.headers or {}).get(OCCURRENCE)
+        if occurrence and occurrence.get("report") and trace.state != "RETRY":
+            self._engine.end_run(occurrence)
         args, kwargs = delivery.call()
         failed = trace.state != "SUCCESS"
         ran = Execution(

@@ -1,1 +1,1 @@
-"""Plain values that every room may use: ids, the rule for texts, and values formatted for people."""
+"""Plain values that every room may use: ids, the rule for texts, values formatted for people, and the version."""

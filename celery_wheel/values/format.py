@@ -58,8 +58,9 @@ def format_duration(ms: int | None) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return the count with its noun: 1 task, 12,034 tasks."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """Return the count with its noun: 1 task, 12,034 tasks, 2 entries."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def printable(text: object, cut: int = NAME_CUT) -> str:

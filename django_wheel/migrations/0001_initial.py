@@ -600,6 +600,131 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="RevisionRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
+                ("number", models.IntegerField(db_comment="revision of the schedule that the change made")),
+                ("name", models.TextField(db_comment="name of the schedule")),
+                (
+                    "what",
+                    models.TextField(db_comment="created, changed, paused, resumed, deleted, imported or rolled back"),
+                ),
+                ("actor", models.TextField(db_comment="user or part that did it")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("at_ms", models.BigIntegerField(db_comment="time of the change; instant, Unix milliseconds")),
+                (
+                    "before",
+                    models.TextField(db_comment="JSON object: the schedule before the change; empty: it did not exist"),
+                ),
+            ],
+            options={
+                "db_table": "wheel_revision",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "id"], name="wheel_revision_name")],
+                "constraints": [models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleRow",
+            fields=[
+                ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("name", models.TextField(db_comment="unique in the store; its shard is that of the name")),
+                (
+                    "definition",
+                    models.TextField(db_comment="JSON object: recurrence, task, arguments, options and policies"),
+                ),
+                ("source", models.TextField(db_comment="api, or the source that it follows")),
+                ("revision", models.IntegerField(db_comment="1 when it is created; each change adds one")),
+                (
+                    "next_ms",
+                    models.BigIntegerField(
+                        db_comment="next instant to be made, if any; instant, Unix milliseconds",
+                        null=True,
+                    ),
+                ),
+                ("made", models.BigIntegerField(db_comment="occurrences made so far")),
+                (
+                    "last_ms",
+                    models.BigIntegerField(
+                        db_comment="last instant that was made; instant, Unix milliseconds", null=True
+                    ),
+                ),
+                ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
+                ("note", models.TextField(db_comment="reason for which it is paused or broken")),
+                ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
+                (
+                    "since_ms",
+                    models.BigIntegerField(
+                        db_comment="later instants have no skip yet; instant, Unix milliseconds", null=True
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "wheel_schedule",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
+                "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleRunRow",
+            fields=[
+                (
+                    "timer_id",
+                    django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
+                ),
+                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
+                ("instant_ms", models.BigIntegerField(db_comment="intended time; instant, Unix milliseconds")),
+                (
+                    "ended_ms",
+                    models.BigIntegerField(
+                        db_comment="end that its worker reported; instant, Unix milliseconds", null=True
+                    ),
+                ),
+                ("requested", models.BooleanField(db_comment="triggered or backfilled")),
+            ],
+            options={
+                "db_table": "wheel_schedule_run",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_schedule_run_instant")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleSkipRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
+                ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
+                ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
+                ("count", models.BigIntegerField(db_comment="skipped occurrences; 0: too many to count")),
+                ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
+                ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
+            ],
+            options={
+                "db_table": "wheel_schedule_skip",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Batch",
             fields=[],
             options={
@@ -609,6 +734,17 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
             bases=("django_wheel.batchrow",),
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "proxy": True,
+                "default_permissions": (),
+            },
+            bases=("django_wheel.schedulerow",),
         ),
         migrations.CreateModel(
             name="Shard",

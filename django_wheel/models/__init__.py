@@ -11,7 +11,7 @@ program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.s
 
 from __future__ import annotations
 
-from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Shard, Wheel
+from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Schedule, Shard, Wheel
 from django_wheel.models.rows import (
     AnswerRow,
     BatchRow,
@@ -24,7 +24,11 @@ from django_wheel.models.rows import (
     MetaRow,
     OutcomeRow,
     PayloadRow,
+    RevisionRow,
+    ScheduleRow,
     SchedulerRow,
+    ScheduleRunRow,
+    ScheduleSkipRow,
     ShardRow,
     TallyRow,
     TimerRow,
@@ -50,6 +54,11 @@ __all__ = [
     "PayloadRow",
     "Pending",
     "Rejected",
+    "RevisionRow",
+    "Schedule",
+    "ScheduleRow",
+    "ScheduleRunRow",
+    "ScheduleSkipRow",
     "SchedulerRow",
     "Shard",
     "ShardRow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from django_wheel.models.rows import BatchRow, OutcomeRow, ShardRow, TallyRow, TimerRow
+from django_wheel.models.rows import BatchRow, OutcomeRow, ScheduleRow, ShardRow, TallyRow, TimerRow
 
 #: Django keeps these names in a table, as the project's language has them when it migrates.
 PERMISSIONS = [("view_wheel", "Can view the wheel"), ("operate_wheel", "Can operate the wheel")]
@@ -16,6 +16,10 @@ class Wheel(ShardRow, permissions=PERMISSIONS, verbose_name=_("wheel"), verbose_
 
 class Pending(TimerRow, verbose_name=_("pending task"), verbose_name_plural=_("pending tasks")):
     """The page of pending tasks."""
+
+
+class Schedule(ScheduleRow, verbose_name=_("schedule"), verbose_name_plural=_("schedules")):
+    """The page of recurring schedules."""
 
 
 class History(TimerRow, verbose_name_plural=_("history")):

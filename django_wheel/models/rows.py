@@ -70,6 +70,25 @@ class GateRow(StoreTable, table=schema.gate, text="{0.scope} {0.name}"):
     """A pause, or a slow resume, of a queue, a task or everything."""
 
 
+# -- recurring schedules, their changes, and what became of their instants ---------------------------------------------
+
+
+class ScheduleRow(StoreTable, table=schema.schedule, text="{0.name}"):
+    """A recurring schedule, and its next instant."""
+
+
+class RevisionRow(StoreTable, table=schema.revision, text="{0.what} {0.name}"):
+    """A change of a schedule."""
+
+
+class ScheduleRunRow(StoreTable, table=schema.schedule_run, text="{0.timer_id} of schedule {0.schedule}"):
+    """An occurrence of a schedule, and the message that it became."""
+
+
+class ScheduleSkipRow(StoreTable, table=schema.schedule_skip, text="{0.count} {0.reason} of schedule {0.schedule}"):
+    """Consecutive occurrences of a schedule that did not run."""
+
+
 # -- bulk loads, their parts, and their messages that no holder has accepted yet ---------------------------------------
 
 

@@ -13,10 +13,12 @@ register = template.Library()
 
 register.filter("instant", formats.instant)
 register.filter("clock", formats.clock)
+register.filter("second", formats.second)
 register.filter("duration", formats.format_duration)
 register.filter("part", formats.format_part)
 register.filter("number", formats.number)
 register.filter("state_label", formats.state_label)
+register.filter("schedule_state", formats.schedule_state)
 
 
 @register.filter

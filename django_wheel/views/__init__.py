@@ -10,4 +10,5 @@
     task_requests        confirmation, request and results of an action on tasks
     gates                pause and resume
     admin_log            entries in Django's log of the admin
+    schedules            the pages of recurring schedules
 """

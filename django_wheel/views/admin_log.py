@@ -19,7 +19,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
-from celery_wheel.requests.results import CommandResult
+from celery_wheel.requests.results import CommandResult, ScheduleAnswer
 from celery_wheel.store.ports.pages import Task
 from django_wheel import models
 from django_wheel.formats import counted, number, printable, result_label
@@ -31,6 +31,7 @@ IDS = 20
 TITLE_CUT = 200
 
 _PAGES = {"pending": models.Pending, "rejected": models.Rejected}
+_SCHEDULES = ngettext_lazy("%(number)s schedule", "%(number)s schedules", "count")
 _TASKS = ngettext_lazy("%(number)s task", "%(number)s tasks", "count")
 
 
@@ -44,6 +45,15 @@ def record_tasks(
     title = f"{action.label}: {ids[0] if len(results) == 1 else counted(_TASKS, len(results))}"
     named = _("tasks: %(ids)s") % {"ids": ", ".join(ids)}
     _write(request, _PAGES[action.page], row, title, f"{action.label}: {phrases}", reason, named)
+
+
+def record_schedules(request: HttpRequest, label: Promise, answers: Mapping[str, ScheduleAnswer], reason: str) -> None:
+    counts = Counter(answer.result for answer in answers.values())
+    phrases = ", ".join(f"{number(count)} {result_label(result)}" for result, count in counts.items())
+    names = [printable(name, 40) for name in list(answers)[:IDS]] + ["…"] * (len(answers) > IDS)
+    title = f"{label}: {names[0] if len(answers) == 1 else counted(_SCHEDULES, len(answers))}"
+    named = _("schedules: %(names)s") % {"names": ", ".join(names)}
+    _write(request, models.Schedule, "", title, f"{label}: {phrases}", reason, named)
 
 
 def record_gate(request: HttpRequest, label: Promise, name: str, reason: str) -> None:

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
 from celery_wheel.store.ports.pages import END, Detail, Names, Page
@@ -49,11 +47,7 @@ def history(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def rejected(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    kind = query.text("kind") or KINDS[0]
-    if kind not in KINDS:
-        rule = _("%(name)s must be one of %(choices)s, got %(value)s")
-        query.problems.append(rule % {"name": "kind", "choices": ", ".join(KINDS), "value": repr(kind)})
-        kind = KINDS[0]
+    kind = query.choice("kind", KINDS) or KINDS[0]
     links = [(one, query.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
     page = wheel.outcomes(kind, before=query.place or END, limit=LINES, **asdict(query.criteria))
     return {"page": page, "kinds": links, "kind": kind, "actions": OF_REJECTED if kind in REQUEUABLE else ()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -48,12 +49,29 @@ class PageQuery:
         """The address of the same page with every row selected; None if this is that address."""
         return None if self.text("selected") == "all" else self.link(selected="all")
 
-    def next_link(self, place: Position | None) -> str | None:
-        return None if place is None else self.link(after=f"{place.due_ms}.{place.seq}", selected=None)
+    def next_link(self, place: Position | str | None) -> str | None:
+        """Return the address of the next page, which begins after a position, or after a name."""
+        if place is None:
+            return None
+        if isinstance(place, str):
+            return self.link(after_name=place, selected=None)
+        return self.link(after=f"{place.due_ms}.{place.seq}", selected=None)
+
+    def word(self, name: str) -> str | None:
+        """Return a text that every store can look for; None without one."""
+        return _Values(self.query, self.problems).word(name)
+
+    def choice(self, name: str, choices: Collection[str]) -> str | None:
+        text = self.text(name)
+        if not text or text in choices:
+            return text or None
+        rule = _("%(name)s must be one of %(choices)s, got %(value)s")
+        self.problems.append(rule % {"name": name, "choices": ", ".join(choices), "value": repr(text)})
+        return None
 
 
 def page_query(request: HttpRequest) -> PageQuery:
-    values = _Values(request.GET)
+    values = _Values(request.GET, [])
     criteria = Criteria(
         shard=values.number("shard", MAX_SHARD),
         task=values.word("task"),
@@ -67,9 +85,9 @@ def page_query(request: HttpRequest) -> PageQuery:
 class _Values:
     """The values of a query string by type; None for a value that is absent or ignored."""
 
-    def __init__(self, query: QueryDict) -> None:
+    def __init__(self, query: QueryDict, problems: list[str]) -> None:
         self.query = query
-        self.problems: list[str] = []
+        self.problems = problems
 
     def word(self, name: str) -> str | None:
         text = self.query.get(name, "").strip()

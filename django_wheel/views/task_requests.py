@@ -52,7 +52,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
     action = ACTIONS.get(request.POST.get("verb", ""))
     if action is None:
         return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")
-    back = _back(request, action)
+    back = page_before(request, action.page)
     form = action.form(request.POST if "sure" in request.POST else None)  # without data it is never valid
     try:
         wheel = project_wheel()
@@ -68,15 +68,15 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
     return HttpResponseRedirect(back)
 
 
-def _back(request: HttpRequest, action: TaskAction) -> str:
-    """Return the page that the user came from if it is one of this site, otherwise the list of such tasks."""
+def page_before(request: HttpRequest, page: str) -> str:
+    """Return the page that the user came from if it is one of this site, otherwise the list ``page``."""
     back = request.POST.get("back", "")
     if back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None):
         return back
-    return reverse(f"admin:django_wheel_{action.page}_changelist", current_app=_site(request))
+    return reverse(f"admin:django_wheel_{page}_changelist", current_app=site_of(request))
 
 
-def _site(request: HttpRequest) -> str | None:
+def site_of(request: HttpRequest) -> str | None:
     return None if request.resolver_match is None else request.resolver_match.namespace
 
 

@@ -78,7 +78,7 @@ class Demo:
 
     def work(self) -> int:
         """Replay the day; then, unless ``--seconds`` was given, leave everything running until Ctrl-C."""
-        arguments = [f"--date={self.options.date}", f"--speed={self._speed():.6g}"]
+        arguments = [f"--date={self.options.date}", f"--speed={self._speed():.6g}", "--reports"]
         replay = self.stack.manage("replay", "replay_flights", *arguments, to_log=False)
         try:
             self.finish(replay)

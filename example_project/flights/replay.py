@@ -65,9 +65,12 @@ class ReplayRun:
         if executed == total and not self.stopped():
             time.sleep(SETTLE_S)
 
-    def summary(self) -> ReplaySummary:
+    def summary(self, dispatched_beside: int = 0) -> ReplaySummary:
+        """Return the summary; ``dispatched_beside`` other tasks were dispatched meanwhile."""
         executions = self._executions().values_list("task_id", "executed_at_ms")
         dispatched = wheel.dispatched_since(self._replay.started_at_ms)
+        if dispatched is not None:
+            dispatched -= dispatched_beside
         return summarise(self._due(), executions, now_ms(), self.grace_ms, dispatched)
 
     def _send(self, flight: Flight) -> Reminder:

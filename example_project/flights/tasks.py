@@ -1,10 +1,15 @@
-"""The tasks: a reminder and a departure, which record their execution, and the cancelling of an unpaid order."""
+"""The tasks: reminders and departures, which record their execution; the cancelling of unpaid orders; and reports."""
 
 import time
 
 from celery import Task, shared_task
+from celery.utils.log import get_task_logger
 
 from flights.models import Execution, Order
+
+logger = get_task_logger(__name__)
+
+POSITIONS_TAKE_S = 3
 
 
 @shared_task(bind=True)
@@ -23,6 +28,18 @@ def depart(self: Task, flight: str) -> None:
 def cancel_unless_paid(order: int) -> None:
     """Cancel an order whose time is over. A payment in time completes this task, so that it never runs."""
     Order.objects.filter(pk=order, state=Order.State.OPEN).update(state=Order.State.CANCELLED)
+
+
+@shared_task(bind=True)
+def send_report(self: Task, office: str) -> None:
+    """Send the report of an office; the schedule says for which instant."""
+    logger.info("report of %s for %s", office, self.request.wheel.scheduled_for if self.request.wheel else "now")
+
+
+@shared_task
+def note_positions() -> None:
+    """Note where the fleet is, which takes longer than until the next time."""
+    time.sleep(POSITIONS_TAKE_S)
 
 
 def _record(task: Task) -> None:

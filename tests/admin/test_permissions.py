@@ -38,6 +38,16 @@ ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 ACTING = {
     "/admin/django_wheel/pending/act/": ("POST",),
     "/admin/django_wheel/wheel/gate/": ("GET", "HEAD", "POST"),
+    "/admin/django_wheel/schedule/act/": ("POST",),
+    "/admin/django_wheel/schedule/edit/": ("GET", "HEAD", "POST"),
+    "/admin/django_wheel/schedule/preview/": ("POST",),
+}
+#: The status of an action without a verb, and of a page without a name.
+INCOMPLETE = {
+    ("/admin/django_wheel/pending/act/", "POST"): 400,
+    ("/admin/django_wheel/schedule/act/", "POST"): 400,
+    ("/admin/django_wheel/schedule/one/", "GET"): 404,
+    ("/admin/django_wheel/schedule/one/", "HEAD"): 404,
 }
 OPERATORS = ("operator", "superuser")
 
@@ -58,7 +68,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 13
+    assert len(ADDRESSES) == 18
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.admin"}
 
@@ -80,8 +90,8 @@ def test_every_address_allows_only_its_methods_and_users(
             wanted = 403
         elif status == 200 and method not in methods:
             wanted = 405
-        elif status == 200 and (address, method) == ("/admin/django_wheel/pending/act/", "POST"):
-            wanted = 400  # the request names no action
+        elif status == 200:
+            wanted = INCOMPLETE.get((address, method), 200)
         assert response.status_code == wanted, method
         if wanted == 302:
             assert response["Location"].startswith("/admin/login/")
@@ -99,10 +109,17 @@ def test_a_user_without_the_permission_changes_nothing(
     for verb in ("pause", "resume"):
         data = {"verb": verb, "scope": "all"}
         assert client.post("/admin/django_wheel/wheel/gate/", data).status_code == status
+    for verb in ("pause", "resume", "trigger", "delete", "backfill", "rollback"):
+        data = {"verb": verb, "row": "report", "sure": "yes", "revision": "1"}
+        assert client.post("/admin/django_wheel/schedule/act/", data).status_code == status
+    for page in ("edit", "preview"):
+        assert client.post(f"/admin/django_wheel/schedule/{page}/", {"name": "report"}).status_code == status
     assert contents(store) == before
 
 
-@pytest.mark.parametrize("address", ["pending/act/", "wheel/gate/"])
+@pytest.mark.parametrize(
+    "address", ["pending/act/", "wheel/gate/", *(f"schedule/{one}/" for one in ("act", "edit", "preview"))]
+)
 def test_another_site_cannot_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
     client = client_of("operator")
     client.handler.enforce_csrf_checks = True
@@ -125,7 +142,7 @@ def test_only_operators_are_offered_actions(client_of: MakeClient, holder: Holde
 @pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
 def test_djangos_own_forms_are_not_reachable(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
     client, before = client_of(kind), contents(store)
-    for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast"):
+    for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast", "schedule"):
         for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
             for method in ("GET", "POST"):
                 assert client.generic(method, f"/admin/django_wheel/{page}/{form}/").status_code == 404

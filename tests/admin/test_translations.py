@@ -22,10 +22,14 @@ from freezegun import freeze_time
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
 from celery_wheel.testing import VirtualWheel
 from django_wheel.views import task_requests
+from django_wheel.views.schedules import editing
 from tests.admin.conftest import MakeClient, text_of
 from tests.admin.test_pages import MOMENT, snapshot, tallied
+from tests.admin.test_schedule_acting import FORM
+from tests.admin.test_schedules import changed, definition, runs_of
 from tests.kit.holder import LEASE, NOW, Holder, place
 from tests.kit.job_results import RUN, hour, leave_forecast, leave_lateness
+from tests.kit.schedules import create
 from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
@@ -52,6 +56,7 @@ DATA = {
         "other",
     ),
     *("ms", "min", "bytes", "KB", "MB", "h", "d", "s", "p50", "p90", "p99", "max", "UTC", "site", "nothing", "direct"),
+    *("api", "code", "beat", "anna", "later", "skip", "all", "id", "Paris", "DE", "CET", "x"),
     *("asked", "for", "Europe", "Berlin", "bad", "somebody"),
 }
 
@@ -77,6 +82,7 @@ class Brackets(gettext.NullTranslations):
 
 @pytest.fixture
 def brackets() -> Iterator[None]:
+    editing.import_task_modules(celery_app)  # it activates the project's language, once in a process
     before = getattr(trans_real._active, "value", None)
     trans_real._active.value = Brackets()
     yield
@@ -302,6 +308,64 @@ def test_a_request_without_an_answer_has_no_unmarked_text(
     row = holder.accept(NOW)[0].id
     values = {"verb": "cancel", "row": row, "sure": "yes"}
     messages_of(client_of("operator").post(f"{ADMIN}/pending/act/", values, follow=True))
+
+
+@freeze_time(MOMENT)
+@pytest.mark.usefixtures("brackets")
+def test_the_pages_of_schedules_have_no_unmarked_text(client_of: MakeClient, holder: Holder) -> None:
+    client = client_of("operator")
+    check(client, "schedule/")
+    parts = [{"kind": "weekdays", "days": ["sun"]}, {"kind": "holidays", "country": "DE"}]
+    without = {
+        "kind": "any_of",
+        "parts": parts,
+    }
+    every = {"without": without, "gap": "skip", "fold": "both", "times": 500}
+    policies = {"catch_up": "all", "catch_up_ms": 60_000, "overlap": "skip", "jitter_ms": 1_000}
+    (first,) = create(holder, "report-1", definition=definition("a.b", recurrence=every, **policies), source="beat")
+    runs_of(holder, first)
+    holder.apply(revisions=[change for _after, change in [changed(first, definition=definition("a.c"))]])
+    create(holder, "report-2", definition="{", broken=True, note="5", next_ms=None)
+    create(holder, "report-3", definition=definition("a.b"), paused=True, note="5", next_ms=None)
+    for address in ("", "?part=no-such", "?state=paused", "?state=lost&source=lost", "?selected=all"):
+        check(client, f"schedule/{address}")
+    for name in ("report-1", "report-2", "report-3"):
+        check(client, f"schedule/one/?name={name}")
+        check(client, f"schedule/edit/?name={name}")
+    check(client, "schedule/edit/")
+
+
+@pytest.mark.usefixtures("brackets")
+def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
+    client_of: MakeClient, wheel: VirtualWheel
+) -> None:
+    client, act = client_of("operator"), f"{ADMIN}/schedule/act/"
+    wrong = {**FORM, "name": "", "zone": "UTC", "kind": "instants", "instants": "x", "times": "x", "calendar": "x"}
+    for values in (wrong, {**FORM, "name": "report-1", "kind": "interval"}, {**FORM, "start": "2027-03-28 02:30"}):
+        assert unmarked(content(text_of(client.post(f"{ADMIN}/schedule/edit/", values)))) == []
+    for _ in range(2):
+        client.post(f"{ADMIN}/schedule/edit/", {**FORM, "name": "report-1"})
+    for _ in range(2):
+        values = {**FORM, "name": "report-1", "hour": "5"}
+        messages_of(client.post(f"{ADMIN}/schedule/edit/?name=report-1", values, follow=True))
+    for values in ({}, {"queue": "x", "defaults": "queue"}):
+        wrong = {"verb": "change", "row": "report-1", "sure": "yes", **values}
+        assert unmarked(content(text_of(client.post(act, wrong)))) == []
+    for verb in ("pause", "resume", "trigger", "backfill", "rollback", "change", "delete"):
+        row = {"verb": verb, "row": "report-1", "revision": "1", "priority": "5"}
+        assert unmarked(content(text_of(client.post(act, row)))) == [], verb
+        for values in ({"begin": "x", "end": "2026-01-02"}, {"begin": "2026-01-02 00:00", "end": "2026-01-01 00:00"}):
+            if verb == "backfill":
+                assert unmarked(content(text_of(client.post(act, {**row, **values, "sure": "yes"})))) == []
+        if verb not in ("trigger", "backfill"):
+            for _ in range(2):
+                messages_of(client.post(act, {**row, "sure": "yes"}, follow=True))
+    messages_of(client.post(act, {"verb": "pause", "row": "no-such", "sure": "yes"}, follow=True))
+    schedules = wheel.app.wheel.schedules
+    schedules.create_many({"crm-1": {"recurrence": 60, "task": "a.b"}}, source="crm")
+    messages_of(client.post(act, {"verb": "change", "row": "crm-1"}, follow=True))
+    messages_of(client.post(act, {"verb": "pause"}, follow=True))
+    messages_of(client.post(act, {"verb": "pause", "row": range(600)}, follow=True))
 
 
 @pytest.mark.parametrize("path", sorted(Path("django_wheel/static/django_wheel").glob("*.js")), ids=str)

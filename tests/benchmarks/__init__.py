@@ -7,6 +7,7 @@
     spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending
     lanes    the cost of lanes that were opened once and are empty
     many     schedule_many against a loop of apply_async, and lateness while such a load is ingested
+    schedules  a message of an occurrence, and a herd of schedules that are due at one instant
 
     __main__ ─► wheel
              └► spine ─► kombu                    on the same Redis server, in the same run

@@ -15,7 +15,21 @@ from typing import NoReturn
 
 from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
-from tests.benchmarks import analytics, complete, lanes, load, machine, many, purgatory, rabbit, reading, spine, wheel
+from tests.benchmarks import (
+    analytics,
+    complete,
+    lanes,
+    load,
+    machine,
+    many,
+    purgatory,
+    rabbit,
+    reading,
+    recurring,
+    schedules,
+    spine,
+    wheel,
+)
 
 Bench = Callable[[Path, int], Iterator[Figure]]
 
@@ -29,7 +43,9 @@ BENCHES: dict[str, Bench] = {
     "lanes": lanes.run,
     "reading": reading.run,
     "many": many.run,
+    "recurring": recurring.run,
     "load": load.run,
+    "schedules": schedules.run,
     "analytics": analytics.run,
 }
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")

@@ -46,7 +46,7 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[Runner]:
     """Make the engine and its runner as ``WheelService.start`` does."""
     app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
-    with rig(app, clock, **NO_WATCH) as parts:
+    with rig(app, clock, schedules=True, **NO_WATCH) as parts:
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
         runner.start()
         yield runner

@@ -137,7 +137,10 @@ def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> No
     expect(state).to_have_text("up to date")
 
 
-@pytest.mark.parametrize("address", ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/"])
+@pytest.mark.parametrize(
+    "address",
+    ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/", "schedule/", "schedule/edit/"],
+)
 def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     open_page(page, f"/admin/django_wheel/{address}")

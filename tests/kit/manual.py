@@ -35,6 +35,17 @@ def commands(text: str) -> set[str]:
     return lines | set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))
 
 
+def wheel_commands() -> dict[str, Any]:
+    """Return each command of ``celery wheel`` by its name; "schedules list" is one of a group."""
+    from celery_wheel.cli import wheel
+
+    found: dict[str, Any] = {}
+    for name, command in wheel.commands.items():
+        of_group = getattr(command, "commands", None)
+        found |= {name: command} if of_group is None else {f"{name} {one}": sub for one, sub in of_group.items()}
+    return found
+
+
 def links(text: str) -> set[str]:
     """Return the targets of a page's relative links and images."""
     return set(re.findall(r"\]\((?!https?:)([^)\s]+)\)", FENCED.sub("", text)))

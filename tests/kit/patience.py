@@ -29,8 +29,9 @@ QUIET_LOOP_S = 0.0085
 #: On a machine with a greater factor, a failure says more than a wait.
 MOST = 8.0
 
-#: A short wait is noticed at once; a long one asks less often, since what it waits for needs the core.
-_POLL_S, _SELDOM_S = 0.02, 0.1
+#: A short wait is noticed soon; a long one asks less often, since what it waits for needs the core: a look at the
+#: holders of a store takes 8 ms of it.
+_POLL_S, _SELDOM_S = 0.05, 0.1
 
 
 def _loop() -> float:

@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,16 @@ def add_tasks(app: Any, folder: Path) -> Any:
         if self.request.retries < times:
             raise self.retry(countdown=0.4)
         return "done"
+
+    @app.task(name="occurrence", bind=True, shared=False, max_retries=5)
+    def occurrence(self: Task, tag: str, times: int = 0, holds: bool = False) -> None:
+        """Note the instant; hold until the file ``released`` exists; retry so many times."""
+        wheel = self.request.wheel
+        leave_note(folder, self, tag, [] if wheel is None else [str(value) for value in astuple(wheel)])
+        while holds and not (folder / "released").exists():
+            time.sleep(0.02)
+        if self.request.retries < times:
+            raise self.retry(countdown=0.2)
 
     @app.task(
         name="backing_off", bind=True, shared=False, autoretry_for=(KeyError,), retry_backoff=1, retry_jitter=False

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation SEED``: run one seed and print what happened in it.
+"""``python -m tests.simulation SEED``: run one seed and print what happened in it; ``SEED recurring``: with schedules.
 
 ``python -m tests.simulation planted``: the first seed that shows each planted bug, for ``KNOWN`` in ``test_planted``.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import sys
 
-from tests.simulation import planted, planted_rabbit
-from tests.simulation.test_planted import violation_of
+from tests.simulation.recurring_world import RecurringWorld
+from tests.simulation.test_planted import ALL, violation_of
 from tests.simulation.world import World
 
 if sys.argv[1] == "planted":
     logging.disable(logging.CRITICAL)
-    for plant in [*planted.PLANTED, *planted_rabbit.PLANTED]:
+    for plant in ALL:
         with plant() as broken:
             first = next((seed for seed in range(1_500) if violation_of(broken, seed)), None)
         print(f'    "{plant.__name__}": {first},')
 else:
-    world = World(int(sys.argv[1])).run()
+    kind = RecurringWorld if sys.argv[2:] == ["recurring"] else World
+    world = kind(int(sys.argv[1])).run()
     print("\n".join(world.log))

@@ -12,6 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
@@ -43,6 +44,7 @@ DULL = {
     "loads read",
     "snapshot taken",
     "offsets verified",
+    "listens",
 }
 DULL |= {"reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
@@ -64,8 +66,10 @@ class Scheduler:
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
         self.broker.decode = world.loading.decode  # type: ignore[method-assign]
-        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell)
+        options = world.engine_options()
+        self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
+        self.began_ms: dict[str, int] = {}  #: when each round began
         self.frozen_until_ms = 0
         self.due_offset_ms = self._due_offset_ms()
 
@@ -81,6 +85,8 @@ class Scheduler:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
+            self.began_ms[activity] = self.world.clock_ms
+        self.world.acting_since_ms = self.began_ms[activity]
         state, data = self.engine.state, self.world.disk.shard(0)
         step = next(round_, None)
         if step == "clock compared":
@@ -108,6 +114,7 @@ class Happenings(ABC):
     store_class: type[ModelStore] = ModelStore
     redis_class: type[ModelRedis] = ModelRedis
     loads_class: type[ModelLoads] = ModelLoads
+    can_listen = True
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -118,6 +125,7 @@ class Happenings(ABC):
         self.clock_steps = rng.random() < 0.2
         self.fault_rate = rng.choice((0.0, 0.0, 0.02, 0.08))
         self.clock_ms = START_MS
+        self.acting_since_ms = START_MS  #: when the round began that is acting
         self.log: deque[str] = deque(maxlen=400)
         self.disk = Disk(lambda: self.clock_ms)
         self.limits = Limits(
@@ -159,6 +167,9 @@ class Happenings(ABC):
             seed + 1_000_003
         )  # a random source of its own, so that other events do not depend on it
         self.clock_rng = random.Random(seed + 2_000_003)  # likewise
+        self.listen_rng = random.Random(seed + 4_000_003)  # likewise
+        #: Whether the broker tells of messages; else ingest always peeks.
+        self.listens = self.can_listen and self.listen_rng.random() < 0.5
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether users requeue and replay
@@ -177,6 +188,10 @@ class Happenings(ABC):
     @abstractmethod
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
         """Judge messages that were removed from the wheel queue."""
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return arguments of the engines in worlds with more parts."""
+        return {}
 
     # -- the broker --------------------------------------------------------------------------------
 
@@ -256,6 +271,8 @@ class Happenings(ABC):
             # Threads seldom take turns: sometimes one runs a whole round while the others stand still in theirs.
             for _ in range(HURRY if self.rng.random() < 0.2 else 1):
                 scheduler.step(activity)
+            if self.listens and self.listen_rng.random() < 0.2:
+                scheduler.step("listen")
 
     def _pass_time(self, ms: int) -> None:
         self.clock_ms += ms

@@ -26,6 +26,7 @@ from celery_wheel.store.model import (
     Watch,
 )
 from celery_wheel.store.ports import Retention
+from celery_wheel.store.schedule_model import Revision, Run, Schedule, Skip
 
 
 @dataclass
@@ -62,6 +63,10 @@ class ShardData:
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
     watches: list[Watch] = field(default_factory=list)
     gates: dict[tuple[str, str], Gate] = field(default_factory=dict)
+    schedules: dict[int, Schedule] = field(default_factory=dict)
+    revisions: list[Revision] = field(default_factory=list)
+    runs: dict[int, Run] = field(default_factory=dict)  #: by timer; the oracles read those of forgotten timers, too
+    skips: list[Skip] = field(default_factory=list)
 
 
 def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:

@@ -155,6 +155,9 @@ class ModelRabbit:
         self.fault("after")
         return True
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        return None
+
     def depth(self, shard: int) -> int:
         return len(self.server.wheel)
 

@@ -171,6 +171,9 @@ class ModelRedis:
         if self._epoch is not None and epoch >= self._epoch:
             self._epoch = None
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        return bool(self.server.keys.wheel)
+
     def depth(self, shard: int) -> int:
         return len(self.server.keys.wheel)
 

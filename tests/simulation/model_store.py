@@ -12,6 +12,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -38,7 +39,8 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.ports import Retention
-from tests.simulation import model_history
+from celery_wheel.store.schedule_model import Run, Schedule
+from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
 
@@ -174,6 +176,7 @@ class ModelStore:
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
+            model_schedules.apply(data, change)
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
@@ -340,6 +343,35 @@ class ModelStore:
             self.disk.loads.expire()
             self.fault("after commit")
 
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        self.fault("read")
+        with self.disk.lock:
+            return model_schedules.due(self.disk.shard(shard), upto_ms)[:limit]
+
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
+        found = self.due_schedules(shard, 2**62, skip + 1)[skip:]
+        return found[0].next_ms if found else None
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        self.fault("read")
+        with self.disk.lock:
+            return [replace(one) for one in self.disk.shard(shard).schedules.values() if one.name in names]
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        self.fault("read")
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
+            return [(run, TaskRow(task_id, copy_of(row))) for run, task_id, row in found]
+
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
+        return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
+
     # -- bulk loads ----------------------------------------------------------------------------------
 
     def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
@@ -352,6 +384,13 @@ class ModelStore:
                 for kind, payload in of_shard:
                     item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
+
+    def has_arrivals(self, shard: int) -> bool:
+        with self.disk.lock:
+            found = bool(self.disk.shard(shard).inbox or self.disk.loads.read(shard, 1))
+        if not found:
+            self.fault("read")
+        return found
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         self.fault("read")

@@ -19,6 +19,7 @@ FULL = ("mail", "celery")
 
 class RabbitWorld(World):
     rabbit_class: type[ModelRabbit] = ModelRabbit
+    can_listen = False
 
     def make_server(self) -> None:
         self.loses = False
@@ -102,8 +103,10 @@ class RabbitWorld(World):
         self.asking.collect(self.disk.shard(0))
         if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps or row.id in self.asking.moved:
             return
+        if self.is_apart(row):
+            return
         for other in rows.values():
-            earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id)
+            earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id) and not self.is_apart(other.row)
             waits = (
                 other.row.lane != STOPPED and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
             )

@@ -51,7 +51,7 @@ def test_an_instant_is_the_one_that_a_clock_in_the_zone_shows(
         assert at is None
     else:
         assert at is not None
-        assert (wall_clock(at, zone) > wall) == (gap == "later")
+        assert (wall_clock(at, zone) > wall) == (gap == "shift")
     assert (found.reason is None) == (at is not None)
 
 

@@ -18,11 +18,12 @@ PACKAGE = ROOT / "celery_wheel"
 #: lower floors, and its own room.
 FLOORS = (
     "errors values timing",
-    "store console conf",
+    "store console conf recurring",
     "engine requests results",
     "broker",
-    "scheduler producer",
+    "producer",
     "bulk_load",
+    "scheduler worker",
     "control",
     "app",
     "beat operations pipeline testing",
@@ -32,7 +33,7 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 #: Names that rooms import from the package itself, and the rooms that these names stand for. The package loads its
 #: public names lazily, so it stands above all rooms and imports any of them.
-OF_PACKAGE = {"__version__": "errors", "Celery": "app", "install": "app", "wheel_of": "control"}
+OF_PACKAGE = {"Celery": "app", "install": "app", "wheel_of": "control"}
 
 #: Importing the left side must load none of the right side. Kombu itself imports Django where that is installed.
 NEVER = {
@@ -46,6 +47,9 @@ NEVER = {
         "celery_wheel.store",
     ],
     "celery_wheel.timing": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.store"],
+    "celery_wheel.recurring": ["celery", "celery_wheel.recurring.recurrence"],
+    "celery_wheel.recurring.local": ["celery", "kombu", "sqlalchemy", "django", "dateutil"],
+    "celery_wheel.recurring.document": ["sqlalchemy", "ephem", "holidays", "celery_wheel.store"],
     "celery_wheel.store.model": ["celery", "kombu", "sqlalchemy", "django", "celery_wheel.timing"],
     "celery_wheel.store": [
         "celery",
@@ -95,7 +99,8 @@ NEVER = {
         "celery_wheel.beat",
     ],
     "celery_wheel.bulk_load": ["sqlalchemy", "celery_wheel.app", "celery_wheel.control", "celery_wheel.pipeline"],
-    "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine"],
+    "celery_wheel.app": ["sqlalchemy", "redis", "celery_wheel.engine.engine", "celery_wheel.worker"],
+    "celery_wheel.worker.run_reports": ["sqlalchemy", "redis", "celery_wheel.engine", "celery_wheel.scheduler"],
     "celery_wheel.pipeline": ["pyspark", "pyarrow", "pandas", "celery", "django", "celery_wheel.cli"],
     "celery_wheel.pipeline.cli": ["pyspark", "pyarrow", "pandas", "matplotlib", "django", "celery_wheel.cli"],
     "celery_wheel.results.reader": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],

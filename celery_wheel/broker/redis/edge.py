@@ -24,6 +24,7 @@ wheel queue, ``errors`` Redis's errors, ``layout`` kombu's key names.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -228,6 +229,21 @@ class RedisBroker:
         if self._adopted.get(shard, epoch + 1) <= epoch:
             self._adopted.pop(shard, None)
 
+    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+        """Move the oldest message of the wheel queue to its own place: Redis answers as soon as there is one.
+
+        The result is None where Redis refuses BLMOVE: it is older than 6.2, a proxy does not pass blocking commands on,
+        the user may not call it, the memory is full. A cause that concerns other commands shows in those.
+        """
+        key, own_s = self._queue_key(shard), self._client.connection_pool.connection_kwargs.get("socket_timeout")
+        timeout_s = min(timeout_ms / 1_000, own_s / 2 if own_s else math.inf)
+        with redis_errors(self._server, f"waiting for a message of shard {shard}"):
+            try:
+                found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
+            except ResponseError:
+                return None
+        return found is not None
+
     def depth(self, shard: int) -> int:
         with redis_errors(self._server, f"counting the wheel queue of shard {shard}"):
             return self._client.llen(self._queue_key(shard))
@@ -264,7 +280,8 @@ class RedisBroker:
         return None if found is None else str(found)
 
     def close(self) -> None:
-        self._client.connection_pool.disconnect()
+        # A call under way, mostly ``await_message`` of a thread that stops, ends by itself.
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -43,4 +43,5 @@ def accept_clock(ctx: Context, state: ShardState, command: Command) -> Generator
             extra={"action": "clock_accepted", "shard": ctx.shard, "step_ms": disputed_ms},
         )
         ctx.wake.set()
+        ctx.room.set()
     return True

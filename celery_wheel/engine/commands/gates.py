@@ -48,6 +48,7 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
     yield "gates closed"
     yield from work.commit(ctx)
     ctx.wake.set()
+    ctx.room.set()
     return True
 
 

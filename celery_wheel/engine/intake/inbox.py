@@ -13,6 +13,14 @@
     pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
+    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
+                  rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
+                  the first six: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
+                  {"source": "api", "after_ms": {name: int}}
+                  backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str}; without an overlap, that
+                  of the schedule
+    run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
+                  as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
 A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
 unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
@@ -24,13 +32,15 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
     COMPLETE,
+    MAX_SEQ,
     MOVE,
     PAUSE,
     REPLAY,
@@ -40,6 +50,7 @@ from celery_wheel.store.model import (
     Message,
     Unreadable,
 )
+from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE
 from celery_wheel.values.text import END_OF_TIME_MS, check_text
 
 Decode = Callable[[bytes], Message | Unreadable]
@@ -48,6 +59,9 @@ MAX_NAMES = 1_000
 
 #: Kind → name of the command's list, where it is not "task_ids".
 LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
+
+#: Changes of schedules that bring a definition for each name.
+DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
 
 #: The database's largest whole number has 19 digits.
 _ROW = re.compile(r"[0-9]{1,18}").fullmatch
@@ -69,6 +83,39 @@ class Command:
 
 
 @dataclass(slots=True, frozen=True)
+class ScheduleCommand:
+    """A command ``schedule``."""
+
+    item_id: int
+    do: str
+    names: list[str]
+    actor: str
+    reason: str
+    answer_to: str | None = None
+    definitions: dict[str, Any] = field(default_factory=dict)  #: by name, for those in DEFINING
+    source: str = "api"
+    from_ms: int | None = None
+    upto_ms: int | None = None
+    every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
+    overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
+    after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it asks for occurrences, and leaves the schedule as it is."""
+        return self.do in ("trigger", "backfill")
+
+
+@dataclass(slots=True, frozen=True)
+class RunEnded:
+    """The end of a run, as its worker reports it."""
+
+    item_id: int | None  #: None: it came by the wheel queue
+    schedule: int
+    instant_ms: int
+
+
+@dataclass(slots=True, frozen=True)
 class Completion:
     """A command ``complete``: cancel, or run at once, every pending task that watches one of the keys."""
 
@@ -80,12 +127,15 @@ class Completion:
     answer_to: str | None = None  #: id under which the answer is stored
 
 
-def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | Command | Completion:
+AnyCommand = Command | Completion | ScheduleCommand
+
+
+def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | AnyCommand | RunEnded:
     """Return the message or command of an item; an item that cannot be read is Unreadable, with its bytes."""
     if item.kind == "message":
         return decode(item.payload)
     try:
-        return _completion(item) if item.kind == COMPLETE else _command(item)
+        return _PARSERS.get(item.kind, _command)(item)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
         return Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)
@@ -100,8 +150,8 @@ def _command(item: InboxItem) -> Command:
     task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
     if item.kind == REPLAY and not all(map(_ROW, task_ids)):
         raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
-    if eta_ms is not None and (type(eta_ms) is not int or not 0 <= eta_ms < END_OF_TIME_MS):
-        raise ValueError(f"eta_ms must be milliseconds from 1970 to the end of 9998, got {eta_ms!r:.60}")
+    if eta_ms is not None:
+        _check_instant("eta_ms", eta_ms)
     for_good = fields.get("for_good", False) is True
     return Command(
         item.id, item.kind, task_ids, *_actor_and_reason(fields), _answer_to(fields), eta_ms, for_good=for_good
@@ -114,6 +164,49 @@ def _completion(item: InboxItem) -> Completion:
     if how not in ("cancel", "run"):
         raise ValueError(f'how must be "cancel" or "run", got {how!r:.60}')
     return Completion(item.id, keys, how == "run", *_actor_and_reason(fields), _answer_to(fields))
+
+
+def _schedule_command(item: InboxItem) -> ScheduleCommand:
+    fields = json.loads(item.payload)
+    do, definitions = fields["do"], dict[str, Any]()
+    if do not in (*DEFINING, "delete", "pause", "resume", "trigger", "backfill"):
+        raise ValueError(f"do must be a change of a schedule, got {do!r:.60}; a newer celery-wheel may have written it")
+    if do in DEFINING:
+        definitions = dict(fields["definitions"])
+        fields["names"] = list(definitions)
+    times = fields.get("from_ms"), fields.get("upto_ms"), fields.get("every_ms", 0)
+    names, overlap = _names(fields, "names"), fields.get("overlap")
+    if do == "backfill":
+        if overlap not in (None, *BACKFILL_OVERLAPS):
+            raise ValueError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
+        for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
+            _check_instant(name, at_ms)
+    source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
+    for at_ms in after_ms.values():
+        _check_instant("after_ms", at_ms)
+    about = *_actor_and_reason(fields), _answer_to(fields)
+    return ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
+
+
+def _run_ended(item: InboxItem) -> RunEnded:
+    fields = json.loads(item.payload)
+    if type(fields["schedule"]) is not int or not 0 <= fields["schedule"] <= MAX_SEQ:
+        raise ValueError(f"schedule must be the number of a schedule, got {fields['schedule']!r:.60}")
+    _check_instant("instant_ms", fields["instant_ms"])
+    return RunEnded(item.id, fields["schedule"], fields["instant_ms"])
+
+
+def run_ended(message: Message) -> RunEnded | Unreadable:
+    """Return the end of a run that a worker has sent to the wheel queue."""
+    try:
+        return replace(_run_ended(InboxItem(0, RUN_ENDED, message.body)), item_id=None)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Unreadable(message.envelope_id, f"the end of a run cannot be read: {error!r}", message.body)
+
+
+def _check_instant(name: str, value: Any) -> None:
+    if type(value) is not int or not 0 <= value < END_OF_TIME_MS:
+        raise ValueError(f"{name} must be milliseconds from 1970 to the end of 9998, got {value!r:.60}")
 
 
 def _names(fields: dict[str, Any], list_name: str) -> list[str]:
@@ -147,3 +240,10 @@ def _gate_command(item: InboxItem) -> Command:
     if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
         raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
     return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
+
+
+_PARSERS: dict[str, Callable[[InboxItem], AnyCommand | RunEnded]] = {
+    COMPLETE: _completion,
+    SCHEDULE: _schedule_command,
+    RUN_ENDED: _run_ended,
+}

@@ -7,6 +7,7 @@
     1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
     2 048        (None, "reports")     rows that queue reports has refused, and later rows for it
     2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
+    3 072        None                  occurrences of a herd of schedules: no other row waits behind them
 
     all        every open lane, by number
     awake      lanes in which rows wait or anything is under way: a round visits only these
@@ -60,16 +61,17 @@ class Lanes:
 
     # -- where a row goes ----------------------------------------------------------------------------
 
-    def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False) -> Lane:
+    def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False, apart: bool = False) -> Lane:
         """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it.
 
-        Rows that may be in their queue already have a lane of their own.
+        Rows that may be in their queue already have a lane of their own. Rows ``apart`` go to another than the main
+        lane: one of many rows that are due at once, so that no other row waits behind them.
         """
         main = self.all[MAIN]
-        if main.watermark.due_ms <= max(eta_ms, now_ms) and not redelivered:
+        if main.watermark.due_ms <= max(eta_ms, now_ms) and not redelivered and not apart:
             return main
         for lane in self.all.values():
-            serves = lane.place is None and lane.redelivered == redelivered
+            serves = lane.place is None and lane.redelivered == redelivered and not (apart and lane is main)
             if serves and lane.watermark.due_ms <= max(eta_ms, now_ms):
                 return lane
         return self._open(None, redelivered)

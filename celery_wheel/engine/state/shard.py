@@ -25,6 +25,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from celery_wheel.engine.state.agenda import Agenda
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.lanes import Lanes
@@ -59,6 +60,7 @@ class ShardState:
         self.gates = gates or Gates()
         self.tombstones = tombstones or TombstoneFilter()
         self.stamps = RevokedStamps() if stamps is None else stamps
+        self.agenda = Agenda()
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: from this instant on another holder may have the shard

@@ -19,6 +19,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round, RoundSteps
 from celery_wheel.errors import StoreUnusable, WheelError
+from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
 from celery_wheel.scheduler.service import limits_of, open_store_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Clock, SystemClock
@@ -102,16 +103,29 @@ class BenchRig:
 
 @contextmanager
 def rig(
-    app: Any, clock: Clock | None = None, progress: Progress = lambda step, more: None, **limits: Any
+    app: Any,
+    clock: Clock | None = None,
+    progress: Progress = lambda step, more: None,
+    *,
+    schedules: bool = False,
+    **limits: Any,
 ) -> Iterator[BenchRig]:
-    """Yield a rig on the store and the broker that ``app`` names; ``limits`` replace those of its settings."""
+    """Yield a rig on the store and the broker that ``app`` names; ``limits`` replace those of its settings.
+
+    Args:
+        schedules: whether recurring schedules run.
+    """
     conf = Conf(app)
     conf.check()
     with closing(open_store_of(conf)) as store, closing(broker_for(app, conf, store.uuid)) as broker:
         all_limits = dataclasses.replace(limits_of(conf), **limits)
-        engine = Engine(0, f"bench/{os.getpid()}", store, broker, clock or SystemClock(), all_limits)
+        renderer = ScheduleRenderer(app, store.uuid, conf.max_message_bytes, broker.decode) if schedules else None
+        holder = f"bench/{os.getpid()}"
+        engine = Engine(0, holder, store, broker, clock or SystemClock(), all_limits, renderer=renderer)
         try:
             yield BenchRig(engine, store, progress)
         finally:
             with suppress(WheelError):
                 finish(engine.release())
+            if renderer is not None:
+                renderer.close()

@@ -8,6 +8,8 @@
                to which its offsets belong
     clocks     this host against Redis and PostgreSQL
     shards     holders and their age, backlog, defects that the holder counted, its version
+    schedules  broken ones, ones that are late, entries that Beat's own scheduler runs or whose names are taken, and
+               tasks that the app does not have
     queues     messages in the broker, their age, and whether the oldest can be read
 
 ``celery wheel doctor`` runs all checks; Django's system checks share some. Each check has a short time-out.
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from celery_wheel.operations.doctor import broker, clocks, queues, settings, shards, store
+from celery_wheel.operations.doctor import broker, clocks, queues, schedules, settings, shards, store
 from celery_wheel.operations.doctor.finding import Finding, Grade
 from celery_wheel.operations.doctor.installation import Installation
 
@@ -30,6 +32,7 @@ CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
     broker.check,
     clocks.check,
     shards.check,
+    schedules.check,
     queues.check,
 )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from celery_wheel import __version__
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.requests.status import ShardStatus
 from celery_wheel.store.model import PAUSED
 from celery_wheel.values.format import format_duration, format_utc, printable
+from celery_wheel.values.version import __version__
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
 BEHIND_MS = 5_000

@@ -30,7 +30,9 @@ def drain(
     include: Collection[str] = (),
     progress: Progress = silent,
 ) -> DrainResult:
-    """Move all pending tasks: to their own queues (``to_broker``), or to a file.
+    """Move all pending tasks: to their own queues (``to_broker``), or to a file, with the recurring schedules.
+
+    With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
 
     Args:
         include: "rejected" and "parked" tasks go to the file as well.
@@ -54,7 +56,7 @@ def drain(
         header = earlier_header(done.file, store.uuid)
         with ShardHold(app, store) as hold:
             drain_to_file(hold, done.file, header, include, done, progress)
-    done.left = _pending(store)
+    done.left, done.schedules_left = _pending(store), _schedules(store)
     done.outcomes = _outcomes(store)
     return done
 
@@ -67,6 +69,7 @@ def would_drain(app: Any, store: FullStore) -> DrainResult:
             counts[key.queue] += count
     return DrainResult(
         moved=_pending(store),
+        schedules_left=_schedules(store),
         outcomes=_outcomes(store),
         dry_run=True,
         in_queues=_in_queues(app, [wheel_queue_name(namespace, shard) for shard in range(store.shards)]),
@@ -77,6 +80,10 @@ def would_drain(app: Any, store: FullStore) -> DrainResult:
 
 def _pending(store: FullStore) -> int:
     return sum(store.handover.count_pending(shard) for shard in range(store.shards))
+
+
+def _schedules(store: FullStore) -> int:
+    return sum(store.handover.count_schedules(shard) for shard in range(store.shards))
 
 
 def _outcomes(store: FullStore) -> dict[str, int]:

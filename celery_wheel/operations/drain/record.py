@@ -1,12 +1,14 @@
-"""A drained task as a line of a file, and back. JSON, one object on each line; the body in base64, all else as text.
+"""A drained task or schedule as a line of a file, and back. JSON, one object on each line; bodies in base64.
 
 ::
 
-    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "created_ms": …}   the first line
+    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "created_ms": …}
     {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
+    {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
 
-``wire`` is the message as a producer would put it into the wheel queue; the scheduler reads it from the inbox.
+``wire`` is the message as a producer would put it into the wheel queue; the scheduler reads it from the inbox. The
+document of a schedule is the definition of the command ``restore``: see ``celery_wheel.engine.recurring.restore``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from uuid import UUID, uuid5
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.store.model import Message
-from celery_wheel.store.ports.handover import HandoverMessage
+from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from celery_wheel.values.text import check_text
 
 VERSION = 1
 KIND = "drain"
@@ -40,8 +44,14 @@ _ENVELOPE = tuple(one for one in Envelope.__slots__ if one != "id")
 class DrainHeader:
     drain: str
     store: str
-    count: int
+    count: int  #: tasks
     created_ms: int
+    schedules: int = 0
+
+    @property
+    def lines(self) -> int:
+        """The number of lines after the header."""
+        return self.count + self.schedules
 
     def line(self) -> bytes:
         return json.dumps({"celery_wheel": KIND, "version": VERSION, **asdict(self)}).encode() + b"\n"
@@ -60,9 +70,8 @@ def header_of(line: bytes, name: str) -> DrainHeader:
         if found["celery_wheel"] != KIND:
             raise ValueError(KIND)
         version = found["version"]
-        header = DrainHeader(
-            str(UUID(found["drain"])), str(UUID(found["store"])), int(found["count"]), found["created_ms"]
-        )
+        drain, store = str(UUID(found["drain"])), str(UUID(found["store"]))
+        header = DrainHeader(drain, store, int(found["count"]), found["created_ms"], int(found.get("schedules", 0)))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FileUnusable(
             f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
@@ -131,9 +140,56 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
         raise ValueError("headers and properties must be objects")
     envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
     headers[HEADER] = encode(envelope, headers.get(HEADER))
+    occurrence = headers.get(OCCURRENCE)
+    if isinstance(occurrence, dict):  # its worker must not report to a store that never had its run
+        headers[OCCURRENCE] = {**occurrence, "report": False}
     if found.get("redelivered"):
         headers[REDELIVERED] = True
     kinds = {"content-type": properties.pop("content_type", None)}
     kinds["content-encoding"] = properties.pop("content_encoding", None)
     properties["body_encoding"] = "base64"
     return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()
+
+
+# -- schedules ------------------------------------------------------------------------------------------
+
+#: Changes of a schedule that are written, the last ones: as many as the store shows.
+REVISIONS = 60
+
+_SCHEDULE_LINE = b'{"schedule": '
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedSchedule:
+    shard: int
+    schedule: Schedule  #: as it was in the store that was drained
+    document: dict[str, Any]  #: for the command ``restore``
+
+
+def schedule_line_of(kept: HandoverSchedule) -> bytes:
+    revisions = [asdict(one) for one in kept.revisions[-REVISIONS:]]
+    return json.dumps({"schedule": asdict(kept.schedule), "shard": kept.shard, "revisions": revisions}).encode() + b"\n"
+
+
+def is_schedule(line: bytes) -> bool:
+    return line.startswith(_SCHEDULE_LINE)
+
+
+def schedule_of(line: bytes, *, same_store: bool = False) -> DrainedSchedule:
+    """Return the schedule of a line. Raises ValueError, with the reason, where the line cannot be read.
+
+    Args:
+        same_store: the store has its revisions, with that of the drain.
+    """
+    try:
+        found = json.loads(line)
+        schedule, shard = Schedule(**found["schedule"]), int(found["shard"])
+        values = {name: value for name, value in found["schedule"].items() if name not in ("id", "name")}
+        of_schedule = [{**one} for one in found["revisions"]]
+        for one in of_schedule:
+            del one["schedule"], one["name"]
+        values["revision"] += same_store
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
+    check_text("name", schedule.name)
+    return DrainedSchedule(shard, schedule, {"schedule": values, "revisions": [] if same_store else of_schedule})

@@ -23,6 +23,8 @@ class DrainResult:
     rejected: int = 0  #: tasks that the broker refused, or that could not be read
     accepted: int = 0  #: of these, tasks that the drain accepted into the store first
     left: int = 0  #: tasks that are still pending in the store
+    schedules: int = 0  #: recurring schedules that are in the file
+    schedules_left: int = 0  #: recurring schedules that are in the store: to the broker all of them
     outcomes: dict[str, int] = field(default_factory=dict)  #: rejected and parked tasks, which stay in the store
     file: Path | None = None
     in_file: int = 0  #: tasks, with those of an earlier drain that was killed

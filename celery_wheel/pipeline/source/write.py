@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from celery_wheel import Celery, __version__
+from celery_wheel import Celery
 from celery_wheel.app import WheelApp
 from celery_wheel.bulk_load.columns import ColumnRenderer
 from celery_wheel.conf import Conf
@@ -37,6 +37,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult
+from celery_wheel.values.version import __version__
 
 logger = logging.getLogger(__name__)
 

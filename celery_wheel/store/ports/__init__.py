@@ -3,7 +3,7 @@
 ::
 
     store         Store        for the engine            FullStore   all ports: ``open_store`` returns one
-    browse        Browse       for people                pages       the values that it returns
+    browse        Browse       for people                pages, schedules   the values that it returns
     bulk_loads    BulkLoads    for bulk loads
     handover      Handover     for a drain
     maintenance   Maintenance  another number of shards, and the archive's marks

@@ -25,6 +25,13 @@ from celery_wheel.store.ports.pages import (
     StoppedTask,
     Task,
 )
+from celery_wheel.store.ports.schedules import (
+    RunOfSource,
+    ScheduleCounts,
+    ScheduleCriteria,
+    ScheduleDetail,
+    SchedulePage,
+)
 
 
 class Browse(Protocol):
@@ -64,6 +71,26 @@ class Browse(Protocol):
 
     def find_pending(self, shard: int, task_ids: Sequence[str]) -> list[Task]:
         """Return the rows of those tasks after the watermarks of the shard: pending, and certainly not published."""
+
+    # -- recurring schedules ----------------------------------------------------------------------------
+
+    def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
+        """Return schedules in the order of their names, after the name ``after``."""
+
+    def schedule_counts(self) -> ScheduleCounts: ...
+
+    def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
+        """Return the number of pending runs among the latest twenty of each schedule; without 0."""
+
+    def schedule(self, name: str) -> ScheduleDetail | None:
+        """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
+        store has no schedule of that name and no change of one."""
+
+    def runs_after(self, shard: int, timer_id: int, limit: int) -> list[RunOfSource]:
+        """Return a shard's runs of rows after a row, in the order in which they were made."""
+
+    def last_run(self, shard: int) -> int:
+        """Return the row of a shard's last run; 0 where it has none."""
 
     # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
 

@@ -1,5 +1,7 @@
 """The port of a drain: read every pending task as a whole message, and mark tasks as moved once they are elsewhere.
 
+Recurring schedules are read with their changes; the drain removes them as every holder does, by ``Store.apply``.
+
 Every write begins with the fence of the shard's epoch, like every write of a holder: it raises Fenced and writes
 nothing where another holder has the shard. A transaction has at most a thousand rows, and a later call does not find
 them again: every method can be interrupted at any point and called again.
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from celery_wheel.store.model import Message, Position
+from celery_wheel.store.schedule_model import Revision, Schedule
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +28,15 @@ class HandoverMessage:
     redelivered: bool = False
     outcome: str | None = None
     reason: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class HandoverSchedule:
+    """A stored schedule with its changes, the first one first."""
+
+    shard: int
+    schedule: Schedule
+    revisions: list[Revision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,11 @@ class Handover(Protocol):
         """Return how many rows are after their lane's offset, counted row by row."""
 
     def count_stopped(self, shard: int, kinds: Collection[str]) -> int: ...
+
+    def schedules(self, shard: int) -> Iterator[HandoverSchedule]:
+        """Iterate over the schedules of a shard in the order of their ids, a page at a time."""
+
+    def count_schedules(self, shard: int) -> int: ...
 
     def count_inbox(self) -> int:
         """Return how many messages and commands the inboxes of all shards have, with those of committed loads."""

@@ -40,6 +40,7 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
+from celery_wheel.store.schedule_model import Run, Schedule
 
 
 class Retention(NamedTuple):
@@ -144,6 +145,9 @@ class Store(Protocol):
     def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
         """Put items into the inboxes of several shards, in one transaction."""
 
+    def has_arrivals(self, shard: int) -> bool:
+        """Whether the inbox has an item or a committed load has a chunk; cheap enough for 20 calls a second."""
+
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no
         cursor: the ``Change`` that carries out or accepts an item deletes it."""
@@ -186,6 +190,30 @@ class Store(Protocol):
 
     def gates(self, shard: int) -> list[Gate]:
         """Return the gates in the order of their setting."""
+
+    # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
+
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
+        """Return the earliest ``next_ms`` after ``skip`` earlier ones; None where there are no more."""
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        """Return the existing schedules among these names, in no order."""
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
+
+        Args:
+            pending_only: only rows after the offset of their lane. All runs of a schedule without such rows are read.
+            limit: the most runs that are returned, for all schedules together.
+        """
+
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
         """Remove expired tombstones and old answers, and mark wholly accepted loads as done; need not be durable."""

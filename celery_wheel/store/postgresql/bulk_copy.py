@@ -18,14 +18,22 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, SmallInteger, Table, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, Connection, Integer, LargeBinary, SmallInteger, Table, Text, Uuid
 
 from celery_wheel.store.sql.statement import Prepared
 
 COPY_FROM = 20
 
 #: Subclasses first: SmallInteger and BigInteger are Integers too.
-_TYPES = {SmallInteger: "int2", BigInteger: "int8", Integer: "int4", LargeBinary: "bytea", Uuid: "uuid", Text: "text"}
+_TYPES = {
+    SmallInteger: "int2",
+    BigInteger: "int8",
+    Integer: "int4",
+    LargeBinary: "bytea",
+    Uuid: "uuid",
+    Text: "text",
+    Boolean: "bool",
+}
 
 
 class CopyInsert:

@@ -48,12 +48,14 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from celery_wheel.errors import StoreError
 from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
+from celery_wheel.store.postgresql.poll import PostgresqlPolls
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
+from celery_wheel.store.sql.statement import Prepared
 
-#: An engine has six threads; the other connections are for several shards, and are closed after use.
+#: Six threads of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
 #: The advisory lock of the process that makes tables: "wheel" as a number.
@@ -81,6 +83,7 @@ class PostgresqlDatabase:
         )
         event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
         event.listen(self._engine, "checkout", _check_alive)
+        self._polls = PostgresqlPolls(self._engine)
         self._pid = os.getpid()
         self._closed = False
         self._open = 0
@@ -110,6 +113,10 @@ class PostgresqlDatabase:
                 yield connection
             finally:
                 _roll_back(connection)
+
+    def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
+        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+            return self._polls.has_row(query.sql, places)
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
@@ -178,6 +185,8 @@ class PostgresqlDatabase:
             self._closed = True
             if self._pid == os.getpid():
                 self._idle.wait_for(lambda: self._open == 0, STATEMENT_TIMEOUT_MS / 1000)
+        if self._pid == os.getpid():
+            self._polls.close()
         self._engine.dispose(close=self._pid == os.getpid())
 
 

@@ -4,6 +4,7 @@
 
     wheel_timer, wheel_payload      every row is inserted once and deleted once, anywhere in the table
     wheel_outcome, wheel_batch      the same
+    wheel_schedule                  a row is updated with each occurrence, anywhere in the table
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
     wheel_tally                     updated in every commit, one row an hour, queue and task
     wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
@@ -48,6 +49,9 @@ PARAMETERS = {
     "wheel_answer": _BURSTS,
     "wheel_tombstone": _BURSTS,
     "wheel_watch": _LOG,
+    "wheel_schedule": {**_LOG, "fillfactor": "80"},
+    "wheel_schedule_run": _LOG,
+    "wheel_schedule_skip": _LOG,
 }
 
 #: Set the parameters of the tables that exist: of all, or of those that a migration of Django has made so far. After a

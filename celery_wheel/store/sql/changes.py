@@ -2,7 +2,7 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► answers ─► watches …
+    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
       │                                 └ numbered in the order of commits       └ an item is missing: RequestWithdrawn;
       └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
         and the caller rolls back
@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, NewRow, TallyKey
 from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.control import ControlStatements
 
@@ -60,6 +61,7 @@ def write(connection: Connection, statements: Statements, shard: int, epoch: int
     loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
     statements.bulk_load.accept.many(connection, in_order(statements.bulk_load.accept, loaded))
     _write_control(connection, statements.control, shard, change)
+    write_schedules(connection, statements.schedules, shard, change)
 
 
 def _write_control(connection: Connection, control: ControlStatements, shard: int, change: Change) -> None:

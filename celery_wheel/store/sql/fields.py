@@ -56,9 +56,9 @@ class ObjectInsert:
         made = eval(f"lambda {', '.join(['one', *beside])}: ({values},)")  # noqa: S307
         self.row: Callable[..., tuple[Any, ...]] = made
 
-    def many(self, connection: Connection, objects: Iterable[Any], *beside: Any) -> None:
+    def many(self, connection: Connection, objects: Iterable[Any], *beside: Any) -> int | None:
         row = self.row
-        self.statement.many(connection, [row(one, *beside) for one in objects])
+        return self.statement.many(connection, [row(one, *beside) for one in objects])
 
 
 def in_order(statement: InsertStatement, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

@@ -9,6 +9,8 @@
 
     lane STOPPED   ├── stopped before before_ms ──┤
 
+    a timer goes with its payload, outcomes, claims and run; skips of schedules go by their age
+
 A settled row is anywhere in the tables, which are in the order of arrival: its removal writes a page of each table
 and of each index but the position's. The ids of a transaction are therefore sorted, so that a page is visited once,
 and a transaction is short, since every other writer waits for it.
@@ -68,6 +70,7 @@ class ForgetTransaction:
         if not self.more:
             self._collect(STOPPED, ORIGIN, Position(retention.before_ms, 0))
         self._remove()
+        self._remove_skips(retention.before_ms)
         return len(self._ids)
 
     def _collect_batches(self, retention: Retention) -> None:
@@ -130,12 +133,20 @@ class ForgetTransaction:
         if highest := max([self._highest, *last]):
             statements.archive.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
         of_timer = (statements.forget_timer, statements.forget_payload, statements.forget_outcome)
-        for statement in (*of_timer, statements.control.unwatch):
+        for statement in (*of_timer, statements.control.unwatch, statements.schedules.forget_run):
             statement.many(connection, removed)
         statements.forget_batch.many(connection, self._batches)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
             statements.forget_lanes(connection, shard=self._shard)
+
+    def _remove_skips(self, before_ms: int) -> None:
+        """Remove the oldest skips of schedules; no archive has them."""
+        statements = self._statements.schedules
+        values = {"shard": self._shard, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+        gone = statements.old_skips(self._connection, **values).scalars().all()
+        statements.forget_skip.many(self._connection, [(skip,) for skip in sorted(gone)])
+        self.more |= len(gone) == ROWS_AT_ONCE
 
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:

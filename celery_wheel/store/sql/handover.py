@@ -4,6 +4,7 @@
 
     pending           rows after their lane's offset, in order, with their bytes; (offset, watermark] is in doubt
     stopped           rows of lane STOPPED with these outcomes
+    schedules         by id, with their revisions
     mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
     mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
 """
@@ -32,19 +33,20 @@ from celery_wheel.store.model import (
     Position,
     TallyKey,
 )
-from celery_wheel.store.ports.handover import HandoverMessage, ShardEpoch
+from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.sql.bulk_loads import count_pending_in
 from celery_wheel.store.sql.changes import add_tally, fence
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import handover as queries
+from celery_wheel.store.sql.schedules import revision_of, schedule_of
 from celery_wheel.store.sql.statements.clauses import IN_PLACES
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
 
-#: Stopped messages read at a time, whatever their size.
-STOPPED_AT_ONCE = 50
+#: Stopped messages, and schedules with their revisions, read at a time, whatever their size.
+STOPPED_AT_ONCE, SCHEDULES_AT_ONCE = 50, 200
 
 
 class SqlHandover:
@@ -102,6 +104,25 @@ class SqlHandover:
 
     def count_stopped(self, shard: int, kinds: Collection[str]) -> int:
         return self._count(queries.COUNT_STOPPED, shard=shard, kinds=list(kinds))
+
+    def schedules(self, shard: int) -> Iterator[HandoverSchedule]:
+        values = {"shard": shard, "after": -1, "limit": SCHEDULES_AT_ONCE}
+        while True:
+            with self._database.reading() as connection:
+                page = [schedule_of(row) for row in connection.execute(queries.SCHEDULES, values)]
+                ids = [one.id for one in page]
+                revisions = [revision_of(row) for row in connection.execute(queries.REVISIONS, {"ids": ids})]
+            if not page:
+                return
+            changes = defaultdict(list)
+            for one in revisions:
+                changes[one.schedule].append(one)
+            for schedule in page:
+                yield HandoverSchedule(shard, schedule, changes[schedule.id])
+            values["after"] = ids[-1]
+
+    def count_schedules(self, shard: int) -> int:
+        return self._count(queries.COUNT_SCHEDULES, shard=shard)
 
     def count_inbox(self) -> int:
         with self._database.reading() as connection:

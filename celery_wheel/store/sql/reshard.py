@@ -5,6 +5,7 @@
     refuse      a shard that its holder did not give up (its last chunk may be in doubt), inbox items, open loads
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
+    schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and their answers
                 with ``archived_only`` it is refused to remove history, or to move a task with history, that is not
@@ -70,6 +71,7 @@ class _Resharding:
             self._check_archived()
         self._grow()
         self._move()
+        self._move_schedules()
         self._spread()
         self._shrink()
         self._execute(setup.update_store(shards=self._done.after))
@@ -144,7 +146,7 @@ class _Resharding:
     def _place(self, number: int, rows: Sequence[Any]) -> None:
         moves, counts = list[dict[str, int]](), defaultdict[int, Counter[TallyKey]](Counter)
         for row in rows:
-            to = self._shard_of(row.key, row.task_id, self._done.after)
+            to = self._shard_of(row.schedule or row.key, row.task_id, self._done.after)
             if to == number:
                 continue
             self._counters[to] += 1
@@ -161,6 +163,17 @@ class _Resharding:
         for at, more in counts.items():
             add_tally(self._connection, self._statements, at, more)
         self._done.moved += len(moves)
+
+    def _move_schedules(self) -> None:
+        for number in range(self._done.before):
+            values = {"number": number, "after": -1, "limit": ROWS_AT_ONCE}
+            while rows := self._execute(queries.SCHEDULES_TO_MOVE, values).all():
+                values |= {"after": rows[-1].id}
+                to = [(row.id, self._shard_of(row.name, "", self._done.after)) for row in rows]
+                moves = [{"moved": id_, "to": shard} for id_, shard in to if shard != number]
+                if moves:
+                    self._execute(queries.MOVE_SCHEDULE, moves)
+                    self._execute(queries.MOVE_SKIPS, moves)
 
     # -- spread, shrink ----------------------------------------------------------------------------
 
@@ -182,6 +195,7 @@ class _Resharding:
     def _shrink(self) -> None:
         for number in self._done.removed:
             self._execute(queries.REMOVE_PAYLOADS, {"number": number})
+            self._execute(queries.REMOVE_RUNS, {"number": number})
             self._done.forgotten += self._execute(queries.REMOVE_TIMERS, {"number": number}).rowcount
             for query in queries.REMOVE_OTHERS:
                 self._execute(query, {"number": number})

@@ -16,6 +16,10 @@
     wheel_gate     pauses and slow resumes                                  read at adoption
     wheel_inbox    messages and commands for the holder                     read by id, deleted once carried out
     wheel_load     bulk loads, with their parts and chunks                  chunks deleted once accepted
+    wheel_schedule   name → a definition that recurs, its next instant      read by (shard, next_ms)
+      └ wheel_revision   a change of it                                     stays, also after the schedule
+      └ wheel_schedule_run   timer → schedule and instant                   removed with the timer
+      └ wheel_schedule_skip   instants that did not run                     removed with the history
     wheel_meta     one row: version of this description, the store's UUID, number of shards
 
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
@@ -309,6 +313,68 @@ gate = Table(
     _required("actor", Text, "user or part that did it"),
     _required("at_ms", BigInteger, "instant, Unix milliseconds"),
     UniqueConstraint("shard", "scope", "name", name="wheel_gate_place"),
+)
+
+schedule = Table(
+    "wheel_schedule",
+    metadata,
+    _seq_id("a seq"),
+    _shard(),
+    _required("name", Text, "unique in the store; its shard is that of the name"),
+    _required("definition", Text, "JSON object: recurrence, task, arguments, options and policies"),
+    _required("source", Text, "api, or the source that it follows"),
+    _required("revision", Integer, "1 when it is created; each change adds one"),
+    _optional("next_ms", BigInteger, "next instant to be made, if any; instant, Unix milliseconds"),
+    _required("made", BigInteger, "occurrences made so far"),
+    _optional("last_ms", BigInteger, "last instant that was made; instant, Unix milliseconds"),
+    _required("paused", Boolean, "it has no next instant until it is resumed"),
+    _required("note", Text, "reason for which it is paused or broken"),
+    _required("broken", Boolean, "it does not run, for the reason in note"),
+    _optional("since_ms", BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
+    UniqueConstraint("name", name="wheel_schedule_name"),
+    Index("wheel_schedule_due", "shard", "next_ms", "id"),
+)
+
+revision = Table(
+    "wheel_revision",
+    metadata,
+    _surrogate(),
+    _required("schedule", BigInteger, "id of the schedule"),
+    _required("number", Integer, "revision of the schedule that the change made"),
+    _required("name", Text, "name of the schedule"),
+    _required("what", Text, "created, changed, paused, resumed, deleted, imported or rolled back"),
+    _required("actor", Text, "user or part that did it"),
+    _required("reason", Text, "reason, for people"),
+    _required("at_ms", BigInteger, "time of the change; instant, Unix milliseconds"),
+    _required("before", Text, "JSON object: the schedule before the change; empty: it did not exist"),
+    UniqueConstraint("schedule", "number", name="wheel_revision_number"),
+    Index("wheel_revision_name", "name", "id"),
+)
+
+schedule_run = Table(
+    "wheel_schedule_run",
+    metadata,
+    Column("timer_id", _ID, primary_key=True, autoincrement=False, comment="id of the timer"),
+    _required("schedule", BigInteger, "id of the schedule"),
+    _required("instant_ms", BigInteger, "intended time; instant, Unix milliseconds"),
+    _optional("ended_ms", BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    _required("requested", Boolean, "triggered or backfilled"),
+    Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
+)
+
+schedule_skip = Table(
+    "wheel_schedule_skip",
+    metadata,
+    _surrogate(),
+    _shard(),
+    _required("schedule", BigInteger, "id of the schedule"),
+    _required("from_ms", BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
+    _required("to_ms", BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
+    _required("count", BigInteger, "skipped occurrences; 0: too many to count"),
+    _required("reason", Text, "paused, overlapped, missed, excluded or gap"),
+    _required("at_ms", BigInteger, "time of the decision; instant, Unix milliseconds"),
+    UniqueConstraint("schedule", "from_ms", name="wheel_schedule_skip_first"),
+    Index("wheel_schedule_skip_age", "shard", "at_ms"),
 )
 
 scheduler = Table(

@@ -44,6 +44,7 @@ from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
+from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
 from celery_wheel.store.sql.statements.lookups import ENVELOPES, FIND_PLACES
 from celery_wheel.values.format import format_count
@@ -55,7 +56,7 @@ NEVER_HELD = -1
 FORGOTTEN_AFTER_MS = 86_400_000
 
 
-class SqlStore(SqlControl):
+class SqlStore(SqlControl, SqlSchedules):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, shards: int) -> None:
@@ -256,6 +257,9 @@ class SqlStore(SqlControl):
         with self._database.writing() as connection:
             self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
         self._database.tidy()  # a bulk load may run while no scheduler does
+
+    def has_arrivals(self, shard: int) -> bool:
+        return self._database.poll(self._statements.bulk_load.arrivals, (shard, shard))
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         with self._database.reading() as connection:

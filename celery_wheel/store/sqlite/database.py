@@ -28,6 +28,7 @@ Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due tim
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -39,11 +40,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store.sql.database import errors_for_people
+from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sqlite.errors import describe
 from celery_wheel.store.sqlite.fair_lock import FairLock
 from celery_wheel.store.sqlite.fork_gate import FORK_GATE
 from celery_wheel.store.sqlite.lease import FileLease
+from celery_wheel.store.sqlite.poll import SqlitePolls
 
 #: A writer waits so long for another process that writes (the inbox has many writers); the holder's longest
 #: transactions take about 0.3 s.
@@ -74,6 +77,7 @@ class SqliteDatabase:
         self._synchronous = SYNCHRONOUS_FULL if durability == "disk" else SYNCHRONOUS_NORMAL
         self._reader = _engine(path, READERS, READER_CACHE_KIB)
         self._writer = _engine(path, 1, WRITER_CACHE_KIB)
+        self._polls = SqlitePolls(_engine(path, 1, READER_CACHE_KIB))
         self.statements = _statements()
         self._lease = FileLease(path)
         self._write_lock = FairLock()
@@ -106,6 +110,11 @@ class SqliteDatabase:
                 yield connection
             finally:
                 connection.exec_driver_sql("ROLLBACK")
+
+    def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
+        self._check_usable()
+        with errors_for_people(self.name, describe, SQLAlchemyError, sqlite3.Error):
+            return self._polls.has_row(query.sql, places)
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
@@ -223,6 +232,7 @@ class SqliteDatabase:
             self._closed = True
             self._writer.dispose()
         self._reader.dispose()
+        self._polls.close()
         self._lease.close()
 
 

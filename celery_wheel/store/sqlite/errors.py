@@ -5,7 +5,7 @@ The names are SQLite's own (sqlite.org/rescode.html); the name of an extended co
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 _UNKNOWN = "the last change may be committed or not"
 
@@ -50,13 +50,13 @@ _MEANINGS = {
 }
 
 
-def error_name(error: SQLAlchemyError) -> str:
+def error_name(error: Exception) -> str:
     """Return SQLite's name of the error; empty where the error is not SQLite's."""
-    cause = error.orig if isinstance(error, DBAPIError) else None
+    cause = error.orig if isinstance(error, DBAPIError) else error
     return getattr(cause, "sqlite_errorname", None) or ""
 
 
-def describe(path: str, error: SQLAlchemyError) -> str:
+def describe(path: str, error: Exception) -> str:
     """Return the message for an error."""
     name = error_name(error)
     detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)

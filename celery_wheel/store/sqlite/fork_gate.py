@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 #: Longer than a transaction may wait for another process.
 PATIENCE_S = 15.0
@@ -32,22 +30,25 @@ class ForkGate:
         self._inside: dict[int, int] = {}  #: thread → its open ``entered`` blocks
         self._forking: int | None = None  #: the thread that forks
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> ForkGate:
+        """Return the context of a thread that is inside SQLite: polls enter it 20 times a second."""
+        return self
+
+    def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
-            if me not in self._inside:
+            if me not in self._inside and self._forking is not None:
                 self._changed.wait_for(lambda: self._forking in (None, me))
             self._inside[me] = self._inside.get(me, 0) + 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside[me] -= 1
-                if not self._inside[me]:
-                    del self._inside[me]
-                    if self._forking is not None:
-                        self._changed.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._inside[me] -= 1
+            if not self._inside[me]:
+                del self._inside[me]
+                if self._forking is not None:
+                    self._changed.notify_all()
 
     def before(self) -> None:
         """Wait for the other threads; a thread may fork inside its own transaction."""

@@ -25,7 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         try:
-            text, code = report(project_wheel().status(), as_json=options["json"])
+            text, code = report(project_wheel(), as_json=options["json"])
         except (WheelError, ImportError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(text)

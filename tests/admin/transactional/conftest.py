@@ -24,6 +24,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import InboxItem, Message
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.patience import wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site import celery_app
@@ -102,12 +103,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
             "OPTIONS": dict(SQLITE_OPTIONS),
         }
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = f"shop_{tmp_path.name}".lower()[:60]
-    template = request.getfixturevalue("postgres_template")
-    server.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', f'CREATE DATABASE "{name}" TEMPLATE {template}')
+    url = server.new_database(request.getfixturevalue("postgres_template"))
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": name,
+        "NAME": url.rpartition("/")[2],
         "USER": "wheel",
         "HOST": "127.0.0.1",
         "PORT": server.port,
@@ -149,3 +148,26 @@ def configured(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture
+def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """Return a shop whose producer and schedulers share one broker."""
+    shop.redis = redis
+    configured(monkeypatch, broker_url=redis.url)
+    yield shop
+    celery_app.wheel.close()
+    celery_app.pool.force_close_all()
+
+
+@pytest.fixture
+def live(connected: Shop) -> Shop:
+    """Return a shop with a scheduler that holds the shard."""
+    process = connected.running.beat()
+    wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
+    return connected
+
+
+def _holder(shop: Shop) -> int:
+    holder = shop.store.state(0).holder
+    return int(holder.rpartition("/")[2]) if holder else 0

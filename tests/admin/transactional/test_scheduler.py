@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,14 @@ from django.db import transaction
 
 from celery_wheel import CommandResult, NotCommitted, TransactionalRequest, WheelUnavailable
 from celery_wheel.errors import SettingError
-from tests.admin.transactional.conftest import ALIAS, Shop, configured
+from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.admin.transactional.test_scheduling import failing, send
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import python
-from tests.kit.servers.redis import RedisServer
 from tests.kit.site import celery_app
 from tests.kit.warm import SITE
 
 DONE, TOO_LATE, UNKNOWN = CommandResult.DONE, CommandResult.TOO_LATE, CommandResult.UNKNOWN
-
-
-@pytest.fixture
-def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """Return a shop whose producer and schedulers share one broker."""
-    shop.redis = redis
-    configured(monkeypatch, broker_url=redis.url)
-    yield shop
-    celery_app.wheel.close()
-    celery_app.pool.force_close_all()
-
-
-@pytest.fixture
-def live(connected: Shop) -> Shop:
-    """Return a shop with a scheduler that holds the shard."""
-    process = connected.running.beat()
-    wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
-    return connected
-
-
-def _holder(shop: Shop) -> int:
-    holder = shop.store.state(0).holder
-    return int(holder.rpartition("/")[2]) if holder else 0
 
 
 def left(shop: Shop) -> list[str]:
@@ -86,7 +61,7 @@ def test_a_committed_task_is_dispatched_when_it_is_due_and_a_rolled_back_one_nev
         send("last", countdown=0.5)
     wait_until(lambda: len(left(live)) == 3, "three tasks are dispatched")
     assert left(live)[2] == "last"
-    assert live.items() == []
+    assert live.waiting() == []
 
 
 def test_a_commit_needs_no_broker(live: Shop) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, WheelError
 from celery_wheel.store.model import Message, Unreadable
@@ -75,6 +76,20 @@ def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any)
 def test_bytes_are_bounded_but_one_message_always_comes(peer: Any, max_bytes: int, expected: int) -> None:
     produce(peer, 1, 2, 3, 4)
     assert names(peek(adopted(peer), expected, max_bytes=max_bytes)) == tasks(*range(1, expected + 1))
+
+
+def test_a_broker_that_can_wait_tells_of_a_message_and_leaves_it_in_its_place(peer: Any) -> None:
+    edge = adopted(peer)
+    if edge.await_message(SHARD, 10) is None:
+        assert not isinstance(edge, RedisBroker), "Redis can wait"
+        return
+    assert edge.await_message(SHARD, 10) is False
+    produce(peer, 1, 2, 3)
+    before = peek(edge, 3)
+    assert edge.await_message(SHARD, 10) is True
+    assert names(peek(edge, 3)) == tasks(1, 2, 3)
+    assert edge.trim(SHARD, EPOCH, before.token), "the proof of an earlier peek is still valid"
+    assert edge.await_message(SHARD, 10) is False
 
 
 def test_a_message_that_arrives_after_the_peek_stays(peer: Any) -> None:

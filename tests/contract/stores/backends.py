@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.servers.postgres import PostgresServer
 from tests.simulation.model_store import Disk, ModelStore
 
 SHARDS = 2
@@ -37,7 +39,16 @@ def sqlite_memory(request: pytest.FixtureRequest) -> SqlBackend:
 
 
 def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
-    return SqlBackend(request.getfixturevalue("postgres").new_database())
+    server = request.getfixturevalue("postgres")
+    return SqlBackend(server.new_database(_with_tables(server)))
+
+
+@cache
+def _with_tables(server: PostgresServer) -> str:
+    """Return the name of a database with the tables: a copy of it takes a third of the time that its tables take."""
+    url = server.new_database()
+    SqlBackend(url)().close()
+    return url.rpartition("/")[2]
 
 
 def model(_request: pytest.FixtureRequest | None = None) -> Callable[[], Store]:

@@ -45,6 +45,19 @@ def test_reading_is_bounded_in_bytes_but_never_to_nothing(store: Store) -> None:
     assert store.read_inbox(1, 10, 100) == []
 
 
+def test_a_holder_learns_of_items_of_other_processes(make_store: Callable[[], Store]) -> None:
+    store, other = make_store(), make_store()
+    for _ in range(2):
+        assert not store.has_arrivals(0)
+        other.put_inbox(0, [("message", b"")])
+        assert store.has_arrivals(0)
+        assert store.has_arrivals(0), "until the item is deleted"
+        assert not store.has_arrivals(1)
+        assert other.withdraw(store.read_inbox(0, 1)[0].id)
+    store.put_command(1, "cancel", b"{}")
+    assert (store.has_arrivals(0), store.has_arrivals(1)) == (False, True)
+
+
 def test_items_of_several_shards_are_put_in_together(store: Store) -> None:
     store.put_inboxes({0: [("message", b"0")], 1: [("message", b"1"), ("cancel", b"2")]})
     assert contents(store, shard=0) == [("message", b"0")]

@@ -86,6 +86,7 @@ def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Ho
     for name in ("monday", "tuesday"):
         load = begun(store, name)
         commit(store, load, {0: written(store, load, 0, *(c for n in range(4) for c in slice_of(n, 0, digest=name)))})
+    assert store.has_arrivals(0)
     assert payloads(store, max_rows=1) == [b"0/0 monday"], "at least one, or it would stay"
     assert payloads(store, max_rows=7) == [b"0/0 monday", b"1/0 monday"]
     assert [one.rows for one in store.read_loads(0, 13)] == [3, 3, 3, 3]
@@ -104,12 +105,15 @@ def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(sql_hold
     store = sql_holder.store
     assert isinstance(store, SqlStore)
     load = begun(store)
-    commit(store, load, {0: written(store, load, 0, *slice_of(0, 0, 1))})
+    there = written(store, load, 0, *slice_of(0, 0, 1))
+    assert not store.has_arrivals(0), "the load is not committed"
+    commit(store, load, {0: there})
 
     def expire(now_ms: int) -> None:
         store.expire(0, sql_holder.epoch, now_ms, now_ms)
 
     sql_holder.apply(loaded=[one.id for one in store.read_loads(0, 100)])
+    assert (store.has_arrivals(0), store.has_arrivals(1)) == (False, True)
     expire(NOW)
     assert state(store) == COMMITTED, "the other shard's are there still"
     other = Holder(store, 1)

@@ -116,6 +116,17 @@ def test_a_session_that_may_only_read_is_not_kept(postgres: PostgresServer) -> N
         Holder(store).accept(NOW)
 
 
+def test_a_poll_raises_the_end_of_its_session_and_the_next_poll_has_a_new_one(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    with opened(url) as store:
+        assert not store.has_arrivals(0)
+        store.put_command(0, "cancel", b"{}")
+        postgres.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name_of(url)}'")
+        with pytest.raises(StoreError, match=r"terminating connection|server closed"):
+            store.has_arrivals(0)
+        assert store.has_arrivals(0)
+
+
 def test_a_store_may_have_a_schema_of_its_own(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     postgres.sql("CREATE SCHEMA apart", database=name_of(url))

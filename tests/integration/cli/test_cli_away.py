@@ -51,4 +51,4 @@ def test_a_folder_that_does_not_exist_is_one_line_and_no_task_is_moved(tmp_path:
         assert len(found.stderr.splitlines()) == 1
         done = run(app, "drain", "--file", str(tmp_path / "tasks.jsonl"), "--yes")
         assert done.exit_code == 0, done.output
-        assert "1 task; left in the store: 0" in done.stdout
+        assert "1 task and 0 schedules; left in the store: 0 and 0" in done.stdout

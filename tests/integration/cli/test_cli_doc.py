@@ -18,9 +18,8 @@ from pathlib import Path
 import click
 import pytest
 
-from celery_wheel.cli import wheel
 from tests.integration.cli.conftest import Commands
-from tests.kit.manual import page
+from tests.kit.manual import page, wheel_commands
 from tests.kit.patience import wait_until
 from tests.kit.stack import Stack
 
@@ -72,16 +71,19 @@ def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> N
             stack.app.conf.wheel_shards = 2
 
 
-@pytest.mark.parametrize("name", sorted(wheel.commands))
+COMMANDS = wheel_commands()
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented_with_every_option_and_an_example(name: str) -> None:
     [section] = re.findall(rf"^## {name}\n(.*?)(?=^##? |\Z)", DOC, re.DOTALL | re.MULTILINE)
-    options = {opt for one in wheel.commands[name].params if isinstance(one, click.Option) for opt in one.opts}
+    options = {opt for one in COMMANDS[name].params if isinstance(one, click.Option) for opt in one.opts}
     assert {one for one in options if f"`{one}" not in section} == set()
-    assert any(line.rpartition(PROGRAM)[2].split()[0] == name for line, _ in examples(section))
+    assert any(f"{line.rpartition(PROGRAM)[2]} ".startswith(f"{name} ") for line, _ in examples(section))
 
 
 def test_every_documented_command_exists() -> None:
-    assert set(re.findall(r"^## (.*)$", DOC, re.MULTILINE)) == set(wheel.commands)
+    assert set(re.findall(r"^## (.*)$", DOC, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_wheel_is_a_command_of_celery(stack: Stack) -> None:

@@ -71,6 +71,9 @@ def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runne
     figures = demo.figures()
     assert {figures[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}
     assert (figures["lost"], figures["duplicated"], figures["early"], figures["waiting"]) == (0, 0, 0, 0)
+    assert re.search(r"nightly/New York +1 of 1 ran: 2013-07-10 01:30 EDT", demo.output)
+    assert re.search(r"fleet/positions +[1-9]\d* ran, [1-9]\d* were skipped during a run", demo.output)
+    assert "paused: The auditors are on leave." in demo.output
     assert re.search(r"^\d\d:\d\d:\d\d the first reminder was executed$", demo.output, re.MULTILINE)
     assert nothing_is_left(demo.run_dir)
 

@@ -160,6 +160,7 @@ def test_a_full_server_accepts_nothing_and_the_offset_stays(
         publish(broker, 3, 1_000)
     with pytest.raises(BrokerError, match="is full"):
         publish(broker, 3, 3)
+    assert broker.await_message(SHARD, 10) is None, "it is peeked instead"
     assert pushed(client) == [1, 2]
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     client.config_set("maxmemory", 0)
@@ -231,6 +232,15 @@ def test_a_user_without_rights_gets_an_error_that_says_so(
     ):  # a binding set may not be read: no reason to refuse rows
         publish_rows(broker, ORIGIN, at(1), [make_row(1, exchange="news", routing_key="k")])
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
+
+
+def test_a_user_who_may_not_wait_for_a_message_polls(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    own_server.client().acl_setuser("shop", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-blmove"])
+    broker = adopted(connect(own_server.url.replace("//", "//shop:any@")))
+    assert broker.await_message(SHARD, 10) is None
+    assert broker.peek(SHARD, 10, 1_000).arrivals == []
 
 
 def test_a_wrong_password_is_an_error_that_says_so(

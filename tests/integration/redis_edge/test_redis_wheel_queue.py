@@ -1,6 +1,7 @@
 """A trim removes exactly the peeked messages, whatever happens in between."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -11,6 +12,7 @@ from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import Unreadable
 from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
 QUEUE = f"wheel.{SHARD}"
@@ -36,6 +38,15 @@ def test_any_count_is_peeked_in_order_and_trimmed_exactly(broker: RedisBroker, c
     assert peeked.more == (count < len(messages))
     assert broker.trim(SHARD, EPOCH, peeked.token)
     assert client.lrange(QUEUE, 0, -1) == messages[count:][::-1]
+
+
+def test_a_message_ends_the_wait_for_it_and_stays_where_it_is(broker: RedisBroker, client: redis.Redis) -> None:
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(broker.await_message, SHARD, 60_000)
+        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, "the call to wait")
+        push(client, b"1", b"2")
+        assert waiting.result(patience(5)) is True
+    assert client.lrange(QUEUE, 0, -1) == [b"2", b"1"]
 
 
 @pytest.mark.parametrize(("max_bytes", "expected"), [(1, 1), (100, 1), (199, 1), (200, 2), (399, 3), (1_000, 10)])

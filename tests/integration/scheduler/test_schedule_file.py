@@ -17,12 +17,18 @@ import pytest
 from celery.beat import PersistentScheduler
 
 from celery_wheel import Celery, beat
+from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import wait_until
 from tests.kit.stack import Stack
 
 NAME = "celerybeat-schedule"
 
 Damage = Callable[[Path], object]
+
+
+@pytest.fixture
+def beat_schedule() -> dict[str, dict[str, Any]]:
+    return TICK
 
 
 class Failing:

@@ -305,6 +305,8 @@ def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Pat
             wait_until(lambda: engine.stats.broker_errors > 1, "the schedulers have noticed")
             server.start()
             wait_until(lambda: engine.stats.dispatched == 1, "the tasks in the store are dispatched")
+            queues = {"QueueNamePrefix": f"{installed.name}-0"}
+            wait_until(lambda: "QueueUrls" in server.client.list_queues(**queues), "the wheel queue is made anew")
             installed.app.send_task("t", countdown=0.1, queue="out")
             wait_until(lambda: engine.stats.dispatched == 2, "later tasks are dispatched as well")
         finally:

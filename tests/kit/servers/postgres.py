@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -127,11 +128,17 @@ class PostgresServer(Server):
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
-        """Return the URL of an empty database, which is removed with the server."""
+    def new_database(self, template: str = "") -> str:
+        """Return the URL of an empty database, or of a copy of another one, which is removed with the server."""
         name = f"wheel_{next(self._databases)}"
-        self.sql(f"CREATE DATABASE {name}")
+        self.sql(f"CREATE DATABASE {name} {self._copying.format(template) if template else ''}")
         return self.url(name)
+
+    @cached_property
+    def _copying(self) -> str:
+        [(version,)] = self.sql("SHOW server_version_num")
+        # A copy of files takes half of the time of a copy through the log, which is PostgreSQL's choice since 15.
+        return "TEMPLATE {}" + (" STRATEGY file_copy" if int(version) >= 150_000 else "")
 
     def sql(self, *statements: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run statements, each by itself; returns the last one's rows."""

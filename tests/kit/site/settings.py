@@ -1,5 +1,5 @@
 """Settings from the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER,
-SITE_ROUTER, and SITE_RESULTS."""
+SITE_ROUTER, SITE_RESULTS, and SITE_APPS: more apps, with commas between."""
 
 import os
 from pathlib import Path
@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_wheel",
+    *filter(None, os.environ.get("SITE_APPS", "").split(",")),
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -70,4 +71,5 @@ CELERY_BROKER_URL = os.environ.get("SITE_BROKER") or "memory://"
 CELERY_BEAT_SCHEDULER = "wheel"
 CELERY_BEAT_SCHEDULE_FILENAME = str(FOLDER / "beat")
 CELERY_WHEEL_STORE = os.environ.get("SITE_STORE") or f"sqlite:///{FOLDER / 'wheel.sqlite3'}"
+CELERY_WHEEL_PERIODIC = os.environ.get("SITE_PERIODIC") or "wheel"
 CELERY_WHEEL_RESULTS = os.environ.get("SITE_RESULTS")

@@ -64,3 +64,10 @@ def test_a_load_whose_rows_are_all_of_other_kinds_keeps_few(
         made.render(read(("proj.touch", (), {}, AT, f"queue-{number}")))
     assert len(made._templates) == 10
     made.close()
+
+
+def test_an_app_that_was_used_before_has_templates_too(app: Any, sampled: list[Any]) -> None:
+    app.send_task("proj.touch", countdown=60)
+    for loads in (1, 2):
+        load(app, Inbox(), in_turns(1, 1, 5))
+        assert len(sampled) == 2 * loads

@@ -56,10 +56,12 @@ DEFAULTS = {
     "rollback_window_ms": 300_000,
     "rate_limits": {},
     "base_scheduler": "celery.beat:PersistentScheduler",
+    "periodic": "wheel",
     "keep_eta": False,
     "transactional": False,
     "rescue": False,
     "rescue_after_ms": 1_000,
+    "look_ahead_ms": 2_000,
     "results": None,
 }
 

@@ -88,6 +88,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each() -> None:
 
 
 def test_counts_have_the_noun_in_its_number() -> None:
+    assert format_count(2, "entry") == "2 entries"
     assert [format_count(count, "task") for count in (0, 1, 2, 12_034)] == [
         "0 tasks",
         "1 task",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,6 +12,7 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.store.model import Message
 from celery_wheel.timing import ManualClock
+from tests.kit.holder import message
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -49,27 +50,17 @@ class Rig:
 
     def send(self, task_id: str, delay_ms: int, **changes: object) -> Message:
         self.sent += 1
-        message = Message(
-            envelope_id=f"00000000-0000-7000-8000-{self.sent:012d}",
-            task_id=task_id,
-            task="tasks.add",
-            eta_ms=self.clock.now_ms() + delay_ms,
-            created_ms=self.clock.now_ms(),
-            exchange="",
-            exchange_type="direct",
-            routing_key="celery",
-            queue="celery",
-            priority=None,
-            key=None,
-            expires_ms=None,
-            queue_expires_ms=None,
-            headers=b"{}",
-            properties=b"{}",
-            body=b"body",
-        )
-        message = replace(message, **changes)  # type: ignore[arg-type]
-        self.server.keys.wheel.append(message)
-        return message
+        now_ms, id_ = self.clock.now_ms(), f"00000000-0000-7000-8000-{self.sent:012d}"
+        own = {
+            "envelope_id": id_,
+            "task_id": task_id,
+            "task": "tasks.add",
+            "eta_ms": now_ms + delay_ms,
+            "created_ms": now_ms,
+        }
+        sent = message(**{**own, "body": b"body", **changes})
+        self.server.keys.wheel.append(sent)
+        return sent
 
     def run(self, *activities: str, rounds: int = 1) -> Round:
         result = Round.IDLE

@@ -35,3 +35,19 @@ def test_a_reminder_is_due_45_minutes_before_departure_in_compressed_time(
 def test_a_wrong_speed_is_refused(speed: float) -> None:
     with pytest.raises(TimetableError, match="speed must be greater than 0"):
         ReplayPlan(DAY, speed, START)
+
+
+@pytest.mark.parametrize(
+    ("day", "zone", "hours"),
+    [
+        (date(2013, 7, 10), "America/New_York", [1.5]),
+        (date(2013, 7, 10), "Pacific/Honolulu", [7.5]),
+        (date(2013, 11, 3), "America/New_York", [1.5, 2.5]),  # 01:30 EDT and 01:30 EST
+        (date(2013, 11, 3), "America/Los_Angeles", [4.5, 5.5]),
+        (date(2013, 3, 10), "America/New_York", [1.5]),
+    ],
+)
+def test_a_night_has_each_half_past_one_of_its_zone(day: date, zone: str, hours: list[float]) -> None:
+    found = ReplayPlan(day, 3_600, START).nights(zone)
+    assert list(found) == [START + hour * 1_000 for hour in hours]
+    assert list(found.values()) == [day_start_ms(day) + hour * 3_600_000 for hour in hours]

@@ -6,10 +6,12 @@
     detail          one message with its bytes and its outcomes
     heads           many tasks by their ids, and their headers without bodies
     overview        counts by hour, queue and task; schedulers; next due times
+    schedules       recurring schedules with their changes, runs and skips
+    states          pending, in doubt, dispatched, or an outcome
     sources         the sorted sources that a page is merged from
     dispatch_times  the time of a task's dispatch, from its settlement
 
-Their SQL is in ``celery_wheel.store.sql.queries.browse``.
+Their SQL is in ``celery_wheel.store.sql.queries.browse`` and ``queries.schedules``.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from celery_wheel.store.sql.browse.detail import Details
 from celery_wheel.store.sql.browse.heads import Heads
 from celery_wheel.store.sql.browse.overview import Overview
 from celery_wheel.store.sql.browse.pages import Pages
+from celery_wheel.store.sql.browse.schedules import ScheduleViews
 from celery_wheel.store.sql.database import Database
 
 
-class SqlBrowse(Pages, Details, Heads, Overview):
+class SqlBrowse(Pages, Details, Heads, Overview, ScheduleViews):
     """Implements ``celery_wheel.store.ports.Browse``."""
 
     def __init__(self, database: Database, shards: int) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection
 
-from celery_wheel.store.model import ORIGIN, STOPPED, LaneState
+from celery_wheel.store.model import LaneState
 from celery_wheel.store.ports.pages import Detail, StoppedTask, Task
 from celery_wheel.store.sql.browse.dispatch_times import with_times
+from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
@@ -52,7 +53,7 @@ def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row
     exchange, exchange_type, routing_key, queue, envelope_id, *parts = row[columns:]
     lane = lanes.get((task.shard, task.lane))
     outcomes = [StoppedTask(*row) for row in connection.execute(queries.outcomes_of(task.id, MAX_DETAILS))]
-    state = _state(task, lane, outcomes)
+    state = state_of(task, lane, outcomes[-1].kind if outcomes else None)
     if state == "dispatched":
         (task,) = with_times(connection, [task])
     return Detail(
@@ -69,11 +70,3 @@ def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row
         body=bytes(parts[2] or b""),
         outcomes=outcomes,
     )
-
-
-def _state(task: Task, lane: LaneState | None, outcomes: list[StoppedTask]) -> str:
-    if task.lane == STOPPED:
-        return outcomes[-1].kind if outcomes else "parked"
-    if task.position <= (ORIGIN if lane is None else lane.offset):
-        return "dispatched"
-    return "in doubt" if lane is not None and task.position <= lane.watermark else "pending"

@@ -7,7 +7,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.model import STOPPED
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, timer, watch
+from celery_wheel.store.schedule_model import Revision
+from celery_wheel.store.sql.fields import columns_of
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, revision, schedule, timer, watch
+from celery_wheel.store.sql.statements.schedules import SCHEDULE
 
 MOVED = "moved"
 
@@ -92,7 +95,6 @@ EARLY_ROWS = (
     .limit(_LIMIT)
 )
 #: (count, bytes, last due_ms) of a batch's rows.
-#: (count, bytes, last due_ms) of a batch's rows.
 BATCH_FIGURES = select(func.count(), func.coalesce(func.sum(timer.c.size), 0), func.max(timer.c.due_ms)).where(
     _IN_BATCH
 )
@@ -102,4 +104,20 @@ SHRINK_BATCH = (
     update(batch)
     .where(batch.c.id == bindparam("batch"))
     .values({name: bindparam(f"new_{name}") for name in ("count", "bytes", "to_due_ms", "to_seq")})
+)
+
+# -- schedules ------------------------------------------------------------------------------------------
+
+COUNT_SCHEDULES = select(func.count()).select_from(schedule).where(schedule.c.shard == bindparam("shard"))
+#: The schedules of a shard with ids above ``after``.
+SCHEDULES = (
+    select(*SCHEDULE)
+    .where(schedule.c.shard == bindparam("shard"), schedule.c.id > bindparam("after"))
+    .order_by(schedule.c.id)
+    .limit(_LIMIT)
+)
+REVISIONS = (
+    select(*columns_of(Revision, revision))
+    .where(revision.c.schedule.in_(bindparam("ids", expanding=True)))
+    .order_by(revision.c.schedule, revision.c.number)
 )

@@ -14,6 +14,9 @@ from celery_wheel.store.sql.schema import (
     lane,
     outcome,
     payload,
+    schedule,
+    schedule_run,
+    schedule_skip,
     scheduler,
     shard,
     tally,
@@ -64,10 +67,13 @@ MAIN_WATERMARKS = select(lane.c.shard, lane.c.watermark_due_ms).where(lane.c.lan
 _KEY = (timer.c.due_ms, timer.c.seq)
 _PLACE = tuple_(*_KEY)
 _IS_UNPUBLISHED = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _PLACE > _WATERMARK)
-#: A shard's rows after the watermarks of their lanes, in order of position.
+#: A shard's rows after the watermarks of their lanes, in order of position; an occurrence with its schedule's name.
 ROWS_TO_MOVE = (
     select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.queue, timer.c.routing_key, timer.c.task)
+    .add_columns(schedule.c.name.label("schedule"))
     .join(lane, _IS_UNPUBLISHED)
+    .outerjoin(schedule_run, schedule_run.c.timer_id == timer.c.id)
+    .outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
     .where(timer.c.shard == _NUMBER, tuple_(bindparam("after_due_ms"), bindparam("after_seq")) < _PLACE)
     .order_by(*_KEY)
     .limit(bindparam("limit"))
@@ -76,6 +82,16 @@ ROWS_TO_MOVE = (
 _PLACE_IN_SHARD = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
 MOVE_ROW = update(timer).where(timer.c.id == bindparam("moved")).values(**_PLACE_IN_SHARD)
 MOVE_WATCHES = update(watch).where(watch.c.timer_id == bindparam("moved")).values(shard=bindparam("to"))
+
+#: A shard's schedules in the order of their ids.
+SCHEDULES_TO_MOVE = (
+    select(schedule.c.id, schedule.c.name)
+    .where(schedule.c.shard == _NUMBER, schedule.c.id > bindparam("after"))
+    .order_by(schedule.c.id)
+    .limit(bindparam("limit"))
+)
+MOVE_SCHEDULE = update(schedule).where(schedule.c.id == bindparam("moved")).values(shard=bindparam("to"))
+MOVE_SKIPS = update(schedule_skip).where(schedule_skip.c.schedule == bindparam("moved")).values(shard=bindparam("to"))
 
 #: Tables whose rows every shard gets: (table, the columns that name a row, the column that says which is the latest).
 SPREAD: tuple[tuple[Table, tuple[str, ...], str], ...] = (
@@ -91,10 +107,12 @@ def spread_rows(table: Table, latest: str) -> Select[Any]:
 
 # -- shrink -----------------------------------------------------------------------------------------
 
-REMOVE_PAYLOADS = delete(payload).where(payload.c.id.in_(select(timer.c.id).where(timer.c.shard == _NUMBER)))
+_TIMERS = select(timer.c.id).where(timer.c.shard == _NUMBER)
+REMOVE_PAYLOADS = delete(payload).where(payload.c.id.in_(_TIMERS))
+REMOVE_RUNS = delete(schedule_run).where(schedule_run.c.timer_id.in_(_TIMERS))
 REMOVE_TIMERS = delete(timer).where(timer.c.shard == _NUMBER)
 #: A shard's rows in every other table, and its own row.
 REMOVE_OTHERS = [
     delete(table).where(table.c.shard == _NUMBER)
-    for table in (watch, answer, tombstone, gate, outcome, batch, tally, lane, shard)
+    for table in (watch, answer, tombstone, gate, outcome, batch, tally, schedule_skip, lane, shard)
 ]

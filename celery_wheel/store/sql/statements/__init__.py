@@ -8,6 +8,7 @@
     lookups      ranges of positions, rows by their ids and task ids
     control      commands and answers, tombstones, watches, gates
     bulk_load    bulk loads
+    schedules    recurring schedules, their runs and skips
     archive      what may be forgotten once it is archived
     clauses      the parts that several of these share
 
@@ -29,6 +30,7 @@ from celery_wheel.store.sql.statements.control import ControlStatements
 from celery_wheel.store.sql.statements.forget import ForgetStatements
 from celery_wheel.store.sql.statements.lease import LeaseStatements
 from celery_wheel.store.sql.statements.lookups import LookupStatements
+from celery_wheel.store.sql.statements.schedules import ScheduleStatements
 from celery_wheel.store.sql.statements.write import WriteStatements
 
 
@@ -59,6 +61,7 @@ class Statements(LeaseStatements, WriteStatements, ForgetStatements, LookupState
         self._prepare_write()
         self.control = ControlStatements(self._prepare, insert_or, self._claims_on)
         self.bulk_load = BulkLoadStatements(self._prepare, self._bulk, insert_or)
+        self.schedules = ScheduleStatements(self._prepare, self._bulk, insert_or)
         self._prepare_forget()
         self._prepare_ranges()
         self._prepare_lookups()

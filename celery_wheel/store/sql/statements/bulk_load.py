@@ -6,6 +6,7 @@
                       finish, forget            the holder: done once all is accepted; forgotten a year later
     wheel_load_part   claim, forget             the loading process; the holder
     wheel_load_chunk  add                       the loading process
+                      arrivals                  the holder: whether a chunk, or an item of the inbox, is there
                       sizes, read, accept       the holder, of committed loads, in the order of their ids
 """
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import BigInteger, and_, bindparam, delete, exists, insert, literal_column, select, update
+from sqlalchemy import BigInteger, and_, bindparam, delete, exists, insert, literal_column, or_, select, update
 
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, BulkLoadChunk
 from celery_wheel.store.sql.fields import ObjectInsert, columns_of
-from celery_wheel.store.sql.schema import load, load_chunk, load_part
+from celery_wheel.store.sql.schema import inbox, load, load_chunk, load_part
 from celery_wheel.store.sql.statement import Prepared
 
 #: A load's name cannot be loaded again for so long after its end: 366 days.
@@ -49,6 +50,10 @@ class BulkLoadStatements:
         committed = select(load.c.id).where(load.c.state == _word(COMMITTED))
         self.committed = prepare(committed.order_by(load.c.id))
         here = and_(load_chunk.c.load == bindparam("load"), load_chunk.c.shard == bindparam("shard"))
+        of_load = and_(load.c.state == _word(COMMITTED), load_chunk.c.shard == bindparam("at_shard"))
+        loaded = exists().where(load_chunk.c.load == load.c.id, of_load)
+        waiting = exists().where(inbox.c.shard == bindparam("shard"))
+        self.arrivals = prepare(select(_number(1)).where(or_(waiting, loaded)))
         sizes = select(load_chunk.c.id, load_chunk.c.rows).where(here).order_by(load_chunk.c.id)
         self.sizes = prepare(sizes.limit(bindparam("limit")))
         read = select(*columns_of(BulkLoadChunk, load_chunk))

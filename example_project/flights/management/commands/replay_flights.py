@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flights.plan import ReplayPlan
 from flights.replay import ReplayRun, now_ms
+from flights.reports import Reports
 from flights.timetable import TimetableError, flights_on
 
 
@@ -33,6 +34,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--grace", type=float, default=30.0, help="Seconds after which an overdue reminder is lost."
         )
+        parser.add_argument("--reports", action="store_true", help="Also create the recurring reports.")
         parser.add_argument("--json", action="store_true", help="Print the summary as JSON.")
 
     def handle(self, **options: Any) -> None:
@@ -43,6 +45,9 @@ class Command(BaseCommand):
         except TimetableError as error:
             raise CommandError(str(error)) from error
         run = ReplayRun(plan, round(options["grace"] * 1000), stop.is_set)
+        reports = Reports(plan, now_ms()) if options["reports"] else None
+        if reports is not None:
+            reports.create()
         with _progress() as progress:
             bar = progress.add_task("scheduled", total=len(flights))
             for _ in run.schedule(flights):
@@ -55,8 +60,12 @@ class Command(BaseCommand):
                     if executed and first:
                         progress.console.print(f"{time.strftime('%H:%M:%S')} the first reminder was executed")
                         first = False
-        summary = run.summary()
+        if reports is not None:
+            reports.end()
+        summary = run.summary(reports.dispatched() if reports is not None else 0)
         self.stdout.write(json.dumps(summary.as_dict()) if options["json"] else "\n".join(["", *summary.lines()]))
+        if reports is not None and not options["json"]:
+            self.stdout.write("\n".join(["", "Recurring reports", *reports.lines()]))
         if not summary.faultless:
             raise CommandError("some reminders were lost, duplicated or early", returncode=1)
 

@@ -69,6 +69,12 @@ def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
 POSITION = (
     "USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND (due_ms,seq)>(?,?) AND (due_ms,seq)<(?,?))"
 )
+ROWS_OF_RUNS = [
+    "SCAN run",
+    "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
+    "SEARCH wheel_payload USING INTEGER PRIMARY KEY (rowid=?)",
+    "USE TEMP B-TREE FOR ORDER BY",
+]
 PLANS = {
     "count": [f"SEARCH wheel_timer {POSITION}"],
     "sizes": [f"SEARCH wheel_timer {POSITION}"],
@@ -119,6 +125,29 @@ PLANS = {
     "bulk_load.accept": ["SEARCH wheel_load_chunk USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.unwatch": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
     "control.complete": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
+    "schedules.due": ["SEARCH wheel_schedule USING INDEX wheel_schedule_due (shard=? AND next_ms<?)"],
+    "schedules.next": ["SEARCH wheel_schedule USING COVERING INDEX wheel_schedule_due (shard=? AND next_ms>?)"],
+    "schedules.named": ["SEARCH wheel_schedule USING INDEX sqlite_autoindex_wheel_schedule_1 (name=?)"],
+    "schedules.step.statement": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.remove": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.runs": [
+        "MATERIALIZE run",
+        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
+        *ROWS_OF_RUNS,
+    ],
+    "schedules.pending_runs": [
+        "MATERIALIZE run",
+        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
+        "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)",
+        *ROWS_OF_RUNS,
+    ],
+    "schedules.old_skips": [
+        "SEARCH wheel_schedule_skip USING COVERING INDEX wheel_schedule_skip_age (shard=? AND at_ms<?)"
+    ],
+    "schedules.forget_run": ["SEARCH wheel_schedule_run USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.forget_skip": ["SEARCH wheel_schedule_skip USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.watchers": [
         "SEARCH wheel_watch USING COVERING INDEX wheel_watch_key (shard=? AND kind=? AND key=?)",
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",

@@ -1,0 +1,253 @@
+"""``celery wheel schedules show``, ``history`` and ``preview``: one schedule, its past, and its next instants."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_wheel.cli.group import NEEDS_ACTION, open_wheel
+from celery_wheel.cli.project import start_project
+from celery_wheel.cli.schedules.definition import recurrence, recurrence_arguments
+from celery_wheel.cli.schedules.group import instant_ms, schedules, state_of
+from celery_wheel.cli.schedules.listing import schedule_as_dict, when
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
+from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable, to_datetime
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring import Recurrence
+    from celery_wheel.recurring.upcoming import UpcomingInstant
+    from celery_wheel.requests.schedules.views import (
+        PastRevision,
+        PastRun,
+        PastSkip,
+        RecurringSchedule,
+        ScheduleHistory,
+    )
+
+UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
+
+#: Runs, skips and revisions that ``show`` prints; ``history`` prints all that the store returns.
+LATEST = 5
+
+_count = click.option(
+    "--count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="Instants to compute."
+)
+
+
+@schedules.command(short_help="Show a schedule, its next instants and its last runs.")
+@click.argument("name")
+@_count
+@options.as_json
+@click.pass_context
+def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
+    """Show the schedule NAME: its definition, its next instants, and its last runs, skips and changes.
+
+    Exit code: 0 when the schedule exists, 3 when it does not.
+    """
+    with open_wheel(ctx) as wheel:
+        start_project()
+        found = wheel.schedules.history(name)
+    if found is None or found.schedule is None:
+        _say_unknown(name, deleted=found is not None)
+        ctx.exit(NEEDS_ACTION)
+    one = found.schedule
+    upcoming = [] if one.recurrence is None or one.paused else _upcoming(one.recurrence, count, one.made)
+    if as_json:
+        instants = [at.at_ms for at in upcoming if at.left_out is None]
+        warnings = {"warning": _unknown_task(ctx.obj.app, one.task)}
+        print_json({**schedule_as_dict(one), **warnings, "upcoming_ms": instants, **_past(found, LATEST)})
+        return
+    console().print(facts_table(printable(one.name), _facts(one)))
+    if warning := _unknown_task(ctx.obj.app, one.task):
+        click.echo(f"Warning: {warning}", err=True)
+    if one.recurrence is not None and upcoming:
+        _print_upcoming(one.recurrence, upcoming)
+    _print_past(found, LATEST)
+
+
+@schedules.command(short_help="Show the runs, skips and changes of a schedule.")
+@click.argument("name")
+@options.as_json
+@click.pass_context
+def history(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show the last runs, skips and changes of the schedule NAME, sixty of each at most; also of a deleted one.
+
+    Exit code: 0 when the store knows the name, 3 when it does not.
+    """
+    with open_wheel(ctx) as wheel:
+        found = wheel.schedules.history(name)
+    if found is None:
+        _say_unknown(name)
+        ctx.exit(NEEDS_ACTION)
+    if as_json:
+        print_json({"name": name, "exists": found.schedule is not None, **_past(found, None)})
+    else:
+        _print_past(found, None)
+
+
+@schedules.command(short_help="Compute the next instants of a schedule, or of a recurrence.")
+@click.argument("name", required=False)
+@recurrence
+@click.option("--from", "from_ms", type=options.InstantParameter(), default="now", help="After this instant; now.")
+@click.option("--count", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Instants to compute.")
+@options.as_json
+@click.pass_context
+def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, as_json: bool, **params: Any) -> None:
+    """Compute the next instants of the schedule NAME, or of a recurrence that need not exist (--cron, …).
+
+    Days on which the clocks of the zone change are marked, and so are instants that are left out, with the reason. Exit
+    code: 3 when there is no such schedule.
+    """
+    fields = recurrence_arguments(params)
+    if (name is None) != ("recurrence" in fields) or (name is not None and fields):
+        raise click.UsageError("name a schedule, or one of --every, --cron, --rrule and --at")
+    with open_wheel(ctx) as wheel:
+        made, found = 0, None
+        if name is None:
+            from celery_wheel.requests.schedules.definitions import recurrence_of
+
+            start_project()
+            found = recurrence_of(ctx.obj.app, fields)
+        elif (one := wheel.schedules.get(name)) is not None:
+            found, made = one.recurrence, one.made
+            if found is None:
+                raise click.BadParameter(f"must be a schedule with instants, got {one.note!r:.200}", param_hint="NAME")
+    if found is None:
+        _say_unknown(str(name))
+        ctx.exit(NEEDS_ACTION)
+    upcoming = _upcoming(found, count, made, from_ms)
+    if as_json:
+        print_json({"zone": found.zone, "instants": [_upcoming_as_dict(at) for at in upcoming]})
+    else:
+        _print_upcoming(found, upcoming)
+
+
+def _say_unknown(name: str, *, deleted: bool = False) -> None:
+    text = "was deleted: `schedules history` shows its changes" if deleted else "does not exist: see `schedules list`"
+    click.echo(f"schedule {printable(name)} {text}", err=True)
+
+
+def _unknown_task(app: Any, name: str) -> str:
+    """Return a warning where the app does not have the task; empty where it has."""
+    from celery_wheel.requests.schedules.task_names import unknown_tasks
+
+    try:
+        is_unknown = bool(unknown_tasks(app, [name]))
+    except Exception as error:  # raised by modules of the project
+        return f"the modules of the app's tasks cannot be imported ({printable(repr(error), PART_CUT)})"
+    return UNKNOWN_TASK.format(printable(name)) if is_unknown else ""
+
+
+def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:
+    from celery_wheel.recurring.upcoming import upcoming
+
+    return upcoming(recurrence, options.now_ms() if at_ms is None else at_ms, count, made)
+
+
+def _upcoming_as_dict(one: UpcomingInstant) -> dict[str, Any]:
+    return {"at_ms": one.at_ms, "left_out": one.left_out, "shift_ms": one.shift_ms}
+
+
+def _print_upcoming(recurrence: Recurrence, upcoming: list[UpcomingInstant]) -> None:
+    from celery_wheel.recurring.local import zone_of
+
+    zone = zone_of(recurrence.zone) or UTC
+
+    def local(one: UpcomingInstant) -> str:
+        at = to_datetime(one.at_ms)
+        return "-" if at is None else f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}"
+
+    columns: list[Column[UpcomingInstant]] = [
+        Column(f"in {recurrence.zone}", local, no_wrap=True),
+        Column("UTC", lambda one: format_utc(one.at_ms), no_wrap=True),
+        Column("", _mark),
+    ]
+    print_table(columns, upcoming, empty="there is no further instant")
+
+
+def _mark(one: UpcomingInstant) -> str:
+    marks = [f"does not run: {one.left_out}"] if one.left_out else []
+    if one.shift_ms:
+        marks.append(f"clocks {'forward' if one.shift_ms > 0 else 'back'} {format_duration(abs(one.shift_ms))}")
+    return ", ".join(marks)
+
+
+def _facts(one: RecurringSchedule) -> list[tuple[str, str]]:
+    lines = [
+        ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
+        ("when", printable(when(one), PART_CUT)),
+        ("zone", "-" if one.recurrence is None else one.recurrence.zone),
+        ("next", format_utc(instant_ms(one.next_at))),
+        ("last", format_utc(instant_ms(one.last_at))),
+        ("made", f"{one.made:,}"),
+        ("task", printable(one.task)),
+        ("args", printable(json.dumps(one.args), PART_CUT)),
+        ("kwargs", printable(json.dumps(one.kwargs), PART_CUT)),
+        ("source", printable(one.source)),
+        ("revision", str(one.revision)),
+    ]
+    more = {**one.policies, **one.options}
+    return lines + [(name.replace("_", " "), printable(str(value), PART_CUT)) for name, value in more.items()]
+
+
+def _past(found: ScheduleHistory, limit: int | None) -> dict[str, Any]:
+    return {
+        "runs": [_run_as_dict(one) for one in found.runs[:limit]],
+        "skips": [_skip_as_dict(one) for one in found.skips[:limit]],
+        "revisions": [_revision_as_dict(one) for one in found.revisions[:limit]],
+    }
+
+
+def _run_as_dict(one: PastRun) -> dict[str, Any]:
+    instants = ("scheduled_for", "due_at", "dispatched_at", "ended_at")
+    times = {f"{name.removesuffix('_at')}_ms": instant_ms(getattr(one, name)) for name in instants}
+    return {**times, "task_id": one.task_id, "state": one.state, "requested": one.requested, "reason": one.reason}
+
+
+def _skip_as_dict(one: PastSkip) -> dict[str, Any]:
+    times = {"first_ms": instant_ms(one.first), "last_ms": instant_ms(one.last)}
+    return {**times, "count": one.count, "reason": one.reason, "decided_ms": instant_ms(one.decided_at)}
+
+
+def _revision_as_dict(one: PastRevision) -> dict[str, Any]:
+    same = {name: getattr(one, name) for name in ("number", "what", "actor", "reason")}
+    before = None if one.before is None else schedule_as_dict(one.before)["definition"]
+    return {**same, "changed_ms": instant_ms(one.changed_at), "definition_before": before}
+
+
+def _print_past(found: ScheduleHistory, limit: int | None) -> None:
+    runs: list[Column[PastRun]] = [
+        Column("run for", lambda one: format_utc(instant_ms(one.scheduled_for)), no_wrap=True),
+        Column("state", lambda one: one.state + (": " + one.reason if one.reason else "")),
+        Column("late", _late, "right"),
+        Column("task id", lambda one: one.task_id),
+        Column("requested", lambda one: "yes" if one.requested else "", optional=True),
+        Column("ended", lambda one: format_utc(instant_ms(one.ended_at)), no_wrap=True, optional=True),
+    ]
+    skips: list[Column[PastSkip]] = [
+        Column("skipped from", lambda one: format_utc(instant_ms(one.first)), no_wrap=True),
+        Column("to", lambda one: format_utc(instant_ms(one.last)), no_wrap=True),
+        Column("instants", lambda one: f"{one.count:,}" if one.count else "over 100", "right"),
+        Column("reason", lambda one: one.reason, no_wrap=True),
+    ]
+    revisions: list[Column[PastRevision]] = [
+        Column("revision", lambda one: one.number, "right"),
+        Column("change", lambda one: one.what, no_wrap=True),
+        Column("at", lambda one: format_utc(instant_ms(one.changed_at)), no_wrap=True),
+        Column("by", lambda one: one.actor),
+        Column("reason", lambda one: one.reason, max_chars=200),
+    ]
+    print_table(runs, found.runs[:limit], empty="no runs")
+    if found.skips:
+        print_table(skips, found.skips[:limit], empty="")
+    print_table(revisions, found.revisions[:limit], empty="no changes")
+
+
+def _late(one: PastRun) -> str:
+    if one.dispatched_at is None:
+        return ""
+    return format_duration(max(0, round((one.dispatched_at - one.due_at).total_seconds() * 1_000)))

@@ -1,0 +1,167 @@
+"""The group ``celery wheel schedules``; the filter, the names and the results of its commands."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, WheelGroup, wheel
+from celery_wheel.console import parameters as options
+from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
+from celery_wheel.errors import WheelUnavailable
+from celery_wheel.values.format import format_count
+
+if TYPE_CHECKING:
+    from celery_wheel.control import Wheel
+    from celery_wheel.requests.results import ScheduleAnswer
+    from celery_wheel.requests.schedules.views import RecurringSchedule
+
+#: Results that need no action.
+GOOD = ("done", "already")
+WORDS = (*GOOD, "unknown", "refused")
+#: Lines for people, where a filter chose the schedules.
+SHOWN = 50
+
+
+@wheel.group(name="schedules", cls=WheelGroup, short_help="Show and change recurring schedules.")
+def schedules() -> None:
+    """Show and change recurring schedules: their tasks, their next instants and their past runs.
+
+    Reading works without a scheduler. Exit code: as of the other commands; 3 when a schedule is unknown, or a change of
+    it is refused; 4 when no scheduler answered in time, and the request was withdrawn.
+    """
+
+
+filters = options.all_of(
+    click.option("--part", help="Only schedules whose name has this part; case is ignored."),
+    click.option("--prefix", help="Only schedules whose name begins with this text."),
+    click.option("--source", help="Only schedules of this source: api, code, beat, django-celery-beat."),
+    click.option("--task", help="Only schedules of this task."),
+    click.option("--queue", help="Only schedules that name this queue."),
+    click.option("--paused/--not-paused", default=None, help="Only schedules that are paused, or are not."),
+    click.option("--broken/--not-broken", default=None, help="Only schedules that are broken, or are not."),
+)
+names = click.argument("names", nargs=-1, metavar="[NAME]...")
+
+
+def criteria_of(params: dict[str, Any]) -> dict[str, Any]:
+    """Take the filter out of a command's options, and return its criteria."""
+    found = {name: params.pop(name) for name in ("part", "prefix", "source", "task", "queue", "paused", "broken")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def state_of(one: RecurringSchedule) -> str:
+    """Return the state of a schedule, as Django's admin names it."""
+    if one.broken or one.paused:
+        return "broken" if one.broken else "paused"
+    if one.next_at is None:
+        return "ended" if one.recurrence is not None else "run by Beat"
+    return "active"
+
+
+def change_each(
+    ctx: click.Context,
+    wheel: Wheel,
+    names: Iterable[str],
+    criteria: Mapping[str, Any],
+    send: Callable[[list[str]], Any],
+    *,
+    question: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Change the schedules of these names, or those that match the filter; print the results, and end the command.
+
+    Args:
+        send: sends the change of several names.
+        question: asks for confirmation of the matches of a filter; ``{}`` stands for "12 schedules".
+    """
+    chosen = list(dict.fromkeys(_named(names)))
+    if bool(chosen) == bool(criteria):
+        raise click.UsageError("name schedules, - for names on stdin, or a filter (--part, --source, …); not both")
+    if criteria:
+        chosen = _matches(wheel, criteria)
+        if chosen and not yes:
+            confirm(question.format(format_count(len(chosen), "schedule")))
+    answers: dict[str, ScheduleAnswer] = {}
+    unavailable = None
+    try:
+        answers = send(chosen) if chosen else {}
+    except WheelUnavailable as error:
+        answers, unavailable = dict(error.results), str(error)
+    print_answers(ctx, answers, unavailable, every=not criteria, as_json=as_json)
+
+
+def print_answers(
+    ctx: click.Context, answers: Mapping[str, ScheduleAnswer], unavailable: str | None, *, every: bool, as_json: bool
+) -> None:
+    """Print the results of a change, and end the command."""
+    counts = Counter[str](one.result for one in answers.values())
+    if as_json:
+        results = {name: answer_as_dict(one) for name, one in answers.items()}
+        print_json({**{word: counts[word] for word in WORDS}, "results": results, "unavailable": unavailable})
+    else:
+        lines = [pair for pair in answers.items() if every or pair[1].result not in GOOD or pair[1].too_late]
+        columns: list[Column[tuple[str, ScheduleAnswer]]] = [
+            Column("schedule", lambda pair: pair[0]),
+            Column("result", lambda pair: pair[1].result, no_wrap=True),
+            Column("", lambda pair: _explained(pair[1]), max_chars=200),
+        ]
+        if lines:
+            GrowingTable(columns).print(lines[: None if every else SHOWN])
+        if len(lines) > SHOWN and not every:
+            click.echo(f"… {len(lines) - SHOWN:,} more; --json has them all")
+        if unavailable is not None:
+            click.echo(f"Error: {unavailable}", err=True)
+        else:
+            found = ", ".join(f"{counts[word]:,} {word}" for word in WORDS if counts[word] or word == "done")
+            click.echo(found if answers else "no schedules match")
+    good = all(one.result in GOOD for one in answers.values())
+    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)
+
+
+def answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
+    return {
+        "result": one.result,
+        "reason": one.reason,
+        "too_late_ms": [instant_ms(at) for at in one.too_late],
+        "task_ids": list(one.task_ids),
+    }
+
+
+def instant_ms(moment: Any) -> int | None:
+    """Return the Unix milliseconds of a datetime; None for None."""
+    return None if moment is None else round(moment.timestamp() * 1_000)
+
+
+def _explained(one: ScheduleAnswer) -> str:
+    if one.too_late:
+        return f"{format_count(len(one.too_late), 'occurrence')} had been dispatched, or may have been"
+    if one.task_ids:
+        more = f", and {len(one.task_ids) - 1:,} more" if len(one.task_ids) > 1 else ""
+        return f"task {one.task_ids[0]}{more}" + (f"; {one.reason}" if one.reason else "")
+    return one.reason or {"already": "it was so before", "unknown": "there is no schedule of that name"}.get(
+        one.result, ""
+    )
+
+
+def _named(arguments: Iterable[str]) -> Iterable[str]:
+    """Yield the arguments, with the lines on stdin in the place of ``-``: a name may have blanks."""
+    for one in arguments:
+        yield from (line for line in sys.stdin.read().splitlines() if line) if one == "-" else [one]
+
+
+def _matches(wheel: Wheel, criteria: Mapping[str, Any]) -> list[str]:
+    found, after = list[str](), ""
+    with progress("reading schedules") as done:
+        while True:
+            page = wheel.schedules.list(after=after, limit=1_000, **criteria)
+            found += [one.name for one in page.items]
+            done(len(page.items))
+            if page.next is None:
+                return found
+            after = page.next

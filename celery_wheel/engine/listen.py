@@ -1,0 +1,35 @@
+"""Listen: wait in the broker for messages of the wheel queue, so that an idle ingest need not peek.
+
+::
+
+    ingest    peek: the queue is empty ──► sleeps, and looks at the inbox every ``poll_ms``       peek, accept, trim …
+                        │ emptied                                                                ▲
+    listen              └────────────────► a call that the broker answers when a message comes ──┘ arrived
+                                           or after LISTEN_MS: then ingest peeks once
+
+Ingest leaves a peek out only while that call is open and has found nothing, and no command waits in the inbox: a
+command's answer needs a peek after the command. A broker that cannot wait, or does not answer, is peeked every
+``poll_ms``.
+"""
+
+from __future__ import annotations
+
+from celery_wheel.engine.round import Context, Round, RoundSteps
+from celery_wheel.engine.state.shard import ShardState
+
+#: Milliseconds of one call; a call to Redis that has no answer after 5 seconds fails.
+LISTEN_MS = 2_000
+
+
+def listen(ctx: Context, state: ShardState) -> RoundSteps:
+    """Wait for a message by one call to the broker, if the last peek has found the queue empty."""
+    watch = ctx.queue
+    watch.is_open = True
+    try:
+        yield "listens"
+        found = ctx.broker.await_message(ctx.shard, LISTEN_MS)
+    finally:
+        watch.is_open = False
+    if found:
+        watch.arrived.set()
+    yield Round.FAILED if found is None else Round.IDLE

@@ -1,0 +1,322 @@
+"""Commands on schedules: each is one unit of work, with its revision, its answer and the rows that it withdraws.
+
+::
+
+    create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
+    update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
+                                    and a skip of the unmade instants up to now; of a schedule that has made nothing
+                                    yet, as for create
+    patch     as update, with the values of the definition that change; the others stay as they are
+    put       as create where the name is new, and else as update
+    rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
+    pause     every pending occurrence is withdrawn, except requested ones; next_ms = None
+    resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
+    delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
+              removed, its revisions stay
+    restore   {name: document}      a schedule of another store, with its progress; see ``restore``
+
+    {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
+                                                 have been published
+    {"result": "already"}                        create, restore: the name exists; update, put: the definition is
+                                                 the same; pause, resume: it is paused, or is not
+    {"result": "unknown"}                        there is no schedule of that name
+    {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
+                                                 schedule is of another source than the asker
+
+``trigger`` and ``backfill`` change no schedule: see ``materialise``.
+
+Only the ingest thread changes schedules, so a schedule that was read stays as it is until the commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from celery_wheel.engine.commands.cancel_move import commit_command
+from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
+from celery_wheel.engine.recurring.instants import skips_between
+from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
+from celery_wheel.engine.recurring.restore import restored
+from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.definition import (
+    BROKEN,
+    dumped,
+    patched,
+    read_definition,
+    read_document,
+    reason_not_run,
+    to_text,
+)
+from celery_wheel.store.model import TaskRow
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
+from celery_wheel.values.text import text_rule
+
+logger = logging.getLogger(__name__)
+
+Result = dict[str, Any]
+Pending = Sequence[tuple[Run, TaskRow]]
+
+DONE: Result = {"result": "done"}
+ALREADY: Result = {"result": "already"}
+UNKNOWN: Result = {"result": "unknown"}
+
+#: Changes that create a schedule, and leave one that exists as it is.
+KEEPING = ("create", "restore")
+
+#: The source of requests by users, who may change any schedule.
+API = "api"
+
+#: ``Revision.what`` of each change; a put may also create.
+_WHAT = {
+    "create": "created",
+    "restore": "imported",
+    "put": "changed",
+    "update": "changed",
+    "patch": "changed",
+    "rollback": "rolled back",
+    "pause": "paused",
+    "resume": "resumed",
+    "delete": "deleted",
+}
+
+
+def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) -> Generator[str, None, bool]:
+    """Carry out a change; returns False where the command stays in the inbox for another round."""
+    with state.active():
+        diversions = state.diversions
+    schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
+    yield "schedules found"
+    pending: dict[int, list[tuple[Run, TaskRow]]] = {}
+    kept = schedules if command.do in KEEPING else {}
+    changed = {} if kept else schedules
+    if changed and command.do != "resume":
+        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL):
+            pending.setdefault(found[0].schedule, []).append(found)
+        yield "occurrences found"
+    work = UnitOfWork(state, ctx.clock.now_ms())
+    results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
+    # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
+    changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
+    new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
+    created = {name: _new(command, name, work.now_ms) for name in new}
+    yield "changes prepared"
+    with state.active():
+        if state.may_be_diverted((row for found in pending.values() for _, (_, row) in found), diversions):
+            return False
+        results |= {name: one.carry_out() for name, one in changes.items()}
+        results |= {name: _create(work, command, one) for name, one in created.items()}
+        work.answer(command.item_id, command.answer_to, results)
+        work.reserve()
+    yield "reserved"
+    if (yield from commit_command(ctx, work, command.item_id)):
+        state.agenda.reopen()
+        ctx.stats.add(cancelled=len(work.rows))
+    return True
+
+
+#: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
+ALL = 2**31 - 1
+
+#: A new schedule without an id, and its revisions before this command.
+New = tuple[Schedule, list[Revision]]
+
+
+def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
+    """Return a new schedule, or the refusal."""
+    if rule := text_rule(name):
+        return _refused(f"a name must be {rule}, got {name!r:.60}")
+    document, after_ms = command.definitions[name], command.after_ms.get(name, now_ms)
+    try:
+        if command.do == "restore":
+            return restored(name, document, now_ms)
+        if (reason := reason_not_run(document)) is not None:
+            text, is_broken = dumped(document), BROKEN in document
+            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+        text, definition = read_document(document)
+        next_ms = definition.recurrence.next_after(after_ms)
+    except Exception as error:
+        return _unprepared(name, error)
+    return Schedule(0, name, text, command.source, 0, next_ms), []
+
+
+def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
+    if not isinstance(new, tuple):
+        return new
+    schedule, earlier = new
+    schedule.id = work.state.next_seq()
+    work.change.revisions += [replace(one, schedule=schedule.id) for one in earlier]
+    work.change.added_schedules.append(_revised(work, command, schedule))
+    return DONE
+
+
+def _refused(reason: str) -> Result:
+    return {"result": "refused", "reason": reason}
+
+
+def _unprepared(name: str, error: Exception) -> Result:
+    """Return the refusal of a change; an unexpected error ends neither the round nor the other changes."""
+    if not isinstance(error, RecurrenceError):
+        logger.error("schedule %s was not changed: the error below is a defect, please report it", name, exc_info=error)
+    return _refused(reason_of(error, "an unexpected error"))
+
+
+def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
+    """Return a schedule, which is new or stored, with its changes, and add their revision to the unit of work."""
+    what = _WHAT["create" if command.do == "put" and not schedule.revision else command.do]
+    found, revision = revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
+    work.change.revisions.append(revision)
+    return found
+
+
+class _Alteration:
+    """A change of one schedule: prepared without the lock, and carried out under it."""
+
+    def __init__(self, work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, pending: Pending) -> None:
+        self.work = work
+        self.command = command
+        self.schedule = schedule
+        self.pending = pending
+        self._text = schedule.definition  #: the new definition
+        self._why_not: str | None = None  #: the reason for which the wheel does not run the new definition
+        self._refusal: Result | None = None
+        self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
+        self._next_ms: int | None = None
+        try:
+            if command.source not in (API, schedule.source):
+                raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
+            if command.do in DEFINING:
+                self._prepare_update()
+            elif command.do == "resume":
+                self._prepare_resume()
+        except Exception as error:
+            self._refusal = _unprepared(schedule.name, error)
+
+    def carry_out(self) -> Result:
+        """Add the change to the unit of work; the caller holds the lock."""
+        if self._refusal is not None:
+            return self._refusal
+        return {"pause": self.pause, "resume": self.resume, "delete": self.delete}.get(self.command.do, self.update)()
+
+    def _prepare_update(self) -> None:
+        schedule, now_ms = self.schedule, self.work.now_ms
+        new = self.command.definitions[schedule.name]
+        document = patched(schedule.definition, new) if self.command.do == "patch" else new
+        self._text, self._why_not = to_text(document), reason_not_run(document)
+        if self._why_not is None:
+            read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
+        since_ms = schedule.since_ms if schedule.next_ms is None else schedule.next_ms - 1
+        if since_ms is not None:
+            self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
+
+    def _prepare_resume(self) -> None:
+        schedule, now_ms = self.schedule, self.work.now_ms
+        since_ms = now_ms if schedule.since_ms is None else schedule.since_ms
+        recurrence = read_definition(schedule.definition).recurrence
+        self._next_ms = recurrence.next_after(max(now_ms, since_ms), schedule.made)
+        self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
+
+    def update(self) -> Result:
+        work, schedule = self.work, self.schedule
+        if self._text == schedule.definition and not schedule.broken:
+            return ALREADY
+        withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
+        made, next_ms = schedule.made - len(withdrawn), None
+        if not schedule.paused and self._why_not is None:
+            begins_ms = None if made else self.command.after_ms.get(schedule.name)
+            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
+            self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
+        work.change.skips += self._unmade
+        state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
+        if self._why_not is not None:
+            state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+        elif not schedule.paused:
+            state |= {"broken": False, "note": ""}
+        self._write(definition=self._text, next_ms=next_ms, made=made, **state)
+        return _done(too_late)
+
+    def pause(self) -> Result:
+        work, schedule = self.work, self.schedule
+        if schedule.paused:
+            return ALREADY
+        withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
+        past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
+        work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
+        since_ms = unmade_since(schedule, work.now_ms)
+        if schedule.since_ms is not None:
+            since_ms = min(since_ms, schedule.since_ms)
+        self._write(
+            paused=True,
+            note=self.command.reason,
+            next_ms=None,
+            made=schedule.made - sum(run.instant_ms > work.now_ms for run in withdrawn),
+            since_ms=max(since_ms, self._published_upto(too_late)) if since_ms == work.now_ms else since_ms,
+        )
+        return _done(too_late)
+
+    def resume(self) -> Result:
+        if not self.schedule.paused and not self.schedule.broken:
+            return ALREADY
+        self.work.change.skips += self._unmade
+        self._write(paused=False, broken=False, note="", since_ms=None, next_ms=self._next_ms)
+        return DONE
+
+    def delete(self) -> Result:
+        # A task that Beat has sent runs even if its entry is removed; here the task may wait behind a pause.
+        sent_upto_ms = self.work.now_ms if self.command.source != API else -1
+        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
+        self.work.change.removed_schedules.append(self.schedule.id)
+        _revised(self.work, self.command, self.schedule)
+        return _done(too_late)
+
+    def _withdraw(self, pending: Pending) -> tuple[list[Run], list[int]]:
+        """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""
+        why = Retirement("cancelled", self._reason(), self.command.actor)
+        withdrawn, too_late = [], []
+        for run, (_, row) in pending:
+            if self.work.take_out(row):
+                self.work.cancel(row, why)
+                withdrawn.append(run)
+            else:
+                too_late.append(run.instant_ms)
+        return withdrawn, sorted(too_late)
+
+    def _published_upto(self, too_late: list[int]) -> int:
+        """Return the last instant that may have been published: now, unless due time has gone back.
+
+        A row that a user has rescheduled was published for the user, and not for its instant.
+        """
+        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
+        return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
+
+    def _due_ms(self, run: Run) -> int:
+        try:
+            call = read_definition(self.schedule.definition).call
+        except RecurrenceError:
+            return run.instant_ms
+        return call.due_ms(self.schedule.id, self.schedule.name, run.instant_ms)
+
+    def _reason(self) -> str:
+        reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"
+        return f"{reason}: {self.command.reason}" if self.command.reason else reason
+
+    def _skips(self, since_ms: int, reason: str) -> list[Skip]:
+        """Return the skips of the instants since one, up to now, by the former definition."""
+        try:
+            recurrence = read_definition(self.schedule.definition).recurrence
+            return skips_between(self.schedule.id, recurrence, since_ms, self.work.now_ms, reason)
+        except RecurrenceError:
+            return []  # the instants are unknown
+
+    def _write(self, **changes: Any) -> None:
+        self.work.change.schedules.append(_revised(self.work, self.command, self.schedule, **changes))
+
+
+def _done(too_late: list[int]) -> Result:
+    return {"result": "done", "too_late": too_late} if too_late else DONE

@@ -1,0 +1,163 @@
+"""The step of a schedule that is due: the instants to make, skips of the others, and the next instant. Pure.
+
+::
+
+    next_ms                  now - late_ms      now    look-ahead
+    ───┬─────────┬─────────┬───────┬─────────────┼──────────┬──────────► instants of the schedule
+       │ missed: catch-up decides  │ on time: made          │ not yet
+
+    overlap "allow"   every instant up to the look-ahead is on time; of the missed ones "latest" makes the last, where
+                      no instant is on time
+    any other         at most one instant, the latest up to now, while no run is going on; the others are overlapped
+                      where a run was going on, or missed
+
+The cost does not depend on the length of an outage: the latest instant is found by halving, and no more than
+MAX_COUNTED skipped instants are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from celery_wheel.recurring.definition import ALL, LATEST, NONE, QUEUE_ONE, SKIP, Definition
+from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, Run, Schedule, Skip
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring import Recurrence
+
+#: The most skipped instants that are counted.
+MAX_COUNTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The instants that bound a decision."""
+
+    now_ms: int
+    upto_ms: int  #: the end of the look-ahead
+    late_ms: int  #: an instant that is later than this was missed
+
+    @property
+    def missed_before_ms(self) -> int:
+        return self.now_ms - self.late_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """The runs of a schedule, as far as they keep its instants from being made."""
+
+    running: Mapping[str, Run] = field(default_factory=dict)  #: task id → a run that is not over
+    free_ms: int = -1  #: when the last of the other runs was over
+    until_ms: int = -1  #: when the last of the running ones is over, at the latest
+
+
+@dataclass(slots=True)
+class Decision:
+    """The next step of a schedule; ``make`` has the instants that become messages."""
+
+    next_ms: int | None
+    make: list[int] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+
+
+def decide(
+    schedule: Schedule, first: int, definition: Definition, times: Times, most: int, occupied: Occupied | None = None
+) -> Decision:
+    """Return the next step of a schedule.
+
+    Args:
+        first: its ``next_ms``, which is due.
+        most: the most instants to make; later ones stay due.
+        occupied: its runs; not used where they may overlap.
+    """
+    if definition.is_guarded:
+        return _at_most_one(schedule, first, definition, times, occupied or Occupied())
+    return _each(schedule, first, definition, times, most)
+
+
+def _each(schedule: Schedule, first: int, definition: Definition, times: Times, most: int) -> Decision:
+    recurrence, made = definition.recurrence, schedule.made
+    start: int | None = first
+    keep_from_ms = times.missed_before_ms
+    if definition.catch_up == ALL:
+        keep_from_ms = min(keep_from_ms, times.now_ms - definition.catch_up_ms)
+    if first < keep_from_ms:
+        start = recurrence.next_after(keep_from_ms - 1, made)
+        if definition.catch_up == LATEST and (start is None or start > times.now_ms):
+            start = latest(recurrence, first, times.now_ms)
+    decision = Decision(start)
+    if start is None or start > first:
+        last_ms = latest(recurrence, first, times.now_ms if start is None else start - 1)
+        decision.skips.append(skip(schedule.id, recurrence, first, last_ms, MISSED, times.now_ms))
+    while decision.next_ms is not None and decision.next_ms <= times.upto_ms and len(decision.make) < most:
+        decision.make.append(decision.next_ms)
+        decision.next_ms = recurrence.next_after(decision.next_ms, made + len(decision.make))
+    return decision
+
+
+def _at_most_one(schedule: Schedule, first: int, definition: Definition, times: Times, occupied: Occupied) -> Decision:
+    recurrence, free_ms, now_ms = definition.recurrence, occupied.free_ms, times.now_ms
+    last = latest(recurrence, first, now_ms)
+
+    def skipped(from_ms: int, to_ms: int, reason: str) -> list[Skip]:
+        return [skip(schedule.id, recurrence, from_ms, to_ms, reason, now_ms)] if from_ms <= to_ms else []
+
+    after = recurrence.next_after(last, schedule.made)
+    if occupied.running and definition.overlap == SKIP:
+        return Decision(after, skips=skipped(first, last, OVERLAPPED))
+    before = latest(recurrence, first, last - 1) if first < last else first - 1
+    if occupied.running and definition.overlap == QUEUE_ONE:
+        return Decision(last, skips=skipped(first, before, OVERLAPPED))
+    if definition.overlap == SKIP and last <= free_ms:
+        return Decision(after, skips=skipped(first, last, OVERLAPPED))
+    waited_until_ms = max(last, free_ms) if definition.overlap == QUEUE_ONE else last
+    if _is_missed(definition, waited_until_ms, times):
+        return Decision(after, skips=skipped(first, last, MISSED))
+    was_overlapped = bool(occupied.running) or first <= free_ms or first >= times.missed_before_ms
+    reason = OVERLAPPED if was_overlapped else MISSED
+    return Decision(recurrence.next_after(last, schedule.made + 1), [last], skipped(first, before, reason))
+
+
+def _is_missed(definition: Definition, at_ms: int, times: Times) -> bool:
+    if at_ms >= times.missed_before_ms or definition.catch_up == LATEST:
+        return False
+    return definition.catch_up == NONE or at_ms < times.now_ms - definition.catch_up_ms
+
+
+def latest(recurrence: Recurrence, first: int, upto_ms: int) -> int:
+    """Return the last occurrence up to and including an instant; ``first`` is an occurrence at or before it."""
+    last, none_after = first, upto_ms
+    while last < none_after:
+        middle = (last + none_after) // 2
+        found = recurrence.next_after(middle)
+        if found is not None and found <= upto_ms:
+            last = found
+        else:
+            none_after = middle
+    return last
+
+
+def skip(schedule_id: int, recurrence: Recurrence, from_ms: int, to_ms: int, reason: str, at_ms: int) -> Skip:
+    """Return a skip of the occurrences from one to another."""
+    count = len(list(islice(walk(recurrence, from_ms - 1, to_ms), MAX_COUNTED + 1)))
+    return Skip(schedule_id, from_ms, to_ms, count if count <= MAX_COUNTED else 0, reason, at_ms)
+
+
+def walk(recurrence: Recurrence, after_ms: int, upto_ms: int) -> Iterator[int]:
+    """Yield the occurrences after one instant, up to and including another, however many have been made."""
+    found = recurrence.next_after(after_ms)
+    while found is not None and found <= upto_ms:
+        yield found
+        found = recurrence.next_after(found)
+
+
+def skips_between(schedule_id: int, recurrence: Recurrence, after_ms: int, upto_ms: int, reason: str) -> list[Skip]:
+    """Return a skip of the occurrences after one instant up to another, which is now; none where there is none."""
+    first = recurrence.next_after(after_ms)
+    if first is None or first > upto_ms:
+        return []
+    last = latest(recurrence, first, upto_ms)
+    return [skip(schedule_id, recurrence, first, last, reason, upto_ms)]

@@ -1,0 +1,42 @@
+"""The protocols that the scheduler implements for recurring schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from celery_wheel.store.model import Message
+from celery_wheel.store.schedule_model import Schedule
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring.definition import Definition
+
+
+class Occurrence(NamedTuple):
+    """One instant of a schedule that becomes a message."""
+
+    shard: int
+    instant_ms: int
+    due_ms: int  #: the instant and its jitter; now, where it was requested
+    previous_ms: int | None  #: the instant that was made before it
+    envelope_id: str  #: the same for each try to make it
+    is_queued: bool = False  #: an instant of a backfill that runs when the run before it is over
+    after_ms: int | None = None  #: queued: the instant before it in the backfill
+
+
+class OccurrenceRenderer(Protocol):
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        """Return the message of an occurrence, with a task id of its own.
+
+        The engine sets ``envelope_id`` and ``eta_ms``. The call is made without a lock, and may be made again for the
+        same occurrence, when a commit failed. After BrokerError the engine tries again in a second. Any other error
+        makes the schedule broken, with the error's text as the reason.
+        """
+
+    def is_watched(self, schedule: Schedule) -> bool:
+        """Whether code of the application acts when an occurrence is rendered: then no herd has it."""
+
+
+#: Cancels the runs of these task ids, which a later run replaces: each is pending, published or running. A call may be
+#: repeated.
+OnOverlap = Callable[[Sequence[str]], None]

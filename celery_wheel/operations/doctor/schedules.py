@@ -1,0 +1,115 @@
+"""The recurring schedules: none is broken, no name is taken, the app has their tasks, and they are made in time."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from itertools import islice
+
+from celery_wheel.operations.doctor.finding import Finding, ok, warning
+from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.requests.schedules.task_names import unknown_tasks
+from celery_wheel.requests.schedules.views import schedule_view
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.format import format_count, format_duration, format_utc, printable
+
+#: Broken schedules, and entries of a source, that are named; further ones are counted.
+NAMED = 10
+#: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
+BEHIND_MS = 600_000
+#: The most schedules whose tasks are checked, and the schedules of one read.
+MOST_READ, PAGE = 20_000, 2_000
+
+
+def check(site: Installation) -> Iterator[Finding]:
+    if site.store is None:
+        return
+    counts = site.store.browse.schedule_counts()
+    if not counts.total:
+        return
+    next_ = "none has a next instant" if counts.next_ms is None else f"the next instant is {format_utc(counts.next_ms)}"
+    yield ok("schedules", f"{format_count(counts.total, 'schedule')}, {counts.paused:,} paused; {next_}")
+    if counts.with_base:
+        yield ok(
+            "schedules",
+            f"{format_count(counts.with_base, 'entry')} of beat_schedule or django-celery-beat can only be run by "
+            "Beat's own scheduler, which runs them: schedules list shows each with the reason",
+        )
+    yield from _broken(site, counts.broken)
+    yield from _clashes(site)
+    yield from _unknown_tasks(site)
+    behind_ms = 0 if counts.next_ms is None else site.now_ms() - counts.next_ms
+    if behind_ms > BEHIND_MS and all(shard.live for shard in site.shards):
+        yield warning(
+            "schedules",
+            f"an instant of {format_duration(behind_ms)} ago has not become a task, though schedulers run: the wheel "
+            "does not run schedules, or an earlier run of that schedule is not over",
+            "See celery -A <project> wheel schedules show for its runs, and beat's log.",
+        )
+
+
+def _clashes(site: Installation) -> Iterator[Finding]:
+    """Yield a finding for each source that has entries whose names are taken, as the holder of shard 0 reports them."""
+    for shard in site.shards:
+        for source, found in ((shard.live and shard.snapshot) or {}).get("sources", {}).items():
+            if names := found["clashes"]:
+                listed = ", ".join(map(printable, names[:NAMED]))
+                more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+                yield warning(
+                    "schedules",
+                    f"{format_count(len(names), 'entry')} of {source} cannot run, since another source has a schedule "
+                    f"of that name: {listed}{more}",
+                    "Rename the entry, or the schedule: celery -A <project> wheel schedules show names its source.",
+                )
+
+
+def _broken(site: Installation, count: int) -> Iterator[Finding]:
+    if not count or site.store is None:
+        return
+    for one in site.store.browse.schedules(ScheduleCriteria(broken=True), limit=NAMED).items:
+        yield warning(
+            "schedule",
+            f"{printable(one.name)} is broken, and does not run: {printable(one.note, 300)}",
+            "Correct its definition at its source; or fix the cause, and run: celery -A <project> wheel schedules "
+            f"resume {shlex.quote(printable(one.name))}",
+        )
+    if count > NAMED:
+        yield warning(
+            "schedules",
+            f"{count - NAMED:,} more schedules are broken",
+            "List them: celery -A <project> wheel schedules list --broken",
+        )
+
+
+def _unknown_tasks(site: Installation) -> Iterator[Finding]:
+    """Yield a warning for each task of schedules that the app does not have."""
+    named: dict[str, list[str]] = {}
+    for one in islice(_schedules(site), MOST_READ):
+        named.setdefault(schedule_view(one).task, []).append(one.name)
+    try:
+        unknown = unknown_tasks(site.app, filter(None, named))
+    except Exception as error:  # raised by modules of the project
+        yield warning(
+            "schedules",
+            f"the modules of the app's tasks cannot be imported, so the tasks of schedules are not checked: {error!r}",
+            "A worker fails in the same way: correct the error.",
+        )
+        return
+    for task in sorted(unknown)[:NAMED]:
+        names = named[task]
+        listed = printable(names[0]) + (", …" if len(names) > 1 else "")
+        yield warning(
+            "schedule",
+            f"the app does not have the task {printable(task)} of {format_count(len(names), 'schedule')} "
+            f"({listed}): it is sent by its name, and a worker without it discards it",
+            "Correct the name; or leave it as it is, where workers of another project have the task.",
+        )
+
+
+def _schedules(site: Installation) -> Iterator[Schedule]:
+    after: str | None = ""
+    while after is not None and site.store is not None:
+        page = site.store.browse.schedules(ScheduleCriteria(broken=False), after, PAGE)
+        yield from page.items
+        after = page.next

@@ -1,0 +1,87 @@
+"""rq-scheduler: a sorted set of job ids by their next time, and a hash for each job.
+
+Neither rq nor rq-scheduler need be installed. Their pickles are opened where they have plain values only; a job with
+other arguments is not imported, since a schedule's arguments are JSON. The function of a job becomes the task of the
+same dotted name, or the task that the user names for it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.operations.schedule_import.cron import spec_of
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, NotImportable, foreign, refused
+from celery_wheel.operations.schedule_import.options import ImportOptions
+from celery_wheel.operations.schedule_import.pickles import plain_value
+from celery_wheel.recurring import Instants, Interval, Recurrence
+
+JOBS = "rq:scheduler:scheduled_jobs"
+DEFAULT_URL = "redis://localhost:6379/0"
+
+#: The remark on a job of another queue than the default one.
+QUEUE = "its queue of rq, {}, is not one of Celery's: name a queue by `schedules update`"
+
+
+def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
+    with options.redis(DEFAULT_URL) as client:
+        for job_id, next_s in client.zscan_iter(JOBS):
+            name = job_id.decode(errors="replace")
+            job = client.hgetall(f"rq:job:{name}")
+            try:
+                yield _schedule(
+                    name, round(next_s * 1_000), {key.decode(): value for key, value in job.items()}, options
+                )
+            except (NotImportable, RecurrenceError) as error:
+                yield refused(name, error)
+            except (ValueError, TypeError, AttributeError) as error:
+                yield refused(name, f"its job cannot be read: {error!r}")
+
+
+def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: ImportOptions) -> ForeignSchedule:
+    if "data" not in job:
+        raise NotImportable("its job is gone from Redis")
+    function, instance, args, kwargs = _four(_value(_inflated(job["data"])))
+    meta = _value(job["meta"]) if job.get("meta") else {}
+    if instance is not None:
+        raise NotImportable(f"it calls a method of an object, {function}")
+    task = options.task_of(function)
+    if task is None:
+        raise NotImportable(f"no task of the app is called {function}; name one: --map {function}=<task>")
+    origin = job.get("origin", b"default").decode(errors="replace")
+    note = "" if origin == "default" else QUEUE.format(origin)
+    return foreign(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
+
+
+def _inflated(raw: bytes) -> bytes:
+    try:
+        return zlib.decompress(raw)
+    except zlib.error:
+        return raw
+
+
+def _value(raw: bytes) -> Any:
+    """Return a value of either serializer of rq."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return plain_value(raw)
+
+
+def _four(value: Any) -> tuple[str, Any, Any, Any]:
+    if not isinstance(value, list | tuple) or len(value) != 4 or not isinstance(value[0], str):
+        raise NotImportable("its job must be a function with its arguments")
+    return value[0], value[1], value[2], value[3]
+
+
+def _recurrence(next_ms: int, meta: Mapping[str, Any], options: ImportOptions) -> Recurrence:
+    times = meta.get("repeat")
+    if cron := meta.get("cron_string"):
+        zone = options.local_zone  # rq-scheduler computes the next time by the clock of its host, whatever the option
+        return Recurrence(spec_of(cron, either_day=False), zone, times=times)
+    if interval := meta.get("interval"):
+        return Recurrence(Interval(round(interval * 1_000), next_ms), start_ms=next_ms, times=times)
+    return Recurrence(Instants((next_ms,)))

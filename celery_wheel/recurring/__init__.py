@@ -1,0 +1,94 @@
+"""Recurrences, and definitions of schedules, as values. Pure: no clock, no store, no I/O.
+
+::
+
+    Recurrence ──► Spec          Interval, Crontab, Solar, RRule, Instants: see ``specs``
+        │    └───► Calendar      Dates, Weekdays, Holidays, BusinessDays, OfSpec; | & ~
+        └──► local ──► wall_clock     wall-clock times as instants, by the rules for gap and fold
+
+    document             to_json, from_json
+    definition, call     a recurrence with a task, its options and policies: JSON, as the store has it
+    celery_schedules     from_celery: Celery's own schedule, crontab and solar
+    words, upcoming      a recurrence in words, and its next instants, for people
+
+Promises
+    1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.
+    2. ``next_after`` depends on its arguments alone: not on the clock, nor on earlier calls.
+    3. A definition that is invalid, or never fires, is refused when it is made, with the reason.
+    4. A call steps by fields, never through the minutes between two occurrences.
+
+Non-promises
+    Instants follow the installed zone data, holidays and ephemerides: a newer release may move future instants.
+    Occurrences are from 1970 to the end of 9998. A rule of RFC 5545 without an occurrence in 1,200 of its months, or in
+    2,000 points of a grid of hours, minutes or seconds, has ended.
+
+Importing this package imports no module of it; the first use of a name imports the module that defines it. So the data
+pipeline reads wall-clock times without Celery.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring.calendars import (
+        AllOf,
+        AnyOf,
+        BusinessDays,
+        Calendar,
+        Dates,
+        Except,
+        Holidays,
+        OfSpec,
+        Weekdays,
+    )
+    from celery_wheel.recurring.celery_schedules import from_celery
+    from celery_wheel.recurring.document import from_json, to_json
+    from celery_wheel.recurring.recurrence import Recurrence
+    from celery_wheel.recurring.specs.crontab import Crontab
+    from celery_wheel.recurring.specs.instants import Instants
+    from celery_wheel.recurring.specs.interval import Interval
+    from celery_wheel.recurring.specs.rrule import RRule
+    from celery_wheel.recurring.specs.solar import Solar
+    from celery_wheel.recurring.specs.spec import Spec
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "BusinessDays",
+    "Calendar",
+    "Crontab",
+    "Dates",
+    "Except",
+    "Holidays",
+    "Instants",
+    "Interval",
+    "OfSpec",
+    "RRule",
+    "Recurrence",
+    "Solar",
+    "Spec",
+    "Weekdays",
+    "from_celery",
+    "from_json",
+    "to_json",
+]
+
+_CALENDARS = "AllOf AnyOf BusinessDays Calendar Dates Except Holidays OfSpec Weekdays"
+_SPECS = "Crontab Instants Interval RRule Solar Spec"
+_MODULES = {
+    **dict.fromkeys(_CALENDARS.split(), "celery_wheel.recurring.calendars"),
+    **{name: f"celery_wheel.recurring.specs.{name.lower()}" for name in _SPECS.split()},
+    "Recurrence": "celery_wheel.recurring.recurrence",
+    "from_celery": "celery_wheel.recurring.celery_schedules",
+    "from_json": "celery_wheel.recurring.document",
+    "to_json": "celery_wheel.recurring.document",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

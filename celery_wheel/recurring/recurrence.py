@@ -1,0 +1,151 @@
+"""A recurrence: a spec in a zone, with a rule for gaps and folds, limits, and a calendar of the instants to leave out.
+
+::
+
+    spec ──► instants of the zone, by gap and fold ──► start_ms … until_ms ──► without ──► times
+             └──────────── the bare spec ─────────────────────────────────┘
+
+Occurrences are instants from 1970 to the end of 9998, each strictly after the one before. A recurrence that never fires
+is refused when it is made. No clock is read: "now" is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.calendars import Calendar
+from celery_wheel.recurring.checks import check_choice, check_text, check_type, check_whole, refuse
+from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, next_instant, zone_of
+from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.recurring.wall_clock import WallClock, wall_clock
+from celery_wheel.values.text import END_OF_TIME_MS
+
+#: The most occurrences that a calendar may leave out one by one. A day, or a time of OfSpec, is left out at once.
+MAX_EXCLUDED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The instants at which something recurs.
+
+    Args:
+        spec: the rule.
+        zone: an IANA name, or an offset like "+02:00"; for specs of wall-clock times, and for days of ``without``.
+        gap: a wall-clock time that does not exist is moved by the gap's length ("shift"), or does not occur ("skip").
+        fold: a wall-clock time that exists twice occurs at the "first" instant, the "second" or "both".
+        start_ms, until_ms: the first and the last instant at which it may occur, in Unix milliseconds.
+        times: the most occurrences; the caller counts them, see ``next_after``.
+        without: the instants at which it does not occur.
+    """
+
+    spec: Spec
+    zone: str = "UTC"
+    gap: Gap = "shift"
+    fold: Fold = "first"
+    start_ms: int | None = None
+    until_ms: int | None = None
+    times: int | None = None
+    without: Calendar | None = None
+    _clock: WallClock = field(init=False, repr=False, compare=False)
+    _in_zone: Spec = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_type("spec", self.spec, Spec)
+        check_choice("gap", self.gap, GAPS)
+        check_choice("fold", self.fold, FOLDS)
+        for name in ("start_ms", "until_ms"):
+            if (value := getattr(self, name)) is not None:
+                check_whole(name, value, 0, END_OF_TIME_MS - 1)
+        if self.times is not None:
+            check_whole("times", self.times, 1)
+        if self.without is not None:
+            check_type("without", self.without, Calendar)
+        zone = zone_of(check_text("zone", self.zone, "Europe/Paris"))
+        if zone is None:
+            refuse("zone", "a time zone, like Europe/Paris or +02:00", self.zone)
+        object.__setattr__(self, "_clock", wall_clock(zone))
+        object.__setattr__(self, "_in_zone", self.spec.in_zone(zone))
+        self._check_it_fires()
+
+    def next_after(self, at_ms: int, made: int = 0) -> int | None:
+        """Return the first occurrence strictly after an instant; None where there is none.
+
+        Args:
+            made: the number of occurrences so far, for the limit ``times``.
+
+        Raises RecurrenceError where ``without`` leaves out more than MAX_EXCLUDED occurrences one by one.
+        """
+        if self.times is not None and made >= self.times:
+            return None
+        if self.without is None:
+            return self._bare_after(at_ms)
+        for _ in range(MAX_EXCLUDED):
+            found = self._bare_after(at_ms)
+            if found is None:
+                return None
+            excluded, until_ms = self.without.at(found, self._clock)
+            if not excluded:
+                return found
+            at_ms = until_ms - 1
+        raise RecurrenceError(
+            f"without must leave one of {MAX_EXCLUDED:,} occurrences, got none up to {at_ms} ms; "
+            "where OfSpec leaves out a time of many occurrences, give it the duration: lasts_ms"
+        )
+
+    def preview(self, at_ms: int, n: int, made: int = 0) -> list[int]:
+        """Return the next ``n`` occurrences after an instant, or as many as there are."""
+        return list(islice(self._from(at_ms, made), n))
+
+    def between(self, after_ms: int, upto_ms: int, made: int = 0) -> Iterator[int]:
+        """Yield the occurrences after one instant, up to and including another."""
+        for found in self._from(after_ms, made):
+            if found > upto_ms:
+                return
+            yield found
+
+    def why_not(self, at_ms: int) -> Literal["excluded", "gap"] | None:
+        """Return the reason for which an instant of the spec does not occur; None for any other instant.
+
+        "excluded": ``without`` leaves it out. "gap": its wall-clock time does not exist, and ``gap`` is "skip".
+        """
+        if self._bare_after(at_ms - 1) == at_ms:
+            excluded = self.without is not None and self.without.at(at_ms, self._clock)[0]
+            return "excluded" if excluded else None
+        if self.gap == "skip" and self._is_within(at_ms) and self._of_spec(at_ms - 1, "shift") == at_ms:
+            return "gap"
+        return None
+
+    def _from(self, at_ms: int, made: int) -> Iterator[int]:
+        found = self.next_after(at_ms, made)
+        while found is not None:
+            yield found
+            made += 1
+            found = self.next_after(found, made)
+
+    def _bare_after(self, at_ms: int) -> int | None:
+        """Return the first instant of the spec within the limits, also one that ``without`` leaves out."""
+        found = self._of_spec(max(at_ms, (self.start_ms or 0) - 1), self.gap)
+        return found if found is not None and self._is_within(found) else None
+
+    def _of_spec(self, at_ms: int, gap: Gap) -> int | None:
+        if at_ms >= END_OF_TIME_MS:
+            return None
+        spec = self._in_zone
+        if not spec.is_local:
+            return spec.next_after(at_ms)
+        return next_instant(spec.next_after, self._clock, at_ms, gap, self.fold)
+
+    def _is_within(self, at_ms: int) -> bool:
+        return (self.start_ms or 0) <= at_ms < END_OF_TIME_MS and (self.until_ms is None or at_ms <= self.until_ms)
+
+    def _check_it_fires(self) -> None:
+        if self.start_ms is not None and self.until_ms is not None and self.until_ms < self.start_ms:
+            refuse("until_ms", f"at or after start_ms ({self.start_ms})", self.until_ms)
+        if self._bare_after(-1) is None:
+            refuse("spec", "a rule with an occurrence between start_ms and until_ms", self.spec)
+        if self.next_after(-1) is None:
+            refuse("without", "a calendar that leaves an occurrence", self.without)

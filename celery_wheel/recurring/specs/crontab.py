@@ -1,0 +1,95 @@
+"""Celery's crontab: five fields, read by Celery's own parser, with Celery's meaning.
+
+A day occurs where day_of_month *and* day_of_week *and* month_of_year allow it; cron itself takes either of the first
+two. Numbers of weekdays start with Sunday, 0. ``second`` is an addition: Celery's crontab fires at second 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar
+
+from celery.schedules import ParseException, crontab_parser
+
+from celery_wheel.recurring.checks import check_text, refuse
+from celery_wheel.recurring.specs.fields import DAY_S, DayTimes, day_number, day_to_date, first_day, month_length
+from celery_wheel.recurring.specs.spec import Spec
+
+#: One part of a field. Celery's parser reads the beginning of a longer text and ignores the rest.
+_PART = re.compile(r"(\*|\w+(-\w+)?)(/[1-9]\d*)?").fullmatch
+#: Field → (number of values, least value, example).
+_FIELDS = {
+    "minute": (60, 0, "*/15"),
+    "hour": (24, 0, "8-17"),
+    "day_of_week": (7, 0, "mon-fri"),
+    "day_of_month": (31, 1, "1,15"),
+    "month_of_year": (12, 1, "*/3"),
+    "second": (60, 0, "*/10"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Crontab(Spec):
+    """The wall-clock times whose fields all match. Each field is a text as in ``celery.schedules.crontab``."""
+
+    is_local: ClassVar[bool] = True
+
+    minute: str = "*"
+    hour: str = "*"
+    day_of_week: str = "*"
+    day_of_month: str = "*"
+    month_of_year: str = "*"
+    second: str = "0"
+    times: DayTimes = field(init=False, repr=False, compare=False)
+    weekdays: frozenset[int] = field(init=False, repr=False, compare=False)
+    days: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    months: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = {name: _parse(name, getattr(self, name)) for name in _FIELDS}
+        times = DayTimes(values["hour"], values["minute"], values["second"])
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "weekdays", frozenset(values["day_of_week"]))
+        object.__setattr__(self, "days", values["day_of_month"])
+        object.__setattr__(self, "months", values["month_of_year"])
+        # 2000 is a leap year: 29 February occurs, and every month has that many days.
+        if self.days[0] > 29 and self.days[0] > max(month_length(2000, month) for month in self.months):
+            rule = f"a day that occurs in month_of_year {self.month_of_year!r}"
+            refuse("day_of_month", rule, self.day_of_month)
+
+    def next_after(self, at_ms: int) -> int | None:
+        day, second = divmod(at_ms // 1_000 + 1, DAY_S)
+        if self._allows(day):
+            time = self.times.first_from(second)
+            if time is not None:
+                return (day * DAY_S + time) * 1_000
+        found = first_day(day + 1, self.months, self._days_of)
+        return None if found is None else (found * DAY_S + self.times.nth(0)) * 1_000
+
+    def _allows(self, day: int) -> bool:
+        date = day_to_date(day)
+        return date.day in self.days and date.month in self.months and (day + 4) % 7 in self.weekdays
+
+    def _days_of(self, year: int, month: int) -> Iterator[int]:
+        length, weekdays = month_length(year, month), self.weekdays
+        sunday = day_number(year, month, 1) + 3  # 1970-01-01, day 0, is a Thursday
+        return (day for day in self.days if day <= length and (sunday + day) % 7 in weekdays)
+
+
+def _parse(name: str, value: object) -> tuple[int, ...]:
+    number, least, example = _FIELDS[name]
+    text = check_text(name, value, example)
+    try:
+        return _numbers(number, least, text)
+    except (ValueError, ParseException):
+        refuse(name, f"a crontab field of {least} to {least + number - 1}, like {example!r}", value)
+
+
+@lru_cache(1_000)
+def _numbers(number: int, least: int, text: str) -> tuple[int, ...]:
+    if not all(map(_PART, text.split(","))):
+        raise ValueError
+    return tuple(sorted(crontab_parser(number, least).parse(text)))

@@ -1,0 +1,107 @@
+"""Steps by fields: the next day of allowed months, the next time of a day. Integers only.
+
+::
+
+    2026-11-22 13:26:46     months   (11, 12)      bisect: this month or the next allowed one
+                            days     a function    the allowed days of one month, computed when it is reached
+                            hours    (9, 13)       bisect, and so on: no step is a minute or a second
+
+Days are numbered from 1970-01-01; seconds are seconds of such a day.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from calendar import isleap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from celery_wheel.values.text import END_OF_TIME_MS
+
+DAY_S = 86_400
+EPOCH_DAY = date(1970, 1, 1).toordinal()
+#: The first day without occurrences.
+END_DAY = END_OF_TIME_MS // (DAY_S * 1_000)
+#: The months without an allowed day after which a search ends. The longest pause of the calendar is that of
+#: 29 February on a given weekday: 40 years, which is 40 months of one month a year.
+MAX_MONTHS = 1_200
+
+_LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def month_length(year: int, month: int) -> int:
+    return 29 if month == 2 and isleap(year) else _LENGTHS[month]
+
+
+def day_number(year: int, month: int, day: int) -> int:
+    return date(year, month, day).toordinal() - EPOCH_DAY
+
+
+def day_to_date(day: int) -> date:
+    return date.fromordinal(day + EPOCH_DAY)
+
+
+@dataclass(frozen=True, slots=True)
+class DayTimes:
+    """The times of a day: each allowed hour with each allowed minute and second. All three are sorted."""
+
+    hours: Sequence[int]
+    minutes: Sequence[int]
+    seconds: Sequence[int]
+
+    def first_from(self, second: int) -> int | None:
+        """Return the first time of the day at or after ``second``."""
+        hour, rest = divmod(second, 3_600)
+        minute, rest = divmod(rest, 60)
+        hours, minutes, seconds = self.hours, self.minutes, self.seconds
+        at = bisect_left(hours, hour)
+        if at == len(hours):
+            return None
+        if hours[at] == hour:
+            within = bisect_left(minutes, minute)
+            if within < len(minutes) and minutes[within] == minute:
+                last = bisect_left(seconds, rest)
+                if last < len(seconds):
+                    return hour * 3_600 + minute * 60 + seconds[last]
+                within += 1
+            if within < len(minutes):
+                return hour * 3_600 + minutes[within] * 60 + seconds[0]
+            at += 1
+            if at == len(hours):
+                return None
+        return hours[at] * 3_600 + minutes[0] * 60 + seconds[0]
+
+    def count(self) -> int:
+        return len(self.hours) * len(self.minutes) * len(self.seconds)
+
+    def nth(self, index: int) -> int:
+        """Return the time with a number, counted from 0."""
+        index, second = divmod(index, len(self.seconds))
+        hour, minute = divmod(index, len(self.minutes))
+        return self.hours[hour] * 3_600 + self.minutes[minute] * 60 + self.seconds[second]
+
+
+def first_day(day: int, months: Sequence[int], days_of: Callable[[int, int], Iterable[int]]) -> int | None:
+    """Return the first allowed day at or after ``day``; None where MAX_MONTHS allowed months have none.
+
+    Args:
+        months: the allowed months, sorted.
+        days_of: the allowed days of a year and month, ascending.
+    """
+    if day >= END_DAY:
+        return None
+    start = day_to_date(day)
+    year, at = start.year, bisect_left(months, start.month)
+    least = start.day if at < len(months) and months[at] == start.month else 1
+    for _ in range(MAX_MONTHS):
+        if at == len(months):
+            year, at = year + 1, 0
+        if year > 9_998:
+            return None
+        month = months[at]
+        for found in days_of(year, month):
+            if found >= least:
+                return day_number(year, month, found)
+        least, at = 1, at + 1
+    return None

@@ -1,0 +1,124 @@
+"""Events of the sun at a place, as in ``celery.schedules.solar``, by the package ephem: the extra ``solar``.
+
+::
+
+    midnight          noon              midnight          noon         mean times of the place
+    ────┼──── rising ──┼─── setting ──────┼──── rising ────┼────►
+     ▲──┘               ▲┘                 ▲──┘                        searched from before its half of the day
+
+An event is computed from a fixed time of its day, never from the instant of the question: ephem's answers for one event
+differ by milliseconds, by the instant from which it searches. The sun is highest up to 17 minutes before or after the
+mean noon. Instants are whole seconds. On days without the event, in polar night or polar day, the search goes on; a
+place without the event for 400 days is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from math import asin, cos, degrees, radians, sin
+from typing import Any
+
+from celery_wheel.errors import PackageMissing
+from celery_wheel.recurring.checks import check_choice, refuse
+from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.values.text import END_OF_TIME_MS
+
+_DAY_MS = 86_400_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The longest time without an event that is searched.
+_MAX_DAYS = 400
+#: Method → the mean local time from which a day is searched: before the half of the day that has the event.
+_STARTS_MS = {"next_rising": -90 * 60_000, "next_setting": 630 * 60_000, "next_transit": 0}
+#: Degrees by which the sun's height may differ from the estimate of ``_is_possible``.
+_MARGIN = 0.8
+#: Event → (method of an observer, height of the sun, whether its centre counts), as in Celery.
+EVENTS: dict[str, tuple[str, str, bool]] = {
+    "dawn_astronomical": ("next_rising", "-18", True),
+    "dawn_nautical": ("next_rising", "-12", True),
+    "dawn_civil": ("next_rising", "-6", True),
+    "sunrise": ("next_rising", "-0:34", False),
+    "solar_noon": ("next_transit", "0", False),
+    "sunset": ("next_setting", "-0:34", False),
+    "dusk_civil": ("next_setting", "-6", True),
+    "dusk_nautical": ("next_setting", "-12", True),
+    "dusk_astronomical": ("next_setting", "-18", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Solar(Spec):
+    """The instants of an event, at sea level.
+
+    Args:
+        event: a name of EVENTS.
+        latitude: degrees, north is positive.
+        longitude: degrees, east is positive.
+    """
+
+    event: str
+    latitude: float
+    longitude: float
+
+    def __post_init__(self) -> None:
+        check_choice("event", self.event, tuple(EVENTS))
+        for name, limit in (("latitude", 90), ("longitude", 180)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not -limit <= value <= limit:
+                refuse(name, f"a number of degrees from -{limit} to {limit}", value)
+            object.__setattr__(self, name, float(value))
+        _ephem()
+
+    def next_after(self, at_ms: int) -> int | None:
+        from_ms = _STARTS_MS[EVENTS[self.event][0]] - round(self.longitude / 360 * _DAY_MS)
+        day = (at_ms - from_ms) // _DAY_MS
+        for search_ms in range(day * _DAY_MS + from_ms, END_OF_TIME_MS, _DAY_MS)[:_MAX_DAYS]:
+            event_ms = _event(self, search_ms)
+            if event_ms is not None and event_ms > at_ms:
+                return event_ms
+        return None
+
+
+@lru_cache(maxsize=1_024)
+def _event(spec: Solar, search_ms: int) -> int | None:
+    """Return the event within a day from an instant: no more than one lies there, by the choice of ``_STARTS_MS``."""
+    event_ms = _search(spec, search_ms) if _is_possible(spec, search_ms) else None
+    return event_ms if event_ms is not None and event_ms < search_ms + _DAY_MS else None
+
+
+def _is_possible(spec: Solar, search_ms: int) -> bool:
+    """Whether the sun may pass the height on this day: in polar night it spares ephem, which takes 70 µs a day."""
+    _, height, _ = EVENTS[spec.event]
+    if spec.event == "solar_noon":
+        return True
+    days = search_ms / _DAY_MS - 10_957  # of 2000-01-01
+    year = radians(0.98565 * (days + 10)) + radians(1.914) * sin(radians(0.98565 * (days - 2)))
+    declination = -degrees(asin(0.39779 * cos(year)))
+    highest = 90 - abs(spec.latitude - declination)
+    lowest = abs(spec.latitude + declination) - 90
+    return lowest - _MARGIN < float(height.replace("-0:34", "-0.57")) < highest + _MARGIN
+
+
+def _search(spec: Solar, from_ms: int) -> int | None:
+    ephem = _ephem()
+    method, height, use_center = EVENTS[spec.event]
+    place = ephem.Observer()
+    place.lat, place.lon, place.elev, place.pressure = str(spec.latitude), str(spec.longitude), 0, 0
+    place.horizon = height
+    options = {"use_center": True} if use_center else {}
+    start = ephem.Date((_EPOCH + timedelta(milliseconds=from_ms)).replace(tzinfo=None))
+    try:
+        event = getattr(place, method)(ephem.Sun(), start=start, **options)
+    except ephem.CircumpolarError:
+        return None
+    event_s: float = (event.datetime().replace(tzinfo=UTC) - _EPOCH).total_seconds()
+    return round(event_s) * 1_000
+
+
+def _ephem() -> Any:
+    try:
+        import ephem
+    except ImportError as error:
+        raise PackageMissing(f"solar events need ephem ({error}); run: pip install 'celery-wheel[solar]'") from error
+    return ephem

@@ -1,0 +1,87 @@
+"""Async twins of the methods of ``app.wheel``: the same call in a thread, withdrawn when its awaiter is cancelled.
+
+::
+
+    acancel = twin(cancel)                      in the class; the types and the documentation are those of cancel
+
+    await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
+        └ the awaiting task is cancelled ─► the thread's wait ends ─► it withdraws the request ─► CancelledError
+
+Promises
+    1. The event loop never waits for the store.
+    2. When CancelledError leaves the call, the request is withdrawn, or was carried out before.
+    3. Where requests join Django's transactions, the call runs in the thread in which Django runs the synchronous code
+       of the same request (``sync_to_async``), so it sees the same transaction as that code. Otherwise it runs in one
+       of THREADS threads of the package: waiting requests take no thread from the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache, partial, update_wrapper
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from celery_wheel.requests.interruption import Interruption
+
+THREADS = 32
+
+Self = TypeVar("Self")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def twin(
+    method: Callable[Concatenate[Self, Parameters], Returned],
+) -> Callable[Concatenate[Self, Parameters], Coroutine[Any, Any, Returned]]:
+    """Return the async twin of a method, to be assigned to its name with an ``a`` before it."""
+    name = method.__name__
+
+    async def call(self: Self, /, *args: Parameters.args, **options: Parameters.kwargs) -> Returned:
+        found: Returned = await _in_thread(partial(getattr(self, name), *args, **options), _joins(self, options))
+        return found
+
+    update_wrapper(call, method)
+    call.__name__, call.__qualname__ = f"a{name}", method.__qualname__.replace(name, f"a{name}")
+    call.__doc__ = f"Async twin of ``{name}``: {method.__doc__}"
+    return call
+
+
+def _joins(self: Any, options: Any) -> bool:
+    """Whether the call may be part of a transaction, which belongs to a thread."""
+    option = options.get("transactional")
+    return bool(self.conf.transactional if option is None and hasattr(self, "conf") else option)
+
+
+async def _in_thread(call: Callable[[], Any], of_django: bool) -> Any:
+    interruption, context = Interruption(), copy_context()
+    context.run(interruption.enter)
+    running = asyncio.ensure_future(_started(partial(context.run, call), of_django))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        interruption.interrupt()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # retrieved, so asyncio does not report it
+        raise
+
+
+def _started(call: Callable[[], Any], of_django: bool) -> Awaitable[Any]:
+    if of_django:
+        try:
+            from asgiref.sync import sync_to_async  # Django's; without it no transaction can be joined
+        except ImportError:
+            pass
+        else:
+            return sync_to_async(call, thread_sensitive=True)()
+    return asyncio.get_running_loop().run_in_executor(_executor(os.getpid()), call)
+
+
+@cache
+def _executor(pid: int) -> ThreadPoolExecutor:
+    """Return the threads of a process; a forked child has none of its parent's."""
+    return ThreadPoolExecutor(THREADS, "wheel-async")

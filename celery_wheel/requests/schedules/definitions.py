@@ -1,0 +1,226 @@
+"""Definitions of schedules from the arguments that users give: datetimes, durations and Celery's own schedules.
+
+::
+
+    Crontab("0", "9"), zone="Europe/Paris"  ─┐
+    crontab(hour=9, minute=0)                ├─► {"recurrence": {…}, "task": …, "options": {"queue": "mail"}, …}
+    timedelta(minutes=5), queue="mail"      ─┘        a patch: the values that are given; None sets a default
+
+An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Literal, TypedDict
+
+from celery_wheel import recurring
+from celery_wheel.errors import ArgumentError
+from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
+from celery_wheel.requests.arguments import duration_ms, instant_ms
+
+Duration = timedelta | float
+
+#: Specs whose JSON is kept.
+SPECS = 10_000
+
+
+class RecurrenceFields(TypedDict, total=False):
+    """The zone and the limits of a recurrence; see ``celery_wheel.recurring.Recurrence``."""
+
+    zone: str | None  #: an IANA name; by default that of the app
+    gap: Literal["shift", "skip"] | None
+    fold: Literal["first", "second", "both"] | None
+    start: datetime | None
+    until: datetime | None
+    times: int | None
+    without: recurring.Calendar | None
+
+
+class DefinitionFields(RecurrenceFields, total=False):
+    """Policies of a schedule, and options of its task's calls; None is the default. See ``recurring.definition``."""
+
+    catch_up: Literal["latest", "all", "none"] | None
+    catch_up_window: Duration | None  #: with "all": the time back from now in which missed instants run
+    overlap: Literal["allow", "skip", "queue_one", "cancel_running"] | None
+    max_runtime: Duration | None
+    jitter: Duration | None
+    jitter_by: Literal["run", "name"] | None
+    queue: str | None
+    routing_key: str | None
+    exchange: str | None
+    exchange_type: str | None
+    priority: int | None
+    expires: Duration | None  #: from the instant on
+    headers: Mapping[str, Any] | None
+    serializer: str | None
+    compression: str | None
+    time_limit: float | None
+    soft_time_limit: float | None
+    ignore_result: bool | None
+    delivery_mode: int | None
+    shadow: str | None
+    reply_to: str | None
+    link: Any
+    link_error: Any
+    wheel: Mapping[str, Any] | None
+
+
+class DefinitionChanges(DefinitionFields, total=False):
+    """All values of a definition."""
+
+    recurrence: Any
+    task: Any
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+
+
+Read = Callable[[str, Any], Any]
+
+
+def _same(name: str, value: Any) -> Any:
+    return value
+
+
+def _calendar(name: str, value: Any) -> Any:
+    return recurring.to_json(value) if isinstance(value, recurring.Calendar) else value
+
+
+def _seconds(name: str, value: Any) -> float:
+    return duration_ms(name, value) / 1_000
+
+
+#: Argument → the name of its value in the JSON, and the reader of the argument.
+_RECURRENCE: dict[str, tuple[str, Read]] = {
+    **{name: (name, _same) for name in ("zone", "gap", "fold", "times")},
+    "start": ("start_ms", instant_ms),
+    "until": ("until_ms", instant_ms),
+    "without": ("without", _calendar),
+}
+_POLICIES: dict[str, tuple[str, Read]] = {
+    **{name: (name, _same) for name in ("catch_up", "overlap", "jitter_by")},
+    "catch_up_window": ("catch_up_ms", duration_ms),
+    "max_runtime": ("max_runtime_ms", duration_ms),
+    "jitter": ("jitter_ms", duration_ms),
+}
+_NO_OPTIONS = frozenset(("recurrence", "task", "args", "kwargs", *_POLICIES, *_RECURRENCE))
+#: A default is not written, so that equal definitions have equal texts.
+_DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
+
+
+def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) -> dict[str, Any]:
+    """Return the JSON of a new definition. Raises RecurrenceError, ArgumentError or TypeError.
+
+    Args:
+        checked: False leaves checks that need the whole definition to the holder.
+    """
+    definition = _whole(app, values)
+    (to_text if checked else dumped)(definition)
+    return definition
+
+
+def recurrence_of(app: Any, values: Mapping[str, Any]) -> recurring.Recurrence:
+    """Return the recurrence that a schedule with these values would have."""
+    return read_definition(to_text({**_whole(app, values), "task": "preview"})).recurrence
+
+
+def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    patch = patch_of(app, values)
+    if patch.get("recurrence", {}).get("spec") is None:
+        raise TypeError("a schedule must have a recurrence, got None")
+    if values.get("zone") is None and "zone" not in patch["recurrence"]:
+        patch["recurrence"]["zone"] = _zone_of(app)
+    return merged({"recurrence": {}}, patch)
+
+
+def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are given as JSON: of a whole definition, or of an update."""
+    patch = _values(values, _POLICIES)
+    start_ms = instant_ms("start", values["start"]) if values.get("start") else 0
+    recurrence = _recurrence(app, values["recurrence"], start_ms) if values.get("recurrence") is not None else {}
+    recurrence |= _values(values, _RECURRENCE)
+    if recurrence:
+        patch["recurrence"] = {name: _unless_default(name, value) for name, value in recurrence.items()}
+    options = {name: value for name, value in values.items() if name not in _NO_OPTIONS}
+    if options.get("expires") is not None:
+        options["expires"] = _seconds("expires", options["expires"])
+    if options:
+        patch["options"] = options
+    if "task" in values:
+        patch["task"] = getattr(values["task"], "name", values["task"])
+    patch |= {name: _argument(name, values[name] or None) for name in ("args", "kwargs") if name in values}
+    return patch
+
+
+def _values(values: Mapping[str, Any], readers: Mapping[str, tuple[str, Read]]) -> dict[str, Any]:
+    found = {}
+    for name, (field, read) in readers.items():
+        if name in values:
+            value = values[name]
+            found[field] = _unless_default(field, None if value is None else read(name, value))
+    return found
+
+
+def _unless_default(name: str, value: Any) -> Any:
+    return None if name in _DEFAULTS and value == _DEFAULTS[name] else value
+
+
+def _recurrence(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
+    """Return the values of a recurrence: all of them for a Recurrence, else those of the spec and its zone."""
+    if isinstance(value, Mapping):
+        value = recurring.from_json(value)
+    if isinstance(value, recurring.Recurrence):
+        every: dict[str, Any] = {field.name: None for field in fields(value) if field.init}
+        return {**every, "zone": "UTC", **recurring.to_json(value)}
+    if isinstance(value, timedelta | int | float) and not isinstance(value, bool):
+        value = recurring.Interval(duration_ms("recurrence", value), start_ms)
+    if isinstance(value, recurring.Spec):
+        return {"kind": "recurrence", "spec": _spec(value)}
+    return _of_celery(app, value, start_ms)
+
+
+def _of_celery(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
+    from celery.schedules import BaseSchedule, maybe_schedule  # not needed for specs
+
+    if not isinstance(value, BaseSchedule):
+        raise TypeError(
+            "recurrence must be a Recurrence, a spec like Crontab('0', '9'), a schedule of Celery, a timedelta or "
+            f"seconds, got {value!r:.60}"
+        )
+    found = recurring.from_celery(maybe_schedule(value, app=app), start_ms)
+    if found is None:
+        raise ArgumentError(
+            f"recurrence must be a schedule whose instants can be computed, got {value!r:.100}, which decides by "
+            "itself when it is due; put it into beat_schedule instead"
+        )
+    return {"zone": "UTC", **recurring.to_json(found)}
+
+
+def _zone_of(app: Any) -> str | None:
+    from celery_wheel.recurring.celery_schedules import zone_name
+
+    zone = zone_name(app.timezone)
+    if zone is None:
+        raise ArgumentError(f"zone must be given, since the app's time zone has no name, got {app.timezone!r:.60}")
+    return None if zone == "UTC" else zone
+
+
+def _argument(name: str, value: Any) -> Any:
+    """Return arguments of a task; ``to_text`` refuses values that JSON does not have."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping) != (name == "kwargs") or isinstance(value, str | bytes):
+        kind = "an object like {'day': 1}" if name == "kwargs" else "a list like [1]"
+        raise ArgumentError(f"{name} must be {kind}, got {value!r:.100}")
+    if not isinstance(value, Iterable):
+        raise ArgumentError(f"{name} must be a list like [1], got {value!r:.100}")
+    return dict(value) if name == "kwargs" else list(value)
+
+
+@lru_cache(SPECS)
+def _spec(value: recurring.Spec) -> dict[str, Any]:
+    """Return the JSON of a spec, which many schedules may share: do not change it."""
+    return recurring.to_json(value)

@@ -1,0 +1,396 @@
+"""``Schedules``: the commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
+
+::
+
+    "report"                        one answer, a refused definition raises RecurrenceError
+    ["report", "backup"]            name ─► answer
+    schedules.where(queue="mail")   the same, read page by page in the order of the names, AT_ONCE in a request
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal, Unpack, overload
+
+from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
+from celery_wheel.requests.arguments import (
+    CommandOptions,
+    RequestOptions,
+    duration_ms,
+    instant_ms,
+    names_of,
+    text_of,
+    timeout_of,
+)
+from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.request import Names, Request, TransactionalRequest
+from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
+from celery_wheel.requests.schedules.definitions import (
+    DefinitionChanges,
+    DefinitionFields,
+    Duration,
+    definition_of,
+    patch_of,
+)
+from celery_wheel.requests.schedules.queries import ScheduleQueries
+from celery_wheel.requests.schedules.task_names import check_task_name
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import SCHEDULE
+
+Several = Iterable[str] | ScheduleCriteria
+Answers = dict[str, ScheduleAnswer]
+InTransaction = TransactionalRequest[ScheduleAnswer]
+Exists = Literal["error", "update"]
+BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
+
+#: Names in one request, which has one time-out.
+AT_ONCE = 5_000
+
+_HOW = ("reason", "actor", "timeout", "transactional")
+
+
+class CreateFields(DefinitionFields, CommandOptions, total=False):
+    """Policies and options of a schedule, and options of the request: the keyword arguments of ``create``."""
+
+    check_task: bool
+
+
+class UpdateFields(DefinitionChanges, CommandOptions, total=False):
+    """Values of a definition, and options of the request: the keyword arguments of ``update``."""
+
+    check_task: bool
+
+
+class Schedules(ScheduleQueries):
+    """The recurring schedules of one app.
+
+    A change returns a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is no
+    schedule of that name) or ``refused``. For a single name, a refused change raises RecurrenceError. ``too_late`` of
+    the answer has the instants of occurrences to withdraw that were dispatched, or may have been.
+
+    Every change takes ``reason``, ``actor`` and ``timeout`` as ``Wheel.cancel`` does, and raises WheelUnavailable, with
+    the certain results, when no holder answers in time; the request is withdrawn then. With ``transactional=True``, and
+    inside an atomic block where ``wheel_transactional`` is set, it is part of the caller's transaction, and the call
+    returns a ``TransactionalRequest``.
+    """
+
+    def create(
+        self,
+        name: str,
+        recurrence: Any,
+        task: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        exists: Exists = "error",
+        source: str = "api",
+        **fields: Unpack[CreateFields],
+    ) -> ScheduleAnswer:
+        """Create a schedule: ``task`` runs at each instant of the recurrence.
+
+        Args:
+            name: unique among the schedules of the store.
+            recurrence: a ``Recurrence``, a spec like ``Crontab("0", "9")``, a schedule of Celery, a timedelta or a
+                number of seconds.
+            task: a task or its name. A name that the app does not have is sent as it is: workers of another project
+                may have the task. It is refused where the app has other tasks of the same module, unless
+                ``check_task=False`` is given.
+            args, kwargs: of the task, as values of JSON.
+            exists: "error" raises ScheduleExists where the name is in use; "update" replaces its definition.
+            source: for programs that follow another list of schedules; see ``where``.
+            fields: ``zone``, ``start``, ``until``, ``times``, ``without``, ``gap`` and ``fold`` of the recurrence;
+                the policies ``catch_up``, ``catch_up_window``, ``overlap``, ``max_runtime``, ``jitter`` and
+                ``jitter_by``; options of ``apply_async`` like ``queue`` and ``priority``; ``expires`` counts from the
+                instant. Datetimes need a time zone; durations are seconds or a timedelta.
+        """
+        do = _creating(exists)
+        values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
+        self._check_task(values, set())
+        definition = definition_of(self.conf.app, values)
+        found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
+        if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
+            raise ScheduleExists(
+                f'schedule {name!r} exists already; nothing was changed; exists="update" replaces its definition, and '
+                "update() changes parts of it"
+            )
+        return found
+
+    def create_many(
+        self,
+        schedules: Mapping[str, Mapping[str, Any]] | Iterable[tuple[str, Mapping[str, Any]]],
+        *,
+        exists: Exists = "error",
+        source: str = "api",
+        **how: Unpack[CommandOptions],
+    ) -> Answers:
+        """Create many schedules; the answer is ``already`` where a name is in use, and ``refused`` with the reason.
+
+        Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
+
+        Args:
+            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read in
+                parts.
+            exists, source, how: as for ``create``; the timeout is for each five thousand.
+        """
+        do, app = _creating(exists), self.conf.app
+        pairs: Iterator[tuple[str, Mapping[str, Any]]] = iter(
+            schedules.items() if isinstance(schedules, Mapping) else schedules
+        )
+        refused: Answers = {}
+        good_tasks: set[str] = set()
+        in_transaction = self._wheel.joins_transaction(how)
+
+        def definitions() -> Iterator[dict[str, Any]]:
+            while part := list(islice(pairs, AT_ONCE)):
+                found: dict[str, Any] = {}
+                for name, arguments in part:
+                    try:
+                        arguments = dict(arguments)
+                        self._check_task(arguments, good_tasks)
+                        found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
+                    except (RecurrenceError, ArgumentError, TypeError) as error:
+                        if in_transaction:
+                            raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
+                        refused[name] = ScheduleAnswer("refused", str(error))
+                yield found
+
+        found: Answers = self._change_parts(do, definitions(), how, {"source": source})
+        return {**found, **refused} if refused else found
+
+    @overload
+    def update(self, names: str | Several, *, transactional: Literal[True], **changes: Any) -> InTransaction: ...
+    @overload
+    def update(self, names: str, **changes: Unpack[UpdateFields]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def update(self, names: Several, **changes: Unpack[UpdateFields]) -> Answers: ...
+    def update(self, names: Any, **changes: Any) -> Any:
+        """Change parts of a schedule, or of several; values that are not named stay as they are.
+
+        Args:
+            names: a name, several, or ``where(…)``.
+            changes: as the arguments of ``create``; None sets a value to its default. A ``Recurrence`` replaces zone
+                and limits too; a spec keeps them.
+        """
+        values, how = _split(changes)
+        self._check_task(values, set())
+        patch = patch_of(self.conf.app, values)
+        if not patch:
+            raise TypeError("update must have a value to change, got none")
+        dumped(patch)  # names a value that JSON does not have
+        return self._each("patch", names, how, patch)
+
+    @overload
+    def delete(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def delete(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def delete(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def delete(self, names: Any, **how: Any) -> Any:
+        """Delete a schedule, or several, and withdraw their pending occurrences. Their revisions stay."""
+        return self._each("delete", names, how)
+
+    @overload
+    def pause(
+        self, names: str | Several, note: str = "", *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def pause(self, names: str, note: str = "", **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def pause(self, names: Several, note: str = "", **how: Unpack[CommandOptions]) -> Answers: ...
+    def pause(self, names: Any, note: str = "", **how: Any) -> Any:
+        """Pause a schedule, or several, and withdraw their pending occurrences, except requested ones.
+
+        Args:
+            note: the reason, which the schedule shows until it is resumed.
+        """
+        return self._each("pause", names, {**how, "reason": note or how.get("reason", "")})
+
+    @overload
+    def resume(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def resume(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def resume(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def resume(self, names: Any, **how: Any) -> Any:
+        """Resume a paused or broken schedule, or several: at the next instant after now."""
+        return self._each("resume", names, how)
+
+    @overload
+    def trigger(
+        self, names: str | Several, *, transactional: Literal[True], **how: Unpack[RequestOptions]
+    ) -> InTransaction: ...
+    @overload
+    def trigger(self, names: str, **how: Unpack[CommandOptions]) -> ScheduleAnswer: ...  # type: ignore[overload-overlap]  # a text is one name
+    @overload
+    def trigger(self, names: Several, **how: Unpack[CommandOptions]) -> Answers: ...
+    def trigger(self, names: Any, **how: Any) -> Any:
+        """Run the task of a schedule now, or of several, beside their own instants, also of paused ones.
+
+        The answer has the id of the task. The run counts to no limit of times, and no overlap policy holds it back.
+        """
+        return self._each("trigger", names, how)
+
+    def backfill(
+        self,
+        name: str,
+        first: datetime,
+        last: datetime,
+        *,
+        overlap: BackfillOverlap | None = None,
+        every: Duration | None = None,
+        **how: Unpack[CommandOptions],
+    ) -> ScheduleAnswer:
+        """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
+
+        Instants that the schedule itself has yet to make are left to it. The answer has the ids of the tasks, which
+        can be cancelled as any pending task; its ``reason`` says how many instants the policy left out.
+
+        Args:
+            overlap: the policy for these runs; None: that of the schedule. "allow" runs all instants at once, "skip"
+                the first one unless a run is going on, "queue_one" the first and then the last, or only the last while
+                a run is going on, "cancel_running" the last, in place of the run that is going on. "queue_all" runs
+                each instant when the run before it is over.
+            every: the time between the starts of two runs, with "allow"; None: all are due now.
+        """
+        times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
+        if times["upto_ms"] < times["from_ms"]:
+            raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
+        if overlap not in (None, *BACKFILL_OVERLAPS):
+            raise ArgumentError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
+        every_ms = 0 if every is None else duration_ms("every", every)
+        options = {**times, "every_ms": every_ms, "overlap": overlap}
+        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **options)
+        return found
+
+    def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
+        """Give a schedule the definition that it had at a revision; see ``history``. This is a new revision.
+
+        Raises LookupError where the store does not have that revision.
+        """
+        definition = self._definition_at(_name(name), revision)
+        found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
+        return found
+
+    def change(self, do: str, names: Names, how: Any = None, *, single: str | None = None, **options: Any) -> Any:
+        """Send one change of schedules, as ``celery_wheel.engine.recurring.change`` describes them, in one request.
+
+        Args:
+            names: names, or for a change with definitions name → definition, as JSON.
+            how: reason, actor, timeout, transactional.
+            single: the only name, whose answer is returned; RecurrenceError is raised where it is refused.
+            options: fields of the command, like ``source``.
+        """
+        how = how or {}
+        found = self._wheel.ask(self._request(do, names, how, options), names, how, single)
+        if isinstance(found, ScheduleAnswer) and found.result == "refused":
+            raise RecurrenceError(f"schedule {single!r}: {found.reason}")
+        return found
+
+    acreate = twin(create)
+    acreate_many = twin(create_many)
+    aupdate = twin(update)
+    adelete = twin(delete)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    arollback = twin(rollback)
+
+    def _check_task(self, values: dict[str, Any], good: set[str]) -> None:
+        """Check the name of a task among the values, once for all schedules, and take ``check_task`` out of them."""
+        name = values.get("task")
+        if values.pop("check_task", True) and isinstance(name, str) and name not in good:
+            check_task_name(self.conf.app, name)
+            good.add(name)
+
+    def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
+        """Carry out one change of each name; ``patch`` is the part of an update."""
+
+        def with_patch(part: list[str]) -> Names:
+            return part if patch is None else dict.fromkeys(part, patch)
+
+        if isinstance(names, str):
+            return self.change(do, with_patch(names_of(names)), how, single=names)
+        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(names_of(names))
+        return self._change_parts(do, (with_patch(part) for part in parts), how, {})
+
+    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: dict[str, Any]) -> Any:
+        if self._wheel.joins_transaction(how):
+            whole = list(parts)
+            names: Any = [name for part in whole for name in part]
+            if whole and isinstance(whole[0], Mapping):
+                names = {name: body for part in whole for name, body in part.items()}
+            return self.change(do, names, how, **options)
+        found: Answers = {}
+        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders carry out one while the next is made
+        try:
+            for part in filter(None, parts):
+                sent.append(self._request(do, part, how, options))
+                sent[-1].send(part)
+                if len(sent) > 1:
+                    found |= sent.popleft().receive(timeout_of(how))
+            while sent:
+                found |= sent.popleft().receive(timeout_of(how))
+        except WheelUnavailable as error:
+            for request in sent:
+                found |= _certain(request)
+            error.results = {**found, **error.results}
+            raise
+        except BaseException as error:
+            for request in sent:
+                request.withdraw(error)
+            raise
+        return found
+
+    def _request(self, do: str, names: Names, how: CommandOptions, options: dict[str, Any]) -> Request[ScheduleAnswer]:
+        if unknown := how.keys() - set(_HOW):
+            raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
+        if "source" in options:
+            text_of("source", options["source"])
+        list_name = "definitions" if isinstance(names, Mapping) else "names"
+        return self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
+
+    def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
+        after: str | None = ""
+        while after is not None:
+            page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
+            yield [one.name for one in page.items]
+            after = page.next
+
+
+def _certain(request: Request[ScheduleAnswer]) -> Answers:
+    """Return the results that a request has by now, and withdraw the rest of it."""
+    try:
+        return request.receive(0)
+    except WheelUnavailable as error:
+        return error.results
+
+
+def _in_parts(names: list[str]) -> Iterator[list[str]]:
+    return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+
+
+def _creating(exists: Any) -> str:
+    if exists not in ("error", "update"):
+        raise ValueError(f'exists must be "error" or "update", got {exists!r:.60}')
+    return "create" if exists == "error" else "put"
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name must be a text, got {name!r:.60}")
+    return names_of(name)[0]
+
+
+def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], CommandOptions]:
+    """Return the values of a definition, and the options of the request."""
+    how: Any = {name: value for name, value in fields.items() if name in _HOW}
+    return {name: value for name, value in fields.items() if name not in _HOW}, how

@@ -1,0 +1,163 @@
+"""A row of django-celery-beat as a definition. Pure: no database.
+
+::
+
+    interval    Interval, counted from start_time, or else from last_run_at, or else from the row's last change
+    crontab     Crontab in its own zone           solar   Solar           clocked   Instants, one of them
+    start_time  start_ms      expires  until_ms      one_off  times = 1      expire_seconds  the option expires
+    queue, exchange, routing_key, priority, headers     options
+
+    first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
+    broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
+    ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
+
+Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from celery_wheel.errors import PackageMissing, RecurrenceError
+from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Solar, Spec, to_json
+from celery_wheel.recurring.call import check_call
+from celery_wheel.recurring.checks import refuse
+from celery_wheel.scheduler.sources.beat_entries import BEAT_HEADER
+from celery_wheel.scheduler.sources.entry import Document, SourceEntry, broken
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "microseconds": 0.001}
+
+
+class TaskColumns(NamedTuple):
+    """The columns of a PeriodicTask and of its schedule; ``zone`` as text."""
+
+    pk: int
+    name: str
+    task: str
+    enabled: bool
+    args: str
+    kwargs: str
+    headers: str | None
+    queue: str | None
+    exchange: str | None
+    routing_key: str | None
+    priority: int | None
+    expires: datetime | None
+    expire_seconds: int | None
+    one_off: bool
+    start_time: datetime | None
+    last_run_at: datetime | None
+    total_run_count: int
+    date_changed: datetime
+    interval_id: int | None
+    crontab_id: int | None
+    solar_id: int | None
+    clocked_id: int | None
+    interval__every: int | None
+    interval__period: str | None
+    crontab__minute: str | None
+    crontab__hour: str | None
+    crontab__day_of_week: str | None
+    crontab__day_of_month: str | None
+    crontab__month_of_year: str | None
+    solar__event: str | None
+    solar__latitude: Any
+    solar__longitude: Any
+    clocked__clocked_time: datetime | None
+    zone: str | None
+
+
+def is_over(row: TaskColumns, now_ms: int) -> bool:
+    """Whether django-celery-beat would disable the row instead of running it again."""
+    has_run = row.one_off and row.total_run_count > 0
+    return has_run or (isinstance(row.expires, datetime) and at_ms(row.expires) <= now_ms)
+
+
+def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
+    """Return the entry of a row; ``zone`` is the one of all crontabs, or None: each has its own."""
+    try:
+        document: Document = {"recurrence": to_json(_recurrence(row, zone)), **_call(row)}
+        check_call(document)
+        return SourceEntry(document, _after_ms(row))
+    except (RecurrenceError, PackageMissing) as error:
+        return broken(row.task, str(error))
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        return broken(row.task, f"the row cannot be read: {error!r}")
+
+
+def at_ms(value: datetime) -> int:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _after_ms(row: TaskColumns) -> int:
+    """Return the instant after which the first one lies; at the latest, the row itself is due at once."""
+    if row.last_run_at is not None:
+        return at_ms(row.last_run_at)
+    if row.clocked__clocked_time is not None:
+        return at_ms(row.clocked__clocked_time) - 1
+    return at_ms(row.date_changed) if row.start_time is None else at_ms(row.start_time) - 1
+
+
+def _recurrence(row: TaskColumns, zone: str | None) -> Recurrence:
+    limits: dict[str, Any] = {}
+    if row.start_time is not None:
+        limits["start_ms"] = at_ms(row.start_time)
+    if row.expires is not None:
+        limits["until_ms"] = at_ms(row.expires) - 1
+    if row.one_off:
+        limits["times"] = 1
+    if row.crontab_id is not None:
+        limits["zone"] = zone or row.zone or "UTC"
+    return Recurrence(_spec(row), **limits)
+
+
+def _spec(row: TaskColumns) -> Spec:
+    kinds = ("interval", "crontab", "solar", "clocked")
+    found = [kind for kind in kinds if getattr(row, f"{kind}_id") is not None]
+    if len(found) != 1:
+        refuse("the row", f"one with exactly one of {', '.join(kinds)}", found)
+    if found == ["interval"]:
+        every_ms = round((row.interval__every or 0) * _MS.get(row.interval__period or "", 0.0))
+        if every_ms < 1:
+            refuse("interval", "a millisecond or longer", f"{row.interval__every} {row.interval__period}")
+        return Interval(every_ms, at_ms(row.start_time or row.last_run_at or row.date_changed))
+    if found == ["crontab"]:
+        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+        return Crontab(*(str(getattr(row, f"crontab__{name}")).replace(" ", "") for name in names))
+    if found == ["solar"]:
+        return Solar(row.solar__event or "", float(row.solar__latitude), float(row.solar__longitude))
+    if row.clocked__clocked_time is None:
+        refuse("clocked", "a time", None)
+    return Instants((at_ms(row.clocked__clocked_time),))
+
+
+def _call(row: TaskColumns) -> Document:
+    options: Document = {
+        name: value
+        for name in ("queue", "exchange", "routing_key", "priority")
+        if (value := getattr(row, name)) not in (None, "")
+    }
+    if row.expire_seconds:
+        options["expires"] = row.expire_seconds
+    headers = _json("headers", row.headers or "{}", dict)
+    options["headers"] = {**headers, "periodic_task_name": row.name, BEAT_HEADER: True}
+    args, kwargs = _json("args", row.args or "[]", list), _json("kwargs", row.kwargs or "{}", dict)
+    parts = {"args": args, "kwargs": kwargs, "options": options}
+    return {"task": row.task, **{name: value for name, value in parts.items() if value}}
+
+
+def _json(name: str, text: str, kind: type) -> Any:
+    example = '["a", 1]' if kind is list else '{"a": 1}'
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        refuse(name, f"JSON like {example}", text)
+    if value is None:  # Celery sends no arguments then
+        return kind()
+    if not isinstance(value, kind):
+        refuse(name, f"JSON like {example}", text)
+    return value

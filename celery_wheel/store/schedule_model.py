@@ -1,0 +1,178 @@
+"""Recurring schedules as stored: the definition, the progress, every change, the runs and the skips.
+
+::
+
+    schedule   name ─► definition, policies, next_ms        an occurrence is an ordinary row of wheel_timer
+    revision   (schedule, number) ─► actor, time, before     never changed; rolled back by a new revision
+    run        timer id ─► (schedule, instant), its end     removed with the timer; the last 60 are the history
+    skip       (schedule, instants from … to) ─► reason      consecutive instants with one reason are one row
+
+    09:00  next_ms = 09:00, made = 4
+           the holder accepts the row of 09:00, in one transaction with next_ms = 10:00, made = 5
+    10:30  paused: next_ms = None, since_ms = 10:30
+    12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
+
+A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox.
+
+Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
+of (schedule, revision, instant). Each instant that was due and did not run has a skip with its reason.
+Non-promises: an instant may have several runs: an edit withdraws one and makes another, and users trigger runs.
+``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by ``runs``. A
+definition is opaque here: ``celery_wheel.engine.recurring`` reads it. Instants that a calendar or a gap leaves out have
+no skips: ``Recurrence.why_not`` returns their reason.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from celery_wheel.values.document import json_object
+from celery_wheel.values.text import END_OF_TIME_MS
+
+#: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.
+SCHEDULE, RUN_ENDED = "schedule", "run_ended"
+
+#: The task's name in a worker's message to the wheel queue whose body is that of an item ``run_ended``.
+RUN_ENDED_TASK = "celery_wheel.run_ended"
+
+#: A header of an occurrence's message (see ``celery_wheel.engine.recurring.header``).
+OCCURRENCE = "wheel_occurrence"
+
+#: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
+LAST_REVISION = 2**31 - 2
+
+#: Reasons of a skip.
+PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
+
+
+@dataclass(slots=True)
+class Schedule:
+    """A schedule as stored. Instants are Unix milliseconds."""
+
+    id: int  #: a seq of the shard, given when it is created; never used twice
+    name: str  #: unique in the store
+    definition: str  #: JSON: recurrence, task, args, kwargs, options and policies
+    source: str  #: "api", or the source that follows it: "beat", "django-celery-beat", "code"
+    revision: int  #: 1 when it is created; each change adds one
+    next_ms: int | None  #: the next instant to be made; None: paused, broken or ended
+    made: int = 0  #: occurrences made so far, for the limit of times
+    last_ms: int | None = None  #: the last instant that was made
+    paused: bool = False
+    note: str = ""  #: the reason for which it is paused, broken, or run by Beat's own scheduler
+    broken: bool = False  #: the schedule does not run: no definition can be read, or no message can be made
+    since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
+
+
+@dataclass(slots=True)
+class ScheduleStep:
+    """A schedule's progress: its next instant, once the occurrences before it exist or are skipped."""
+
+    id: int
+    next_ms: int | None
+    made: int
+    last_ms: int | None
+
+
+@dataclass(slots=True)
+class Revision:
+    """A change of a schedule: the definition before it, as JSON of a Schedule; "" for its creation."""
+
+    schedule: int
+    number: int
+    name: str  #: kept after the schedule is deleted
+    what: str  #: created | changed | paused | resumed | deleted | imported | rolled back
+    actor: str
+    reason: str
+    at_ms: int
+    before: str
+
+
+def readable(schedule: Schedule) -> Schedule:
+    """Return a schedule in whose fields SQL may have written anything, with values of the fields' types.
+
+    SQLite has no booleans, and lets a user write any value into any column. A number at the end of its column would
+    make the next change of the schedule fail, and all commands behind that one wait.
+    """
+    if not isinstance(schedule.next_ms, int | float | None):
+        schedule.note = f"next_ms must be a whole number, got {schedule.next_ms!r}; resume the schedule"
+        schedule.broken = True
+    next_ms, last_ms, since_ms = map(whole, (schedule.next_ms, schedule.last_ms, schedule.since_ms))
+    schedule.next_ms, schedule.last_ms, schedule.since_ms = next_ms, last_ms, since_ms
+    schedule.revision, schedule.made = whole(schedule.revision, LAST_REVISION) or 1, whole(schedule.made) or 0
+    schedule.paused, schedule.broken = bool(schedule.paused), bool(schedule.broken)
+    schedule.name, schedule.source = str(schedule.name), str(schedule.source)
+    schedule.definition, schedule.note = str(schedule.definition), str(schedule.note)
+    return schedule
+
+
+def whole(value: Any, largest: int = END_OF_TIME_MS) -> int | None:
+    """Return the nearest whole number from 0 to the largest; None for a value that is no number."""
+    return int(min(max(value, 0), largest)) if isinstance(value, int | float) else None
+
+
+def schedule_before(change: Revision) -> Schedule | None:
+    """Return the schedule before a change; None where it did not exist. It is broken where SQL has damaged the row."""
+    if not change.before:
+        return None
+    try:
+        return readable(Schedule(**json_object(change.before)))
+    except TypeError as error:
+        note = f"the revision has no schedule that can be read: {error}"
+        number = change.number - 1
+        return Schedule(change.schedule, change.name, change.before, "", number, None, note=note, broken=True)
+
+
+def revised(
+    schedule: Schedule, what: str, actor: str, reason: str, at_ms: int, **changes: Any
+) -> tuple[Schedule, Revision]:
+    """Return a schedule, which is stored or of revision 0, with its changes and their revision."""
+    number, before = schedule.revision + 1, json.dumps(asdict(schedule)) if schedule.revision else ""
+    revision = Revision(schedule.id, number, schedule.name, what, actor, reason, at_ms, before)
+    return replace(schedule, revision=number, **changes), revision
+
+
+@dataclass(slots=True)
+class Run:
+    """An occurrence: the row of wheel_timer that it became."""
+
+    schedule: int
+    instant_ms: int
+    timer_id: int  #: a row has one run at most
+    ended_ms: int | None = None  #: the end that its worker reported; None: not yet, or no policy needs it
+    requested: bool = False  #: by a trigger or a backfill, beside the schedule's own instants
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """The end of the run of a timer."""
+
+    timer_id: int
+    ended_ms: int
+
+
+@dataclass(slots=True)
+class Skip:
+    """Consecutive instants of a schedule that did not run, for one reason."""
+
+    schedule: int
+    from_ms: int
+    to_ms: int  #: the last of them
+    count: int  #: 0: too many to count
+    reason: str
+    at_ms: int  #: the time of the decision
+
+
+@dataclass(slots=True)
+class ScheduleChange:
+    """The part of a ``Change`` that concerns schedules; removals come first."""
+
+    removed_schedules: list[int] = field(default_factory=list)  #: runs and skips are forgotten later; revisions stay
+    added_schedules: list[Schedule] = field(default_factory=list)  #: each is new
+    schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
+    schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
+    revisions: list[Revision] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  #: each is new
+    run_ends: list[RunEnd] = field(default_factory=list)  #: a run that is forgotten, or has ended, stays as it is
+    skips: list[Skip] = field(default_factory=list)  #: each is new, or replaces one of its schedule and ``from_ms``

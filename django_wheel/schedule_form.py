@@ -1,0 +1,280 @@
+"""The form of a schedule. Its errors are those of the definition, each beside the field that its path names.
+
+::
+
+    values ──► spec, calendar, policies ──► definition ──► read_definition: RecurrenceError "spec.hour must be …"
+                                                                                       └──► the field ``hour``
+
+Fields of kinds other than the chosen one are ignored. ``recurrence`` is set if the recurrence alone is valid, so a
+preview needs no task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, tzinfo
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from celery_wheel import recurring
+from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
+from celery_wheel.recurring import Recurrence
+from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
+from celery_wheel.recurring.local import zone_of
+from celery_wheel.values.text import text_rule
+from django_wheel.fields_of_time import DurationMsField, moment_ms
+from django_wheel.forms import ScheduleReasonForm
+from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
+
+KINDS = (
+    ("crontab", _("Crontab")),
+    ("interval", _("Interval")),
+    ("rrule", _("Rule of RFC 5545")),
+    ("solar", _("Event of the sun")),
+    ("instants", _("List of instants")),
+)
+GAP_CHOICES = (("shift", _("moved by the length of the gap")), ("skip", _("left out")))
+FOLD_CHOICES = (("first", _("the first time")), ("second", _("the second time")), ("both", _("both times")))
+_WEEKDAYS = (
+    *(("mon", _("Monday")), ("tue", _("Tuesday")), ("wed", _("Wednesday")), ("thu", _("Thursday"))),
+    *(("fri", _("Friday")), ("sat", _("Saturday")), ("sun", _("Sunday"))),
+)
+_EVENTS = (
+    *(("sunrise", _("sunrise")), ("solar_noon", _("solar noon")), ("sunset", _("sunset"))),
+    *(("dawn_civil", _("civil dawn")), ("dusk_civil", _("civil dusk"))),
+    *(("dawn_nautical", _("nautical dawn")), ("dusk_nautical", _("nautical dusk"))),
+    *(("dawn_astronomical", _("astronomical dawn")), ("dusk_astronomical", _("astronomical dusk"))),
+)
+CATCH_UP_CHOICES = (("latest", _("the latest runs")), ("all", _("all run, within a time")), ("none", _("none runs")))
+OVERLAP_CHOICES = (
+    ("allow", _("both run")),
+    ("skip", _("the later one is skipped")),
+    ("queue_one", _("the later one waits")),
+    ("cancel_running", _("the earlier one is cancelled")),
+)
+JITTER_BY_CHOICES = (("run", _("another one for each run")), ("name", _("the same one for each run")))
+_PATH = re.compile(r"(?:recurrence: )?([\w.\[\]]+) (.+)", re.DOTALL).fullmatch
+
+
+def _text(label: Any, help_text: Any = "", size: int = 12, **attrs: Any) -> forms.CharField:
+    widget = forms.TextInput(attrs={"size": size, "autocomplete": "off", "spellcheck": "false", **attrs})
+    return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
+
+
+def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
+    widget = forms.Textarea(attrs={"rows": rows, "cols": 50, "spellcheck": "false"})
+    return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
+
+
+_TIME_HELP = _("A date and time in the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
+
+
+class ScheduleForm(ScheduleReasonForm):
+    name = forms.CharField(label=_("Name"), required=False, strip=False, widget=forms.TextInput(attrs={"size": 50}))
+    task = _text(_("Task"), size=50, list="wheel-tasks")
+    args = _lines(_("Arguments"), _('A JSON list, like [1, "acme"].'), rows=2)
+    kwargs = _lines(_("Keyword arguments"), _('A JSON object, like {"tenant": "acme"}.'), rows=2)
+    options = _lines(
+        _("Options"), _("A JSON object with options of apply_async: queue, priority, expires (seconds) and others."), 2
+    )
+    kind = forms.ChoiceField(label=_("Kind"), choices=KINDS, initial="crontab", widget=forms.RadioSelect)
+    every = DurationMsField(label=_("Every"))
+    anchor = _text(_("Counted from"), _TIME_HELP, 24, placeholder="1970-01-01 00:00")
+    minute = _text(_("Minute"), "0-59, */15")
+    hour = _text(_("Hour"), "0-23, 8-17")
+    day_of_week = _text(_("Day of the week"), "mon-fri, 0-6")
+    day_of_month = _text(_("Day of the month"), "1-31, 1,15")
+    month_of_year = _text(_("Month"), "1-12, */3")
+    second = _text(_("Second"), "0-59")
+    rrule = _lines(_("Rule"), _("Lines DTSTART and RRULE, RDATE, EXDATE. Times are those of the schedule's zone."))
+    event = forms.ChoiceField(label=_("Event"), required=False, choices=_EVENTS)
+    latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
+    longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
+    instants = _lines(
+        _("Instants"), _("One on each line, in the schedule's zone or with an offset: 2026-11-21 08:30+01:00.")
+    )
+    zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
+    gap = forms.ChoiceField(
+        label=_("Times that the clocks skip"),
+        required=False,
+        choices=GAP_CHOICES,
+        help_text=_("When clocks go forward."),
+    )
+    fold = forms.ChoiceField(
+        label=_("Times that occur twice"), required=False, choices=FOLD_CHOICES, help_text=_("When clocks go back.")
+    )
+    start = _text(_("From"), _TIME_HELP, 24)
+    until = _text(_("Until"), _("The last instant at which the schedule may run."), 24)
+    times = _text(_("Largest number of runs"), inputmode="numeric")
+    weekdays = forms.MultipleChoiceField(
+        label=_("Days of the week"), required=False, choices=_WEEKDAYS, widget=forms.CheckboxSelectMultiple
+    )
+    holidays_country = _text(_("Public holidays of the country"), _("A code like DE."), 6)
+    holidays_subdivision = _text(_("Part of the country"), _("A code like BY; empty for the whole country."), 6)
+    dates = _lines(_("Dates"), _("One on each line, like 2026-12-24."), rows=2)
+    calendar = _lines(_("Other calendar"), _('A calendar as JSON, like {"kind": "business_days", "country": "DE"}.'), 2)
+    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=CATCH_UP_CHOICES)
+    catch_up_within = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
+    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=OVERLAP_CHOICES)
+    max_runtime = DurationMsField(
+        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
+    )
+    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
+    jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=JITTER_BY_CHOICES)
+    made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
+    revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None, *, document: Document | None = None, is_new: bool = True, **more: Any) -> None:
+        super().__init__(data, **more)
+        self.before: Document = document or {}
+        self.is_new = is_new
+        self.recurrence: Recurrence | None = None
+        self.document: Document | None = None
+        if not is_new:
+            self.fields["name"].widget.attrs["readonly"] = True
+
+    @staticmethod
+    def zones() -> list[str]:
+        return sorted(available_timezones())
+
+    # -- cleaning ------------------------------------------------------------------------------------------
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        kind = values.get("kind", "crontab")
+        zone = self._zone(values)
+        read = {name: self._read(values, name, reader) for name, reader in self._readers(zone, kind).items()}
+        values |= read
+        spec, without = self._spec(values, kind), self._without(values)
+        if self.is_new and (rule := text_rule(values.get("name"))):
+            self.add_error("name", gettext("The name must be %(rule)s.") % {"rule": rule})
+        if any(name in self.errors for name in (*SPECS[kind].values(), "start", "until", "times")):
+            return values
+        is_calendar_wrong = any(name in self.errors for name in CALENDAR)
+        self._check(to_document(self.before, spec, None if is_calendar_wrong else without, values), kind)
+        if is_calendar_wrong:
+            self.recurrence = self.document = None
+        return values
+
+    def _zone(self, values: dict[str, Any]) -> tzinfo:
+        name = values["zone"] = values.get("zone") or "UTC"
+        return zone_of(name) or UTC  # an unknown zone is an error of the definition
+
+    def _readers(self, zone: tzinfo, kind: str) -> dict[str, Any]:
+        """Return the reader of each field whose text is not the value itself."""
+
+        def moment(text: str) -> int:
+            return moment_ms(text, zone)
+
+        found: dict[str, Any] = {"start": moment, "until": moment, "times": _whole, "calendar": _json}
+        found |= dict.fromkeys(("args", "kwargs", "options"), _json)
+        if kind == "interval":
+            found["anchor"] = moment
+        elif kind == "solar":
+            found |= {"latitude": _degrees, "longitude": _degrees}
+        elif kind == "instants":
+            found["instants"] = lambda text: [moment(line) for line in text.split("\n") if line.strip()]
+        return found
+
+    def _read(self, values: dict[str, Any], name: str, reader: Any) -> Any:
+        text = str(values.get(name) or "").replace("\r\n", "\n").strip()
+        if not text:
+            return None
+        try:
+            return reader(text)
+        except ValidationError as error:
+            self.add_error(name, error)
+            return None
+
+    def _spec(self, values: dict[str, Any], kind: str) -> Document:
+        spec: Document = {"kind": kind}
+        for name, field in SPECS[kind].items():
+            value = values.get(field)
+            if isinstance(value, str):
+                value = value.replace("\r\n", "\n").strip()
+            if kind == "crontab":
+                value = value or ("0" if name == "second" else "*")
+                if value == ("0" if name == "second" else "*"):
+                    continue
+            if value is not None and value != "":
+                spec[name] = value
+            elif name != "anchor_ms" and field not in self.errors:
+                self.add_error(field, gettext("This field is required."))
+        return spec
+
+    def _without(self, values: dict[str, Any]) -> Document | None:
+        """Return the calendar to leave out; each part is checked by itself, for an error beside its field."""
+        if self.before and not set(CALENDAR) & set(self.changed_data):
+            found: Document | None = self.before["recurrence"].get("without")
+            return found
+        parts: list[tuple[str, Document]] = []
+        if values.get("weekdays"):
+            parts.append(("weekdays", {"kind": "weekdays", "days": values["weekdays"]}))
+        country, subdivision = values.get("holidays_country"), values.get("holidays_subdivision")
+        if country or subdivision:
+            place = {"country": country or "", **({"subdivision": subdivision} if subdivision else {})}
+            parts.append(("holidays_country", {"kind": "holidays", **place}))
+        if dates := (values.get("dates") or "").replace(",", " ").split():
+            parts.append(("dates", {"kind": "dates", "dates": dates}))
+        if values.get("calendar") is not None:
+            parts.append(("calendar", values["calendar"]))
+        for field, part in parts:
+            self._check_calendar(field, part)
+        return joined([part for _field, part in parts])
+
+    def _check_calendar(self, field: str, part: Any) -> None:
+        try:
+            if not isinstance(recurring.from_json(part), recurring.Calendar):
+                self.add_error(field, gettext("This is not a calendar."))
+        except RecursionError:
+            self.add_error(field, gettext("This is nested too deeply."))
+        except (RecurrenceError, PackageMissing) as error:
+            path = _PATH(str(error))
+            is_part = path is not None and path[1] == "subdivision"
+            self.add_error("holidays_subdivision" if is_part and field == "holidays_country" else field, str(error))
+
+    def _check(self, document: Document, kind: str) -> None:
+        try:
+            found = recurring.from_json(document["recurrence"])
+            self.recurrence = found if isinstance(found, Recurrence) else None
+            to_text(document)
+            self.document = document
+        except WheelError as error:
+            found_path = _PATH(str(error))
+            field = field_of(found_path[1], kind) if found_path else None
+            self.add_error(field, str(error).removeprefix("recurrence: ").removeprefix("spec."))
+
+
+def _json(text: str) -> Any:
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ValidationError(gettext("This is not JSON: %(error)s.") % {"error": error}) from None
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise ValidationError(gettext("Enter a whole number."))
+    return int(text)
+
+
+def _degrees(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValidationError(gettext("Enter a number.")) from None
+
+
+def new_values(zone: str) -> Document:
+    """Return the initial values of a new schedule."""
+    values: Document = {"kind": "crontab", **dict.fromkeys(CRONTAB, "*"), "minute": "0", "hour": "9", "second": "0"}
+    values |= {"zone": zone, "args": "[]", "kwargs": "{}", "options": "{}", "max_runtime": MAX_RUNTIME_MS}
+    return values

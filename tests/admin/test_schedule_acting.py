@@ -1,0 +1,420 @@
+"""Schedules are created, changed, paused, resumed, rolled back and deleted from the admin, with the real engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from freezegun import freeze_time
+
+from celery_wheel.errors import WheelUnavailable
+from celery_wheel.requests.results import ScheduleAnswer
+from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.testing import VirtualWheel
+from django_wheel.project import project_wheel
+from django_wheel.schedule_values import to_document, to_values
+from tests.admin.conftest import MakeClient, text_of
+from tests.admin.test_schedules import SCHEDULE, definition, one
+from tests.kit.holder import Holder
+from tests.kit.schedules import create
+
+ACT, EDIT, PREVIEW = f"{SCHEDULE}act/", f"{SCHEDULE}edit/", f"{SCHEDULE}preview/"
+
+#: A form as a browser sends it, of a crontab at 09:00.
+FORM = {
+    **{"kind": "crontab", "minute": "0", "hour": "9", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"},
+    **{"second": "0", "zone": "Europe/Paris", "gap": "shift", "fold": "first", "task": "site.nothing"},
+    **{"args": "[]", "kwargs": "{}", "options": "{}", "catch_up": "latest", "overlap": "allow", "jitter_by": "run"},
+    **{"max_runtime_0": "1", "max_runtime_1": "86400000", "every_1": "60000", "jitter_1": "1000"},
+}
+
+#: JSON that can be parsed, and is too deep to be read.
+NESTED = '{"kind": "except", "calendar": ' * 600 + '{"kind": "weekdays", "days": ["mon"]}' + "}" * 600
+
+Said = list[tuple[str, str]]
+
+
+@pytest.fixture
+def operator(client_of: MakeClient) -> Client:
+    return client_of("operator")
+
+
+def stored(name: str) -> Schedule | None:
+    found = project_wheel().store.browse.schedule(name)
+    return None if found is None else found.schedule
+
+
+def document(name: str) -> Any:
+    schedule = stored(name)
+    assert schedule is not None
+    return json.loads(schedule.definition)
+
+
+def said(response: Any) -> Said:
+    assert response.redirect_chain, text_of(response)
+    return [(message.level_tag, str(message)) for message in response.context["messages"]]
+
+
+def save(client: Client, name: str = "report", /, **values: Any) -> Said:
+    return said(client.post(EDIT, {**FORM, **values, "name": name}, follow=True))
+
+
+def edit(client: Client, name: str, /, **values: Any) -> Said:
+    return said(client.post(f"{EDIT}?name={name}", {**FORM, **values, "name": name}, follow=True))
+
+
+def act(client: Client, verb: str, *names: str, **more: Any) -> Said:
+    return said(client.post(ACT, {"verb": verb, "row": names, "sure": "yes", **more}, follow=True))
+
+
+def errors(client: Client, **values: Any) -> dict[str, list[str]]:
+    """Return the errors that the live preview shows, which must be those of the saved form, too."""
+    form = {**FORM, "name": "report", **values}
+    live = client.post(PREVIEW, form).json()["errors"]
+    page = client.post(EDIT, form)
+    assert page.status_code == 200
+    own = page.context["form"].errors
+    assert {name: texts for name, texts in own.items() if name not in ("name", "task", "reason")} == live
+    assert stored("report") is None
+    return dict(own)
+
+
+# -- the form ------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_created_and_changed(operator: Client, wheel: VirtualWheel) -> None:
+    assert save(operator, reason="asked by sales") == [("success", "1 schedule is created: report.")]
+    assert document("report") == {
+        "recurrence": {
+            "kind": "recurrence",
+            "spec": {"kind": "crontab", "hour": "9", "minute": "0"},
+            "zone": "Europe/Paris",
+        },
+        "task": "site.nothing",
+    }
+    assert edit(operator, "report") == [("info", "1 schedule had that definition already: report.")]
+    assert edit(operator, "report", hour="10", overlap="skip") == [("success", "1 schedule is changed: report.")]
+    assert document("report")["recurrence"]["spec"]["hour"] == "10"
+    page = unescape(one(operator, "report"))
+    assert "asked by sales" in page
+    assert '<del>"9"</del>' in page
+    titles = LogEntry.objects.order_by("pk").values_list("object_repr", flat=True)
+    assert list(titles) == ["Create: report", "Change: report", "Change: report"]
+
+
+@pytest.mark.parametrize(
+    ("values", "spec"),
+    [
+        (
+            {"kind": "interval", "every_0": "90", "every_1": "1000", "anchor": "2026-01-01 00:00"},
+            {"kind": "interval", "every_ms": 90_000, "anchor_ms": 1_767_222_000_000},
+        ),
+        ({"kind": "crontab", "minute": "*/5", "hour": "", "second": ""}, {"kind": "crontab", "minute": "*/5"}),
+        (
+            {"kind": "rrule", "rrule": "DTSTART:20260105T093000\r\nRRULE:FREQ=DAILY\r\n"},
+            {"kind": "rrule", "text": "DTSTART:20260105T093000\nRRULE:FREQ=DAILY"},
+        ),
+        (
+            {"kind": "solar", "event": "sunset", "latitude": "48.86", "longitude": "-2"},
+            {"kind": "solar", "event": "sunset", "latitude": 48.86, "longitude": -2.0},
+        ),
+        (
+            {"kind": "instants", "instants": "2040-10-28 02:30\r\n\r\n2040-10-28 02:30+01:00"},
+            {"kind": "instants", "at_ms": [2_234_997_000_000, 2_235_000_600_000]},
+        ),
+    ],
+)
+def test_each_kind_is_saved_and_comes_back_into_the_form(
+    operator: Client, wheel: VirtualWheel, values: dict[str, str], spec: dict[str, Any]
+) -> None:
+    assert save(operator, **values) == [("success", "1 schedule is created: report.")]
+    assert document("report")["recurrence"]["spec"] == spec
+    form = operator.get(f"{EDIT}?name=report").context["form"]
+    sent = {f"{name}_{n}": part for name in ("every", "max_runtime", "jitter") for n, part in parts(form, name)}
+    again = {name: form[name].value() for name in form.fields if form[name].value() is not None}
+    assert edit(operator, "report", **{**again, **sent}) == [
+        ("info", "1 schedule had that definition already: report.")
+    ]
+
+
+def parts(form: Any, name: str) -> list[tuple[int, Any]]:
+    return list(enumerate(form.fields[name].widget.decompress(form[name].value())))
+
+
+def test_every_policy_limit_and_calendar_is_saved(operator: Client, wheel: VirtualWheel) -> None:
+    save(
+        operator,
+        **{"gap": "skip", "fold": "both", "start": "2040-01-01 00:00", "until": "2041-01-01 00:00", "times": "7"},
+        **{"weekdays": ["sat", "sun"], "holidays_country": "DE", "holidays_subdivision": "BY"},
+        **{"dates": "2040-12-24\r\n2040-12-31", "calendar": '{"kind": "business_days", "country": "FR"}'},
+        **{"catch_up": "all", "catch_up_within_0": "2", "catch_up_within_1": "3600000", "overlap": "queue_one"},
+        **{"max_runtime_0": "30", "max_runtime_1": "60000", "jitter_0": "5", "jitter_by": "name"},
+        **{"args": "[1]", "kwargs": '{"a": "ü"}', "options": '{"queue": "mail"}'},
+    )
+    found = document("report")
+    without = found["recurrence"].pop("without")
+    assert [part["kind"] for part in without["parts"]] == ["weekdays", "holidays", "dates", "business_days"]
+    assert without["parts"][1] == {"kind": "holidays", "country": "DE", "subdivision": "BY"}
+    limits = {name: found["recurrence"][name] for name in ("gap", "fold", "start_ms", "until_ms", "times")}
+    assert limits == {
+        **{"gap": "skip", "fold": "both", "times": 7},
+        **{"start_ms": 2_208_985_200_000, "until_ms": 2_240_607_600_000},
+    }
+    assert {name: value for name, value in found.items() if name not in ("recurrence", "task")} == {
+        **{"args": [1], "kwargs": {"a": "ü"}, "options": {"queue": "mail"}},
+        **{"catch_up": "all", "catch_up_ms": 7_200_000, "overlap": "queue_one"},
+        **{"max_runtime_ms": 1_800_000, "jitter_ms": 5_000, "jitter_by": "name"},
+    }
+    page = operator.get(f"{EDIT}?name=report")
+    form = page.context["form"]
+    assert form["weekdays"].value() == ["sat", "sun"]
+    assert form["dates"].value() == "2040-12-24\n2040-12-31"
+    assert json.loads(form["calendar"].value()) == {"kind": "business_days", "country": "FR"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        definition(),
+        definition(zone="UTC", overlap="allow", catch_up="latest", args=[]),
+        definition(recurrence={"without": {"kind": "except", "calendar": {"kind": "weekdays", "days": ["mon"]}}}),
+        definition(recurrence={"without": {"kind": "any_of", "parts": [{"kind": "dates", "dates": ["2026-12-24"]}]}}),
+        definition(recurrence={"spec": {"kind": "interval", "every_ms": 1_234, "anchor_ms": 7}}),
+    ],
+)
+def test_a_form_that_changes_nothing_leaves_the_definition_as_it_is(before: str) -> None:
+    """Also where the definition names a default, or has its calendar in another order than the form."""
+    found = json.loads(before)
+    values = {**to_values(found), "args": found.get("args"), "kwargs": found.get("kwargs"), "options": None}
+    recurrence = found["recurrence"]
+    assert to_document(found, recurrence["spec"], recurrence.get("without"), values) == found
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "text"),
+    [
+        ({"hour": "25"}, "hour", "hour must be a crontab field of 0 to 23, like '8-17', got '25'"),
+        ({"day_of_month": "30", "month_of_year": "2"}, "day_of_month", "day_of_month must be a day that occurs in"),
+        ({"zone": "Europe/Atlantis"}, "zone", "zone must be a time zone, like Europe/Paris or +02:00"),
+        ({"kind": "interval"}, "every", "This field is required."),
+        ({"kind": "interval", "every_0": "0"}, "every", "every_ms must be a whole number of at least 1"),
+        ({"kind": "rrule", "rrule": "RRULE:FREQ=DAILY"}, "rrule", "text must be a text with one DTSTART"),
+        (
+            {"kind": "rrule", "rrule": "DTSTART:20260105T093000\nRRULE:FREQ=NEVER"},
+            "rrule",
+            "FREQ must be one of YEARLY",
+        ),
+        ({"kind": "solar", "event": "sunset", "latitude": "x", "longitude": "1"}, "latitude", "Enter a number."),
+        (
+            {"kind": "solar", "event": "sunset", "latitude": "1", "longitude": "999"},
+            "longitude",
+            "longitude must be a number of degrees",
+        ),
+        (
+            {"kind": "solar", "event": "sunset", "latitude": "nan", "longitude": "1"},
+            "latitude",
+            "latitude must be a number of degrees",
+        ),
+        ({"kind": "instants", "instants": "tomorrow"}, "instants", "Enter a date and time like 2026-11-21 08:30"),
+        ({"start": "2027-03-28 02:30"}, "start", "This time does not exist: the clocks skip it."),
+        ({"start": "2041-01-01 00:00", "until": "2040-01-01 00:00"}, "until", "until_ms must be at or after start_ms"),
+        ({"times": "many"}, "times", "Enter a whole number."),
+        ({"times": "0"}, "times", "times must be a whole number of at least 1"),
+        ({"holidays_country": "XX"}, "holidays_country", "country must be a code that the package holidays knows"),
+        (
+            {"holidays_country": "DE", "holidays_subdivision": "XX"},
+            "holidays_subdivision",
+            "subdivision must be one of BB",
+        ),
+        ({"dates": "24.12.2026"}, "dates", "dates[0] must be"),
+        ({"calendar": "{"}, "calendar", "This is not JSON"),
+        ({"calendar": "[NaN]"}, "calendar", "This is not JSON"),
+        ({"calendar": NESTED}, "calendar", "This is nested too deeply."),
+        ({"kwargs": '{"a": 1e999}'}, "kwargs", "This is not JSON"),
+        ({"calendar": '{"kind": "crontab"}'}, "calendar", "This is not a calendar."),
+        ({"calendar": "5"}, "calendar", "the document must be an object"),
+        ({"weekdays": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}, "calendar", "without must be a calendar"),
+        ({"args": "{}"}, "args", "args must be a JSON value like []"),
+        ({"kwargs": "nothing"}, "kwargs", "This is not JSON"),
+        ({"options": '{"queu": "a"}'}, "options", "did you mean queue?"),
+        ({"catch_up": "all"}, "catch_up_within", "catch_up_ms must be"),
+        ({"jitter_0": "8", "jitter_1": "604800000"}, "jitter", "jitter_ms must be a whole number"),
+        ({"kind": "weather"}, "kind", "Select a valid choice."),
+        ({"overlap": "maybe"}, "overlap", "Select a valid choice."),
+    ],
+)
+def test_an_error_stands_beside_its_field_with_the_reason(
+    operator: Client, wheel: VirtualWheel, values: dict[str, Any], field: str, text: str
+) -> None:
+    found = errors(operator, **values)
+    assert list(found) == [field]
+    assert text in found[field][0]
+
+
+def test_a_form_does_not_undo_a_change_that_was_made_meanwhile(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    assert 'name="revision" value="1"' in text_of(operator.get(f"{EDIT}?name=report"))
+    edit(operator, "report", hour="10", revision="1")
+    page = operator.post(f"{EDIT}?name=report", {**FORM, "name": "report", "hour": "11", "revision": "1"})
+    assert "The schedule was changed meanwhile, to revision 2." in text_of(page)
+    assert document("report")["recurrence"]["spec"]["hour"] == "10"
+
+
+def test_a_schedule_runs_now_and_is_backfilled(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    assert act(operator, "trigger", "report") == [("success", "1 schedule runs now: report.")]
+    times = {"begin": "2020-06-01 00:00", "end": "2020-06-03 00:00"}
+    assert act(operator, "backfill", "report", **times) == [("success", "1 schedule is backfilled: report.")]
+    assert [one.task for one in wheel.run_due()] == ["site.nothing"] * 3
+    assert one(operator, "report").count(", requested") == 3
+    [done, left_out] = act(operator, "backfill", "report", **times, overlap="skip")
+    assert (done[0], left_out[0]) == ("success", "warning")
+    assert left_out[1].startswith("report: the overlap policy of the backfill leaves out 1 of 2 instants")
+
+
+def test_every_wrong_field_has_its_error_at_once(operator: Client, wheel: VirtualWheel) -> None:
+    found = errors(operator, hour="25", holidays_country="XX", dates="soon", args="{", jitter_1="7", reason="r" * 600)
+    assert set(found) == {"hour", "holidays_country", "dates", "args", "jitter", "reason"}
+
+
+@pytest.mark.parametrize(("name", "task"), [("", "site.nothing"), ("n" * 600, "site.nothing"), ("report", "")])
+def test_a_schedule_needs_a_name_and_a_task(operator: Client, wheel: VirtualWheel, name: str, task: str) -> None:
+    page = operator.post(EDIT, {**FORM, "name": name, "task": task})
+    assert list(page.context["form"].errors) == ["task" if name == "report" else "name"]
+
+
+def test_a_name_that_exists_is_refused(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    page = operator.post(EDIT, {**FORM, "name": "report", "hour": "5"})
+    assert page.context["form"].errors == {"name": ["A schedule of this name exists already."]}
+    assert document("report")["recurrence"]["spec"]["hour"] == "9"
+
+
+@freeze_time("2013-11-01T12:00:00Z")
+def test_the_preview_has_twenty_instants_and_needs_no_task(operator: Client, wheel: VirtualWheel) -> None:
+    form = {**FORM, "task": "", "zone": "America/New_York", "hour": "1", "minute": "30", "fold": "both"}
+    found = operator.post(PREVIEW, form).json()
+    assert found["errors"] == {}
+    assert found["html"].count("<tr") == 1 + 20
+    assert found["html"].count("clocks -1 h") == 2
+    page = text_of(operator.post(EDIT, {**form, "preview": "yes"}))
+    assert page.count("clocks -1 h") == 2, "also without a script"
+    assert stored("report") is None
+
+
+def test_the_form_of_a_new_schedule_shows_its_preview_at_once(operator: Client, wheel: VirtualWheel) -> None:
+    page = text_of(operator.get(EDIT))
+    assert "every day at 09:00" in page
+    assert '<option value="site.nothing">' in page
+
+
+# -- actions -------------------------------------------------------------------------------------------
+
+
+def test_selected_schedules_are_paused_resumed_and_deleted_after_a_confirmation(
+    operator: Client, wheel: VirtualWheel
+) -> None:
+    for name in ("a", "b", "c"):
+        save(operator, name)
+    page = text_of(operator.post(ACT, {"verb": "pause", "row": ["a", "b"]}))
+    assert "<h1>Pause 2 schedules?</h1>" in page
+    assert re.findall(r'name="row" value="(\w+)"', page) == ["a", "b"]
+    assert not any(stored(name).paused for name in "ab")  # type: ignore[union-attr]
+    assert act(operator, "pause", "a", "b", reason="outage") == [("success", "2 schedules are paused: a, b.")]
+    paused = stored("a")
+    assert paused is not None
+    assert (paused.paused, paused.note) == (True, "outage")
+    assert act(operator, "pause", "a", "c", "no-such") == [
+        ("success", "1 schedule is paused: c."),
+        ("info", "1 schedule was paused before: a."),
+        ("warning", "1 schedule does not exist any more: no-such."),
+    ]
+    assert act(operator, "resume", "a", "b", "c") == [("success", "3 schedules are resumed: a, b, c.")]
+    assert act(operator, "delete", "a", "b") == [("success", "2 schedules are deleted: a, b.")]
+    assert stored("a") is None
+    assert "This schedule is deleted." in one(operator, "a")
+    entry = LogEntry.objects.order_by("pk").last()
+    assert entry is not None
+    assert (entry.object_repr, entry.change_message) == ("Delete: 2 schedules", "Delete: 2 done; schedules: a, b")
+
+
+def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: VirtualWheel) -> None:
+    save(operator)
+    edit(operator, "report", hour="10")
+    page = text_of(operator.post(ACT, {"verb": "rollback", "row": "report", "revision": "1"}))
+    assert 'name="revision" value="1"' in page
+    assert act(operator, "rollback", "report", revision="1", reason="wrong hour") == [
+        ("success", "1 schedule is rolled back: report.")
+    ]
+    assert document("report")["recurrence"]["spec"]["hour"] == "9"
+    page = one(operator, "report")
+    assert "rolled back" in page
+    assert "wrong hour" in page
+    wrong = operator.post(ACT, {"verb": "rollback", "row": "report", "sure": "yes", "revision": "x"})
+    assert "Enter a whole number." in text_of(wrong), "the error of a hidden field is shown, too"
+    (refused,) = act(operator, "rollback", "report", revision="99")
+    assert refused[0] == "error"
+    assert "the store has 1 to 3" in refused[1]
+
+
+def test_a_backfill_asks_for_its_times(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def change(do: str, names: Any, **more: Any) -> dict[str, ScheduleAnswer]:
+        asked.append((do, list(names), more["from_ms"], more["upto_ms"], more["overlap"]))
+        return dict.fromkeys(names, ScheduleAnswer("done", task_ids=("1",)))
+
+    monkeypatch.setattr(project_wheel().schedules, "change", change)
+    assert "Backfill 1 schedule?" in text_of(operator.post(ACT, {"verb": "backfill", "row": "a"}))
+    times = {"begin": "2026-11-01 00:00", "end": "2026-11-02 00:00+00:00"}
+    assert act(operator, "backfill", "a", **times) == [("success", "1 schedule is backfilled: a.")]
+    act(operator, "backfill", "a", **times, overlap="queue_all")
+    instants = 1_793_487_600_000, 1_793_577_600_000
+    assert asked == [("backfill", ["a"], *instants, None), ("backfill", ["a"], *instants, "queue_all")]
+    wrong = (
+        {"begin": "soon", "end": "2026-11-02"},
+        {"begin": "2026-11-03 00:00", "end": "2026-11-02 00:00"},
+        {**times, "overlap": "explode"},
+    )
+    for values in wrong:
+        page = operator.post(ACT, {"verb": "backfill", "row": "a", "sure": "yes", **values})
+        assert page.status_code == 200
+        assert page.context["form"].errors
+    assert len(asked) == 2
+
+
+def test_each_name_has_its_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"good": ScheduleAnswer("done"), "bad": ScheduleAnswer("refused", "it is <b>broken</b>")}
+
+    def change(*_: Any, **__: Any) -> dict[str, ScheduleAnswer]:
+        raise WheelUnavailable("no scheduler answered for shard 1", answers)
+
+    monkeypatch.setattr(project_wheel().schedules, "change", change)
+    assert act(operator, "trigger", "good", "bad", "silent") == [
+        ("success", "1 schedule runs now: good."),
+        ("error", "Schedule bad was not changed: it is <b>broken</b>."),
+        ("error", "1 schedule had no answer: no scheduler answered for shard 1."),
+    ]
+
+
+def test_an_action_without_names_does_nothing(operator: Client, wheel: VirtualWheel) -> None:
+    assert operator.post(ACT, {"verb": "explode", "row": "a"}).status_code == 400
+    for row in ([], ["a\0"], [""]):
+        ((level, text),) = said(operator.post(ACT, {"verb": "pause", "row": row, "sure": "yes"}, follow=True))
+        assert (level, "no schedule was selected" in text) == ("warning", True)
+    ((_, text),) = said(operator.post(ACT, {"verb": "pause", "row": range(600), "sure": "yes"}, follow=True))
+    assert "at most 500 schedules" in text
+
+
+def test_a_schedule_of_another_source_is_changed_there(operator: Client, holder: Holder) -> None:
+    create(holder, "from-beat", definition=definition(), source="beat")
+    page = one(operator, "from-beat")
+    assert "The definition of this schedule follows beat; change it there." in page
+    assert "edit/?name=" not in page
+    assert "Pause…" in page
+    assert "Delete…" not in page

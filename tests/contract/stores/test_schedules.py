@@ -1,0 +1,385 @@
+"""Recurring schedules: their progress and their occurrences are written together, once, and read by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from celery_wheel.errors import Fenced, StoreError
+from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
+from celery_wheel.store.ports import Retention
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip, revised
+from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.schedules import revision_of, schedule_of
+from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.text import END_OF_TIME_MS
+from tests.contract.stores.test_tables import rows_of
+from tests.kit.holder import NO_LIMIT, NOW, Holder, place
+from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, schedule, step
+
+LATER = NOW + 86_400_000
+TABLES = (schema.schedule, schema.revision, schema.schedule_run, schema.schedule_skip, schema.timer)
+
+
+def named(holder: Holder, *names: str) -> list[Schedule]:
+    return sorted(holder.store.schedules_named(holder.shard, names), key=lambda one: one.name)
+
+
+def runs(holder: Holder, *schedules: Schedule, pending_only: bool = False, limit: int = 100) -> list[Run]:
+    found = holder.store.runs_of(holder.shard, [one.id for one in schedules], pending_only, limit)
+    assert [run.timer_id for run, _ in found] == [task.row.id for _, task in found]
+    return [run for run, _ in found]
+
+
+def content(store: SqlStore) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: rows_of(store, table) for table in TABLES}
+
+
+# -- what is written ------------------------------------------------------------------------------------
+
+
+def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
+    whole = Schedule(holder.seq(), "Größe-漢字", '{"a": 1}', "beat", 7, NOW, 3, NOW - 1, True, "outage", True, NOW - 2)
+    holder.apply(schedules=[whole])
+    [found] = named(holder, whole.name)
+    assert found == whole
+    assert (type(found.paused), type(found.broken)) == (bool, bool)
+
+
+def test_values_of_other_types_in_columns_of_sqlite_are_read_as_those_of_the_fields() -> None:
+    one = schedule_of((1, "report", b"\xff", b"api", "x", 1.5, "x", b"x", 0, b"\xfe", 1, "x"))
+    assert (one.definition, one.note, one.paused, one.broken) == ("b'\\xff'", "b'\\xfe'", False, True)
+    assert (one.revision, one.next_ms, one.made, one.last_ms, one.since_ms) == (1, 1, 0, None, None)
+    two = schedule_of((1, "report", "{}", "api", 1, "soon", 0, None, 0, "", 0, None))
+    assert (two.next_ms, two.broken) == (None, True)
+    assert two.note == "next_ms must be a whole number, got 'soon'; resume the schedule"
+
+
+def test_numbers_beyond_the_ends_of_their_columns_have_a_next_one() -> None:
+    one = schedule_of((1, "report", "{}", "api", 2**31 - 1, 2**63 - 1, 2**63 - 1, -(2**63), 0, "", 0, -5))
+    assert (one.revision + 1, one.last_ms, one.since_ms) == (2**31 - 1, 0, 0)
+    assert (one.next_ms, one.made) == (END_OF_TIME_MS, END_OF_TIME_MS)
+    assert schedule_of((1, "report", "{}", "api", -1, 0, 0, None, 0, "", 0, None)).revision == 1
+
+
+def test_a_revision_with_values_of_other_types_is_read() -> None:
+    one = revision_of((1, "x", "report", b"?", "ann", "", "soon", b"\xff"))
+    assert (one.number, one.what, one.at_ms, one.before) == (0, "b'?'", 0, "b'\\xff'")
+
+
+def test_a_row_that_was_restored_from_a_copy_can_be_changed(sql_holder: Holder) -> None:
+    """Its next revision has a number that is taken."""
+    holder = sql_holder
+    [one] = create(holder, "report")
+    for note in ("before the copy was restored", "after it"):
+        paused, change = revised(one, "paused", "ann", note, NOW, paused=True, note=note)
+        holder.apply(schedules=[paused], revisions=[change])
+        assert named(holder, "report") == [paused]
+
+
+def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
+    first, second = create(holder, "first", "second")
+    changed = replace(first, name="renamed", definition="{}", revision=2, next_ms=None, paused=True, note="paid")
+    holder.apply(schedules=[changed], revisions=[revision(changed, "paused")])
+    assert named(holder, "first", "renamed", "second") == [changed, second]
+
+
+def test_a_removed_schedules_name_is_free_in_the_same_change(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [old] = create(holder, "report")
+    new = schedule(holder, "report", NOW + 1)
+    holder.apply(removed_schedules=[old.id], schedules=[new], revisions=[revision(replace(old, revision=2), "deleted")])
+    assert named(holder, "report") == [new]
+    assert [row["what"] for row in rows_of(sql_store, schema.revision)] == ["created", "deleted"]
+
+
+def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
+    [one] = create(holder, "report", note="as it was")
+    holder.apply(schedule_steps=[ScheduleStep(one.id, None, 12, NOW)])
+    assert named(holder, "report") == [replace(one, next_ms=None, made=12, last_ms=NOW)]
+
+
+def test_an_instant_may_have_several_runs(holder: Holder) -> None:
+    """An edit withdraws the occurrence of an instant, and makes it anew."""
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[run])
+    again = holder.row(NOW)
+    holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
+    assert runs(holder, one) == [Run(one.id, NOW, again.id), run]
+    assert runs(holder, one, pending_only=True) == [Run(one.id, NOW, again.id)]
+
+
+def test_a_run_ends_once(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[replace(run, requested=True)])
+    for at_ms in (NOW + 7, NOW + 9):
+        holder.apply(run_ends=[RunEnd(row.id, at_ms)])
+    [found] = runs(holder, one)
+    assert (found, type(found.requested)) == (replace(run, ended_ms=NOW + 7, requested=True), bool)
+
+
+def test_the_end_of_a_forgotten_run_makes_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
+    sql_holder.apply(run_ends=[RunEnd(sql_holder.row(NOW).id, NOW)])
+    assert rows_of(sql_store, schema.schedule_run) == []
+
+
+def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
+    holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
+    found = [
+        (row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows_of(sql_store, schema.schedule_skip)
+    ]
+    assert sorted(found) == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
+
+
+# -- all or nothing -------------------------------------------------------------------------------------
+
+
+def everything(holder: Holder, one: Schedule) -> dict[str, Any]:
+    row, run = occurrence(holder, one, NOW)
+    new = schedule(holder, "new")
+    return {
+        "rows": [row],
+        "removed_schedules": [],
+        "schedules": [new],
+        "schedule_steps": [step(one)],
+        "revisions": [revision(new)],
+        "runs": [run],
+        "skips": [Skip(one.id, NOW - 5, NOW - 1, 5, MISSED, NOW)],
+    }
+
+
+def test_a_former_holder_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    before, former = content(sql_store), holder.epoch
+    change = Change(seq=holder.highest_seq, **everything(holder, one))
+    holder.acquire()
+    with pytest.raises(Fenced):
+        sql_store.apply(0, former, change)
+    assert content(sql_store) == before
+
+
+def test_a_failure_of_the_last_part_leaves_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    before, parts = content(sql_store), everything(holder, one)
+    with pytest.raises(StoreError):
+        holder.apply(**{**parts, "skips": [*parts["skips"], Skip(one.id, NOW, NOW, 2**70, MISSED, NOW)]})
+    assert content(sql_store) == before
+    holder.apply(**parts)
+    assert runs(holder, one) == parts["runs"]
+
+
+def test_a_step_of_no_schedule_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """An occurrence of a deleted schedule must not exist."""
+    holder = sql_holder
+    [one] = create(holder, "report")
+    holder.apply(removed_schedules=[one.id])
+    before = content(sql_store)
+    with pytest.raises(StoreError, match="of a schedule that the store does not have; nothing was written"):
+        holder.apply(**everything(holder, one))
+    assert content(sql_store) == before
+
+
+def test_a_name_is_taken_once(sql_holder: Holder) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    with pytest.raises(StoreError, match="has one of these messages or ids already"):
+        create(holder, "other", "report")
+    assert named(holder, "report", "other") == [one]
+
+
+# -- the next instants ----------------------------------------------------------------------------------
+
+
+def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> None:
+    made = [create(holder, f"s-{n}", next_ms=NOW + n * 7 % 10)[0] for n in range(10)]
+    create(holder, "paused", next_ms=None)
+    expected = sorted(made, key=lambda one: (one.next_ms, one.id))
+    assert holder.store.due_schedules(0, NOW + 9, 100) == expected
+    assert holder.store.due_schedules(0, NOW + 4, 100) == expected[:5]
+    assert holder.store.due_schedules(0, NOW + 9, 3) == expected[:3]
+    assert holder.store.due_schedules(0, NOW - 1, 3) == []
+
+
+def test_a_herd_comes_in_the_order_of_creation(holder: Holder) -> None:
+    made = create(holder, *[f"s-{n}" for n in range(500)])
+    assert holder.store.due_schedules(0, NOW, 400) == made[:400]
+
+
+def test_the_next_instant_follows_every_change(holder: Holder) -> None:
+    store = holder.store
+    assert store.next_schedule_ms(0) is None
+    create(holder, "paused", next_ms=None)
+    assert store.next_schedule_ms(0) is None
+    [late], [early] = create(holder, "late", next_ms=NOW + 99), create(holder, "early")
+    assert store.next_schedule_ms(0) == NOW
+    assert [store.next_schedule_ms(0, skip) for skip in range(3)] == [NOW, NOW + 99, None]
+    holder.apply(schedule_steps=[step(early)])
+    assert store.next_schedule_ms(0) == late.next_ms
+    holder.apply(removed_schedules=[late.id])
+    assert store.next_schedule_ms(0) == NOW + MINUTE
+
+
+def test_each_shard_has_its_schedules(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    [first], [second] = create(one, "first"), create(other, "second", next_ms=NOW + 1)
+    assert (store.due_schedules(0, LATER, 9), store.due_schedules(1, LATER, 9)) == ([first], [second])
+    assert (store.next_schedule_ms(0), store.next_schedule_ms(1)) == (NOW, NOW + 1)
+    assert store.schedules_named(0, ["first", "second"]) == [first]
+    with pytest.raises(StoreError):
+        one.apply(schedule_steps=[step(second)])
+    one.apply(removed_schedules=[second.id])
+    assert store.schedules_named(1, ["second"]) == [second]
+
+
+@pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 170])
+def test_any_number_of_schedules_is_found_by_name(holder: Holder, count: int) -> None:
+    made = create(holder, *[f"s-{n}" for n in range(count)])
+    names = [name for n in range(count) for name in (f"s-{n}", f"x-{n}")]
+    assert {one.id for one in named(holder, *names)} == {one.id for one in made}
+    assert len(named(holder, *names)) == count
+
+
+# -- replay ---------------------------------------------------------------------------------------------
+
+
+def lose(store: SqlStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
+    """Make the next transaction fail: its answer is lost after the commit, or it is not committed."""
+    real = store.database.writing
+
+    @contextmanager
+    def losing(**options: Any) -> Iterator[Connection]:
+        monkeypatch.undo()
+        with real(**options) as connection:
+            yield connection
+            if not committed:
+                raise StoreError("the session was ended")
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(store.database, "writing", losing)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_instant_is_made_once_where_a_commit_is_in_doubt(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    holder = sql_holder
+    made = create(holder, *[f"s-{n}" for n in range(20)])
+    assert materialise(holder, NOW) == 20
+    lose(sql_store, monkeypatch, committed=committed)
+    with pytest.raises(StoreError):
+        materialise(holder, NOW + MINUTE)
+    holder.acquire()
+    assert materialise(holder, NOW + MINUTE) == (0 if committed else 20)
+    assert materialise(holder, NOW + MINUTE) == 0
+    assert [one.made for one in named(holder, *[one.name for one in made])] == [2] * 20
+    for one in made:
+        assert [run.instant_ms for run in runs(holder, one)] == [NOW + MINUTE, NOW]
+    assert len(holder.slice()) == 40
+
+
+# -- runs -----------------------------------------------------------------------------------------------
+
+
+def made_runs(holder: Holder, one: Schedule, count: int) -> list[tuple[Any, Run]]:
+    made = [occurrence(holder, one, NOW + n) for n in range(count)]
+    holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    return made
+
+
+def test_the_latest_runs_come_first(holder: Holder) -> None:
+    first, second, third = create(holder, "first", "second", "third")
+    of_first = [run for _, run in made_runs(holder, first, 5)][::-1]
+    of_second = [run for _, run in made_runs(holder, second, 2)][::-1]
+    expected = [*of_first[:3], of_second[0], of_first[3], of_second[1], of_first[4]]
+    assert runs(holder, first, second, third) == expected
+    assert runs(holder, second, third, first, limit=4) == expected[:4]
+    assert runs(holder, second) == of_second
+    assert runs(holder) == []
+
+
+def test_runs_are_found_by_their_instants(holder: Holder) -> None:
+    first, second = create(holder, "first", "second")
+    made = [run for _, run in made_runs(holder, first, 3)]
+    other = [run for _, run in made_runs(holder, second, 2)]
+    found = holder.store.runs_at(holder.shard, [(first.id, NOW), (first.id, NOW + 2), (second.id, NOW + 1)])
+    assert sorted(run.timer_id for run, _ in found) == [made[0].timer_id, made[2].timer_id, other[1].timer_id]
+    assert all(run.timer_id == task.row.id for run, task in found)
+    assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
+
+
+def test_a_run_has_its_row(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
+    holder.apply(rows=[row], runs=[run])
+    [(found, task)] = holder.store.runs_of(0, [one.id], True, 9)
+    assert (found, task.task_id, asdict(task.row)) == (run, "t-1", asdict(holder.slice()[0]))
+
+
+def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    made = made_runs(holder, one, 6)
+    rows = [row for row, _ in made]
+    holder.settle(ORIGIN, place(rows[0]))
+    in_doubt = LaneState(0, place(rows[0]), place(rows[1]))
+    gate = LaneState(3, ORIGIN, ORIGIN, "mail", scope="queue")
+    behind_it = holder.move(rows[2], NOW + 2, lane=3)
+    holder.apply(lanes=[in_doubt, gate], moves=[holder.stop(rows[4]), behind_it])
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True)] == [5, 3, 2, 1]
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True, limit=2)] == [5, 3]
+    assert [run.instant_ms - NOW for run in runs(holder, one)] == [5, 4, 3, 2, 1, 0]
+    holder.put_offset(Position(LATER, 0))
+    assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True)] == [2]
+
+
+# -- forgetting -----------------------------------------------------------------------------------------
+
+
+def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    kept, deleted = create(holder, "kept", "deleted")
+    for one in (kept, deleted):
+        made_runs(holder, one, 3)
+    holder.apply(removed_schedules=[deleted.id])
+    holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
+    assert sql_store.forget(0, holder.epoch, Retention(NOW + 10, NO_LIMIT), 100) == 0
+    assert len(rows_of(sql_store, schema.schedule_run)) == 6
+    assert sql_store.forget(0, holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 4
+    found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.schedule_run)}
+    assert found == {(kept.id, NOW + 2), (deleted.id, NOW + 2)}
+    assert named(holder, "kept") == [kept]
+    assert len(rows_of(sql_store, schema.revision)) == 2
+
+
+def test_skips_are_forgotten_by_their_age(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    [first], [second] = create(one, "first"), create(other, "second")
+    one.apply(skips=[Skip(first.id, NOW + n, NOW + n, 1, MISSED, NOW + n) for n in range(1_200)])
+    other.apply(skips=[Skip(second.id, NOW, NOW, 1, MISSED, NOW)])
+    assert store.forget(0, one.epoch, Retention(NOW + 1_100, NO_LIMIT), 100) == 0
+    left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(store, schema.schedule_skip)]
+    assert sorted(left) == sorted([*[(first.id, n) for n in range(1_100, 1_200)], (second.id, 0)])
+
+
+def test_many_new_schedules_are_stored_whole(holder: Holder) -> None:
+    """PostgreSQL gets them by COPY."""
+    made = [
+        schedule(holder, f"n{number}", None if number % 2 else NOW, note=f"ü {number}", paused=number % 3 == 0)
+        for number in range(30)
+    ]
+    holder.apply(added_schedules=made, revisions=[revision(one) for one in made])
+    found = holder.store.schedules_named(holder.shard, [one.name for one in made])
+    assert sorted(found, key=lambda one: one.id) == made

@@ -1,0 +1,166 @@
+"""Recurring schedules for people: pages by name, and everything of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from celery_wheel.store.model import ORIGIN, LaneState, Position
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import MISSED, PAUSED, Schedule, Skip
+from celery_wheel.store.sql.browse import schedules as browsing
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import NOW, Holder, place
+from tests.kit.schedules import MINUTE, create, occurrence, revision, schedule
+
+ALL = ScheduleCriteria()
+
+
+def walk(store: SqlStore, criteria: ScheduleCriteria, limit: int) -> list[list[str]]:
+    """Return the names of all pages."""
+    pages, after = list[list[str]](), ""
+    while True:
+        page = store.browse.schedules(criteria, after, limit)
+        assert len(page.items) <= limit
+        pages.append([one.name for one in page.items])
+        if page.next is None:
+            return pages
+        assert page.next > after
+        after = page.next
+
+
+def test_pages_come_in_the_order_of_names_over_all_shards(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    create(one, *[f"s-{n:02}" for n in range(0, 20, 2)])
+    create(other, *[f"s-{n:02}" for n in range(1, 20, 2)])
+    names = [f"s-{n:02}" for n in range(20)]
+    assert walk(store, ALL, 8) == [names[:8], names[8:16], names[16:]]
+    assert walk(store, ALL, 10) == [names[:10], names[10:]]
+    assert walk(store, ScheduleCriteria(shard=1), 100) == [names[1::2]]
+
+
+def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> None:
+    made = create(sql_holder, "a", "b", paused=True, note="outage")
+    assert sql_store.browse.schedules(ALL).items == made
+    assert sql_store.browse.schedules(ALL, "a").items == made[1:]
+    assert sql_store.browse.schedules(ALL, "b") == browsing.SchedulePage([], None)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "expected"),
+    [
+        (ScheduleCriteria(part="MAIL"), ["mail-daily", "mail_x"]),
+        (ScheduleCriteria(part="l_"), ["mail_x"]),
+        (ScheduleCriteria(part="100%"), ["100% sure"]),
+        (ScheduleCriteria(source="beat"), ["from-beat"]),
+        (ScheduleCriteria(task='app."100%"'), ["quoted"]),
+        (ScheduleCriteria(task="app.a"), ["plain"]),
+        (ScheduleCriteria(task="APP.A"), []),
+        (ScheduleCriteria(paused=True), ["held"]),
+        (ScheduleCriteria(paused=False, broken=False, source="api"), ["100% sure", "mail-daily", "mail_x"]),
+        (ScheduleCriteria(broken=True), ["wrong"]),
+        (ScheduleCriteria(source="beat", part="mail"), []),
+        (ScheduleCriteria(shard=9), []),
+    ],
+)
+def test_a_page_is_filtered(
+    sql_holder: Holder, sql_store: SqlStore, criteria: ScheduleCriteria, expected: list[str]
+) -> None:
+    create(sql_holder, "mail-daily", "mail_x", "100% sure")
+    create(sql_holder, "from-beat", source="beat")
+    create(sql_holder, "quoted", source="code", definition='{"args":[],"task":"app.\\"100%\\""}')
+    create(sql_holder, "plain", source="code", definition='{"args":["app.ab"],"task":"app.a"}')
+    create(sql_holder, "other", source="code", definition='{"args":["app.a"],"task":"app.ab"}')
+    create(sql_holder, "held", paused=True, next_ms=None)
+    create(sql_holder, "wrong", broken=True, next_ms=None)
+    assert sorted(one.name for one in sql_store.browse.schedules(criteria).items) == sorted(expected)
+
+
+def test_a_filter_that_matches_little_ends_a_page_early(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(sql_holder, *[f"s-{n:03}" for n in range(100)])
+    create(sql_holder, "t", "z", source="beat")
+    monkeypatch.setattr(browsing, "SCAN", 25)
+    pages = walk(sql_store, ScheduleCriteria(source="beat"), 5)
+    assert pages == [[], [], [], ["t", "z"]]
+
+
+def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    changed = replace(one, revision=2)
+    holder.apply(schedules=[changed], revisions=[revision(changed, "changed", before="{}", at_ms=NOW + 1)])
+    made = [occurrence(holder, one, NOW + n) for n in range(4)]
+    rows = [row for row, _ in made]
+    skips = [Skip(one.id, NOW - 9, NOW - 5, 5, MISSED, NOW), Skip(one.id, NOW - 3, NOW - 3, 1, PAUSED, NOW)]
+    holder.apply(rows=rows, runs=[run for _, run in made], skips=skips)
+    holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 70)
+    holder.apply(
+        moves=[holder.stop(rows[1])],
+        outcomes=[holder.outcome(rows[1].id)],
+        lanes=[LaneState(0, place(rows[0]), place(rows[2]))],
+    )
+    found = sql_store.browse.schedule("report")
+    assert found is not None
+    assert found.schedule == changed
+    assert [(one.number, one.what, one.actor, one.before) for one in found.revisions] == [
+        (2, "changed", "anna", "{}"),
+        (1, "created", "anna", ""),
+    ]
+    assert found.skips == skips[::-1]
+    seen = [(run.instant_ms - NOW, run.state, run.dispatched_ms, run.reason) for run in found.runs]
+    assert seen == [
+        (3, "pending", None, ""),
+        (2, "in doubt", None, ""),
+        (1, "cancelled", None, "asked for"),
+        (0, "dispatched", NOW + 70, ""),
+    ]
+    assert [(run.timer_id, run.task_id) for run in found.runs] == [(row.id, row.message.task_id) for row in rows[::-1]]
+
+
+def test_the_last_sixty_runs_are_shown(sql_holder: Holder, sql_store: SqlStore) -> None:
+    [one] = create(sql_holder, "report")
+    made = [occurrence(sql_holder, one, NOW + n) for n in range(70)]
+    sql_holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    found = sql_store.browse.schedule("report")
+    assert found is not None
+    assert [run.instant_ms - NOW for run in found.runs] == [*range(69, 9, -1)]
+
+
+def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[run])
+    holder.settle(ORIGIN, Position(NOW, row.seq))
+    holder.apply(removed_schedules=[one.id], revisions=[revision(replace(one, revision=2), "deleted")])
+    found = sql_store.browse.schedule("report")
+    assert found is not None
+    assert (found.schedule, [one.what for one in found.revisions]) == (None, ["deleted", "created"])
+    assert [run.state for run in found.runs] == ["dispatched"]
+    assert sql_store.browse.schedule("unknown") is None
+
+    new: Schedule = schedule(holder, "report")
+    holder.apply(schedules=[new], revisions=[revision(new)])
+    found = sql_store.browse.schedule("report")
+    assert found is not None
+    assert (found.schedule, len(found.revisions), found.runs) == (new, 3, [])
+
+
+def test_pending_runs_are_counted_among_the_latest(sql_holder: Holder, sql_store: SqlStore) -> None:
+    holder = sql_holder
+    busy, idle, new = create(holder, "busy", "idle", "new")
+    made = [occurrence(holder, busy, NOW + n * MINUTE) for n in range(30)]
+    made += [occurrence(holder, idle, NOW - n * MINUTE) for n in range(1, 4)]
+    holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    holder.put_offset(Position(NOW + 12 * MINUTE, holder.highest_seq))
+    stopped = made[29][0]
+    holder.apply(moves=[holder.stop(stopped)], outcomes=[holder.outcome(stopped.id, "cancelled")])
+    assert sql_store.browse.pending_runs([busy.id, idle.id, new.id]) == {busy.id: 16}
+    holder.put_offset(ORIGIN)
+    assert sql_store.browse.pending_runs([busy.id, idle.id]) == {busy.id: 19, idle.id: 3}
+    assert sql_store.browse.pending_runs([]) == {}

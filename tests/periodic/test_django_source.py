@@ -1,0 +1,290 @@
+"""The tables of django-celery-beat: each way to edit them is noticed, and no neighbour of an edited row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.sql.compiler import SQLCompiler
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
+
+from celery_wheel.scheduler.sources.django_reader import PAGE
+from celery_wheel.scheduler.sources.django_source import FULL_READ_S
+from celery_wheel.scheduler.sources.entry import EntryChanges
+from tests.periodic.conftest import Tables
+
+Make = Callable[..., Any]
+
+#: Tasks on two pages.
+MANY = 3_000
+
+
+def test_the_first_look_reads_every_enabled_task_of_all_kinds(tables: Tables, task: Make, nine: Any) -> None:
+    soon = timezone.now() + timedelta(hours=1)
+    task("interval")
+    task("crontab", crontab=nine)
+    task("solar", solar=SolarSchedule.objects.create(event="sunrise", latitude="48.85", longitude="2.35"))
+    task("clocked", clocked=ClockedSchedule.objects.create(clocked_time=soon), one_off=True)
+    task("disabled", enabled=False)
+    changes = tables.read()
+    assert changes.is_whole
+    kinds = {name: one.document["recurrence"]["spec"]["kind"] for name, one in changes.entries.items()}
+    assert kinds == {"interval": "interval", "crontab": "crontab", "solar": "solar", "clocked": "instants"}
+    assert changes.entries["crontab"].document["recurrence"]["zone"] == "Europe/Paris"
+
+
+def test_nothing_is_read_while_the_marker_is_as_it_was(tables: Tables, task: Make) -> None:
+    task("a")
+    tables.read()
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        assert tables.source.read() is None
+    assert len(queries) == 1
+    assert "periodictasks" in queries[0]["sql"]
+
+
+def edit(of: str, **values: Any) -> None:
+    found = PeriodicTask.objects.get(name=of)
+    for field, value in values.items():
+        setattr(found, field, value)
+    found.save()
+
+
+@pytest.fixture
+def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return a function that returns how many rows Django's queries have read so far."""
+    own, count = SQLCompiler.results_iter, [0]
+
+    def results_iter(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for row in own(self, *args, **kwargs):
+            count[0] += 1
+            yield row
+
+    monkeypatch.setattr(SQLCompiler, "results_iter", results_iter)
+    return lambda: count[0]
+
+
+def age() -> None:
+    """Make all tasks so old that only an edit is new."""
+    PeriodicTask.objects.update(date_changed=timezone.now() - timedelta(days=1))
+
+
+@pytest.fixture
+def three(tables: Tables, task: Make, nine: Any) -> Tables:
+    task("a", crontab=nine)
+    task("b")
+    task("c")
+    age()
+    tables.read()
+    return tables
+
+
+def test_a_saved_task_is_read_alone(three: Tables) -> None:
+    edit("b", kwargs='{"x": 1}')
+    changes = three.read()
+    assert list(changes.entries) == ["b"]
+    assert changes.entries["b"].document["kwargs"] == {"x": 1}
+    assert (changes.gone, changes.is_whole) == ([], False)
+
+
+def test_a_new_task_is_read_alone(three: Tables, task: Make) -> None:
+    task("d")
+    assert list(three.read().entries) == ["d"]
+
+
+def test_a_renamed_task_is_gone_by_its_old_name(three: Tables) -> None:
+    edit("b", name="z")
+    changes = three.read()
+    assert (list(changes.entries), changes.gone) == (["z"], ["b"])
+
+
+def test_two_tasks_that_swap_their_names_are_both_there(three: Tables) -> None:
+    edit("a", name="x")
+    edit("b", name="a")
+    edit("x", name="b")
+    changes = three.read()
+    assert (sorted(changes.entries), changes.gone) == (["a", "b"], [])
+    assert changes.entries["b"].document["recurrence"]["spec"]["kind"] == "crontab"
+
+
+def test_a_deleted_task_is_gone(three: Tables) -> None:
+    PeriodicTask.objects.get(name="b").delete()
+    changes = three.read()
+    assert (list(changes.entries), changes.gone) == ([], ["b"])
+
+
+def test_a_schedule_that_is_deleted_takes_its_tasks_along(three: Tables, nine: Any) -> None:
+    nine.delete()
+    assert three.read().gone == ["a"]
+
+
+def test_a_task_that_is_disabled_is_gone_and_comes_back_when_it_is_enabled(three: Tables) -> None:
+    edit("b", enabled=False)
+    assert three.read().gone == ["b"]
+    edit("b", enabled=True)
+    assert list(three.read().entries) == ["b"]
+
+
+def test_the_actions_of_the_admin_are_noticed(three: Tables, admin_client: Client) -> None:
+    ids = list(PeriodicTask.objects.filter(name__in="ab").values_list("pk", flat=True))
+    url = "/admin/django_celery_beat/periodictask/"
+    for action, entries, gone in (("disable_tasks", [], ["a", "b"]), ("toggle_tasks", ["a", "b"], [])):
+        admin_client.post(url, {"action": action, "_selected_action": ids})
+        changes = three.read()
+        assert (sorted(changes.entries), sorted(changes.gone), changes.is_whole) == (entries, gone, False), action
+
+
+def test_an_edited_schedule_is_read_with_the_tasks_that_refer_to_it(three: Tables, nine: Any) -> None:
+    nine.hour = "10"
+    nine.save()
+    changes = three.read()
+    assert list(changes.entries) == ["a"]
+    assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
+
+
+def test_an_update_that_only_the_marker_shows_is_found_by_reading_all(three: Tables) -> None:
+    PeriodicTask.objects.filter(name="b").update(queue="mail")
+    PeriodicTasks.update_changed()
+    assert three.source.read() is None, "the row of a save may follow its marker"
+    changes = three.source.read()
+    assert changes is not None
+    assert changes.is_whole
+    assert changes.entries["b"].document["options"]["queue"] == "mail"
+
+
+def test_a_change_that_hides_behind_another_is_found_within_five_minutes(three: Tables) -> None:
+    PeriodicTask.objects.filter(name="b").update(queue="mail")
+    edit("c", queue="other")
+    assert list(three.read().entries) == ["c"]
+    three.monotonic_s = FULL_READ_S
+    assert three.read().entries["b"].document["options"]["queue"] == "mail"
+
+
+def test_an_update_that_moves_no_marker_is_found_within_five_minutes(three: Tables) -> None:
+    PeriodicTask.objects.filter(name="b").update(queue="mail")
+    PeriodicTask.objects.filter(name="c").update(enabled=False)
+    CrontabSchedule.objects.update(hour="10")
+    three.monotonic_s = FULL_READ_S - 1
+    assert not three.read().entries
+    three.monotonic_s = FULL_READ_S
+    changes = three.read()
+    assert changes.entries["b"].document["options"]["queue"] == "mail"
+    assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
+    assert changes.gone == ["c"]
+
+
+def test_a_row_that_cannot_be_read_is_broken_and_harms_no_other(three: Tables, task: Make) -> None:
+    task("d")
+    edit("b", args="[1,")
+    assert three.read().entries["b"].document["broken"].startswith("args must be JSON")
+    with connection.cursor() as cursor:  # past every check of Django
+        cursor.execute("UPDATE django_celery_beat_crontabschedule SET timezone = 'Atlantis/Capital'")
+        cursor.execute("UPDATE django_celery_beat_periodictask SET start_time = '2030-13-45 00:00:00' WHERE name = 'c'")
+        cursor.execute("UPDATE django_celery_beat_periodictask SET date_changed = 'soon' WHERE name = 'd'")
+    three.source.reset()
+    changes = three.read()
+    assert changes.entries["a"].document["broken"].startswith("zone must be a time zone")
+    for name in "cd":
+        assert changes.entries[name].document["broken"].startswith("the row cannot be read")
+    assert sorted(changes.entries) == ["a", "b", "c", "d"]
+
+
+def test_a_task_that_expires_is_disabled_as_django_celery_beat_does(three: Tables) -> None:
+    edit("b", expires=timezone.now() + timedelta(minutes=5))
+    assert list(three.read().entries) == ["b"]
+    three.ahead_ms = 301_000
+    assert three.read().gone == ["b"]
+    assert not PeriodicTask.objects.get(name="b").enabled
+
+
+def test_a_one_off_task_that_has_run_is_disabled(three: Tables) -> None:
+    edit("b", one_off=True, total_run_count=1)
+    assert three.read().gone == ["b"]
+    found = PeriodicTask.objects.get(name="b")
+    assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
+
+
+@pytest.fixture
+def many(tables: Tables, interval: Any, nine: Any) -> Tables:
+    """MANY tasks with an interval, and the task "a" with a crontab."""
+    plain = {"task": "site.nothing", "interval": interval}
+    PeriodicTask.objects.bulk_create([PeriodicTask(name=f"n{n}", **plain) for n in range(MANY)])
+    PeriodicTask.objects.create(name="a", task="site.nothing", crontab=nine)
+    PeriodicTasks.update_changed()
+    age()
+    assert len(tables.read().entries) == MANY + 1
+    return tables
+
+
+def shared_zone() -> None:
+    found = CrontabSchedule.objects.get()
+    found.timezone = "Asia/Tokyo"
+    found.save()
+
+
+@pytest.mark.parametrize(
+    ("change", "entries", "gone", "queries", "rows"),
+    [
+        (lambda: None, [], [], 1, 1),
+        (lambda: edit("n7", queue="mail"), ["n7"], [], 8, 5),
+        (lambda: PeriodicTask.objects.create(name="new", task="t", interval_id=1), ["new"], [], 8, 5),
+        (lambda: PeriodicTask.objects.get(name="n7").delete(), [], ["n7"], 8, MANY + 3),
+        (shared_zone, ["a"], [], 9, 5),
+    ],
+    ids=["nothing", "saved", "new", "deleted", "zone"],
+)
+def test_a_look_reads_what_has_changed_and_no_neighbour(
+    many: Tables,
+    count_rows: Callable[[], int],
+    change: Callable[[], object],
+    entries: list[str],
+    gone: list[str],
+    queries: int,
+    rows: int,
+) -> None:
+    change()
+    before = count_rows()
+    with CaptureQueriesContext(connection) as seen:
+        changes = many.source.read() or EntryChanges()
+    assert (list(changes.entries), changes.gone, changes.is_whole) == (entries, gone, False)
+    assert (len(seen), count_rows() - before) == (queries, rows), [one["sql"] for one in seen]
+
+
+def test_all_tasks_are_read_page_by_page_in_five_minutes(many: Tables, count_rows: Callable[[], int]) -> None:
+    found: list[int] = []
+    for second in range(1, int(FULL_READ_S) + 1):
+        many.monotonic_s = float(second)
+        before = count_rows()
+        changes = many.source.read() or EntryChanges()
+        if changes.entries:
+            found.append(len(changes.entries))
+            assert count_rows() - before == len(changes.entries) + 1
+    assert found == [PAGE, MANY + 1 - PAGE]
+
+
+def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:
+    edit("b", expires=timezone.now() + timedelta(days=5))
+    for turn in range(9):
+        three.monotonic_s = (turn + 1) * FULL_READ_S
+        three.read()
+    assert len(three.source._expiring) == 1
+
+
+def test_the_admin_of_django_celery_beat_edits_as_ever(three: Tables, client: Client) -> None:
+    User.objects.create_superuser("anna", password="anna")  # noqa: S106
+    client.login(username="anna", password="anna")  # noqa: S106
+    found = PeriodicTask.objects.get(name="b")
+    fields = {"name": "b", "task": "site.nothing", "args": "[5]", "kwargs": "{}", "headers": "{}", "enabled": "on"}
+    answer = client.post(
+        f"/admin/django_celery_beat/periodictask/{found.pk}/change/", {**fields, "interval": found.interval_id}
+    )
+    assert answer.status_code == 302, answer.content[:2_000]
+    assert three.read().entries["b"].document["args"] == [5]

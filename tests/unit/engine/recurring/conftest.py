@@ -1,0 +1,110 @@
+"""One engine on the models of store and broker, with a renderer of its own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.limits import Limits
+from celery_wheel.store.model import Message
+from celery_wheel.store.schedule_model import Run, Schedule, Skip
+from celery_wheel.timing import ManualClock
+from tests.simulation.rendering import Renderer
+from tests.unit.engine.conftest import START_MS, Rig
+
+
+@dataclass
+class ScheduleRig(Rig):
+    """``tick`` passes time in steps of 100 ms, with a round of everything in each."""
+
+    renderer: Renderer = field(default_factory=Renderer)
+    cancelled: list[str] = field(default_factory=list)  #: task ids that ``on_overlap`` got
+    asked: int = 0
+
+    def new_engine(self, name: str = "one") -> Engine:
+        engine = super().new_engine(name)
+        engine._ctx.renderer, engine._ctx.on_overlap = self.renderer, self.cancelled.extend
+        return engine
+
+    def ask(self, do: str, names: list[str] | dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Carry out a command; returns its results."""
+        self.asked += 1
+        number = str(uuid.UUID(int=self.asked))
+        named = {"definitions": names} if isinstance(names, dict) else {"names": names}
+        command = {"do": do, **named, "id": number, "actor": "ann", "reason": "test", **more}
+        self.store.put_inbox(0, [("schedule", json.dumps(command).encode())])
+        self.run("tend", "ingest", "ingest")
+        answer = self.store.answer(number)
+        assert answer is not None, "the command was not answered"
+        return answer
+
+    def create(self, name: str = "report", every_ms: int = 1_000, **more: Any) -> Schedule:
+        assert self.ask("create", {name: definition(every_ms, **more)}) == {name: {"result": "done"}}
+        return self.schedule(name)
+
+    def end(self, schedule: Schedule, instant_ms: int) -> None:
+        item = {"schedule": schedule.id, "instant_ms": instant_ms}
+        self.store.put_inbox(0, [("run_ended", json.dumps(item).encode())])
+
+    def tick(self, ms: int) -> None:
+        for _ in range(ms // 100):
+            self.run()
+            self.pass_time(100)
+        self.run()
+
+    # -- reading, with instants as milliseconds after the start ----------------------------------------
+
+    def schedule(self, name: str = "report") -> Schedule:
+        return self.store.schedules_named(0, [name])[0]
+
+    def ran(self, name: str = "report") -> list[int]:
+        """Return the instants of the occurrences that were published, in order."""
+        return [int(task_id.split()[1]) - START_MS for task_id in self.pushed if task_id.split()[0] == name]
+
+    def made(self) -> list[int]:
+        return sorted(run.instant_ms - START_MS for run in self.runs())
+
+    def runs(self) -> list[Run]:
+        return list(self.disk.shard(0).runs.values())
+
+    def skips(self) -> list[tuple[int, int, int, str]]:
+        return [skip_of(one) for one in self.disk.shard(0).skips]
+
+    def outcomes(self) -> list[str]:
+        return [one.kind for one in self.disk.shard(0).outcomes]
+
+    def next_ms(self, name: str = "report") -> int | None:
+        at_ms = self.schedule(name).next_ms
+        return None if at_ms is None else at_ms - START_MS
+
+    def message(self, row_id: int) -> Message:
+        message = self.disk.shard(0).rows[row_id].message
+        assert isinstance(message, Message)
+        return message
+
+
+def skip_of(one: Skip) -> tuple[int, int, int, str]:
+    return one.from_ms - START_MS, one.to_ms - START_MS, one.count, one.reason
+
+
+def definition(every_ms: int = 1_000, *, recurrence: dict[str, Any] | None = None, **policies: Any) -> dict[str, Any]:
+    spec = {"kind": "interval", "every_ms": every_ms, "anchor_ms": START_MS}
+    return {"recurrence": {"kind": "recurrence", "spec": spec, **(recurrence or {})}, "task": "app.report", **policies}
+
+
+@pytest.fixture
+def rig() -> ScheduleRig:
+    rig = ScheduleRig()
+    rig.run("tend")
+    return rig
+
+
+def with_limits(**limits: int) -> ScheduleRig:
+    rig = ScheduleRig(limits=Limits(**limits), clock=ManualClock(START_MS))
+    rig.run("tend")
+    return rig

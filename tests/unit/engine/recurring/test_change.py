@@ -1,0 +1,402 @@
+"""Commands on schedules: each with its revision, its answer and the rows that it withdraws."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.recurring.specs.interval import Interval
+from celery_wheel.store.schedule_model import Schedule
+from tests.unit.engine.conftest import START_MS
+from tests.unit.engine.recurring.conftest import ScheduleRig, definition
+
+DONE = {"report": {"result": "done"}}
+UNKNOWN = {"report": {"result": "unknown"}}
+ALREADY = {"report": {"result": "already"}}
+
+
+def whats(rig: ScheduleRig) -> list[tuple[int, str]]:
+    return [(one.number, one.what) for one in rig.disk.shard(0).revisions]
+
+
+def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
+    schedule = rig.create()
+    assert (schedule.revision, schedule.source) == (1, "api")
+    assert rig.ask("create", {"report": definition(2_000)}) == ALREADY
+    assert rig.schedule().definition == schedule.definition
+    [revision] = rig.disk.shard(0).revisions
+    assert (revision.what, revision.actor, revision.reason, revision.before) == ("created", "ann", "test", "")
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"task": "app.report"}, "recurrence: the document must be"),
+        (definition(0), "recurrence: spec.every_ms must be a whole number"),
+        (definition(overlap="never"), "overlap must be one of allow, skip, queue_one, cancel_running"),
+        (definition(catch_up="all"), "catch_up_ms must be"),
+        (definition(kwarg={}), "kwarg must be a field of a definition (did you mean kwargs?)"),
+        (definition(args={}), "args must be a JSON value like []"),
+        ("every minute", "the definition must be an object"),
+    ],
+)
+def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
+    answer = rig.ask("create", {"report": document, "other": definition()})
+    assert answer["report"]["result"] == "refused"
+    assert answer["report"]["reason"].startswith(reason)
+    assert answer["other"] == {"result": "done"}
+    assert [one.name for one in rig.disk.shard(0).schedules.values()] == ["other"]
+
+
+@pytest.mark.parametrize("do", ["create", "update"])
+def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, do: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def next_after(self: Interval, at_ms: int) -> int:
+        if self.every_ms == 7_000:
+            raise ZeroDivisionError("a bug")
+        return real(self, at_ms)
+
+    real = Interval.next_after
+    if do == "update":
+        rig.ask("create", {"report": definition(), "other": definition()})
+    monkeypatch.setattr(Interval, "next_after", next_after)
+    answer = rig.ask(do, {"report": definition(7_000), "other": definition(2_000)})
+    assert answer["report"] == {"result": "refused", "reason": "an unexpected error: ZeroDivisionError('a bug')"}
+    assert answer["other"] == {"result": "done"}
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("schedule report was not changed")
+
+
+def test_a_name_that_no_index_holds_is_refused(rig: ScheduleRig) -> None:
+    assert rig.ask("create", {"x" * 600: definition()})["x" * 600]["result"] == "refused"
+
+
+@pytest.mark.parametrize("do", ["delete", "pause", "resume", "trigger"])
+def test_a_name_without_a_schedule_is_unknown(rig: ScheduleRig, do: str) -> None:
+    assert rig.ask(do, ["report"]) == UNKNOWN
+
+
+def test_an_update_withdraws_the_old_occurrence_and_makes_the_new_one(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.tick(1_500)
+    assert rig.made() == [1_000, 2_000, 3_000]
+    assert rig.ask("update", {"report": definition(700)}) == DONE
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_100, 2_800, 3_500]
+    assert rig.outcomes() == ["cancelled", "cancelled"]
+    assert rig.schedule().made == 1 + 5
+    assert whats(rig) == [(1, "created"), (2, "changed")]
+    before = json.loads(rig.disk.shard(0).revisions[1].before)
+    assert json.loads(before["definition"])["recurrence"]["spec"]["every_ms"] == 1_000
+
+
+def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.ask("update", {"report": definition(1_000, args=[1])})
+    rig.tick(1_000)
+    assert rig.ran() == [1_000]
+    assert rig.outcomes() == ["cancelled", "cancelled"]
+
+
+def test_an_update_to_the_same_definition_changes_nothing(rig: ScheduleRig) -> None:
+    rig.create()
+    assert rig.ask("update", {"report": definition()}) == ALREADY
+    assert rig.schedule().revision == 1
+    assert rig.outcomes() == []
+
+
+def test_an_update_that_is_refused_changes_nothing(rig: ScheduleRig) -> None:
+    rig.create()
+    assert rig.ask("update", {"report": definition(-1)})["report"]["result"] == "refused"
+    rig.tick(1_000)
+    assert rig.ran() == [1_000]
+
+
+def test_an_update_counts_withdrawn_occurrences_to_no_limit(rig: ScheduleRig) -> None:
+    rig.create(recurrence={"times": 2})
+    rig.ask("update", {"report": definition(recurrence={"times": 2}, args=[1])})
+    rig.tick(4_000)
+    assert rig.ran() == [1_000, 2_000]
+
+
+def test_rows_that_may_have_been_published_are_named(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.pass_time(1_000)
+    rig.run("prefetch")
+    steps = rig.engine.dispatch()
+    while next(steps) != "guarded":
+        pass
+    assert rig.ask("delete", ["report"]) == {"report": {"result": "done", "too_late": [START_MS + 1_000]}}
+    rig.tick(3_000)
+    assert rig.ran() == [1_000]
+
+
+def test_a_paused_schedule_makes_nothing_and_a_resume_accounts_for_it(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.tick(1_500)
+    assert rig.ask("pause", ["report"]) == DONE
+    assert rig.ask("pause", ["report"]) == ALREADY
+    assert (rig.next_ms(), rig.schedule().note) == (None, "test")
+    rig.tick(3_000)
+    assert rig.ran() == [1_000]
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.ask("resume", ["report"]) == ALREADY
+    assert rig.skips() == [(2_000, 4_000, 3, "paused")]
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 5_000]
+    assert rig.schedule().note == ""
+
+
+def test_a_pause_withdraws_late_occurrences_and_says_so(rig: ScheduleRig) -> None:
+    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.create()
+    rig.tick(2_500)
+    assert rig.ask("pause", ["report"]) == DONE
+    assert rig.skips() == [(1_000, 1_000, 1, "paused"), (2_000, 2_000, 1, "paused")]
+    rig.store.put_inbox(0, [("resume", b'{"gates": ["queue:celery"]}')])
+    rig.tick(2_000)
+    assert rig.ran() == []
+
+
+def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.ask("pause", ["report"])
+    rig.ask("resume", ["report"])
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_000]
+    assert rig.skips() == []
+
+
+def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.ask("pause", ["report"])
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "paused")]
+    rig.tick(2_000)
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.skips()[1:] == [(5_000, 5_000, 1, "paused")]
+    rig.tick(2_500)
+    assert rig.ran() == [7_500]
+
+
+def test_an_update_accounts_for_a_broken_schedule(rig: ScheduleRig) -> None:
+    def fault(schedule: Schedule) -> None:
+        if rig.clock.now_ms() < START_MS + 3_000:
+            raise LookupError("no such task")
+
+    rig.renderer.fault = fault
+    rig.create()
+    rig.tick(3_000)
+    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.skips() == [(1_000, 3_000, 3, "missed")]
+    rig.tick(2_000)
+    assert rig.ran() == [5_000]
+
+
+def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.tick(1_000)
+    assert rig.ask("delete", ["report"]) == DONE
+    rig.tick(3_000)
+    assert rig.ran() == [1_000]
+    assert whats(rig) == [(1, "created"), (2, "deleted")]
+    rig.create()
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 5_000]
+
+
+def test_a_rollback_is_an_update_with_its_own_word(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.ask("update", {"report": definition(700)})
+    assert rig.ask("rollback", {"report": definition(1_000)}) == DONE
+    assert whats(rig) == [(1, "created"), (2, "changed"), (3, "rolled back")]
+    rig.tick(1_000)
+    assert rig.ran() == [1_000]
+
+
+def test_an_update_repairs_a_broken_schedule(rig: ScheduleRig) -> None:
+    rig.create(every_ms=5_000)
+    for one in rig.disk.shard(0).schedules.values():
+        one.definition = "{"
+    rig.tick(4_000)
+    assert rig.schedule().broken
+    assert rig.ask("resume", ["report"])["report"]["result"] == "refused"
+    assert rig.ask("update", {"report": definition(1_000)}) == DONE
+    assert not rig.schedule().broken
+    rig.tick(1_000)
+    assert rig.ran() == [5_000]
+
+
+def test_an_update_accounts_for_the_instants_of_a_pause_by_the_former_definition(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.ask("pause", ["report"])
+    rig.tick(2_500)
+    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.skips() == [(1_000, 2_000, 2, "paused")]
+    rig.tick(1_000)
+    rig.ask("resume", ["report"])
+    assert rig.skips() == [(1_000, 2_000, 2, "paused"), (2_800, 3_500, 2, "paused")]
+
+
+def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(5_500)
+    assert rig.schedule().broken
+    assert rig.ran() == [1_000, 2_000]  # they were rows already
+    rig.renderer.fault = lambda _: None
+    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.skips() == [(3_000, 5_000, 3, "missed")]
+    rig.tick(500)
+    assert rig.ran() == [1_000, 2_000, 5_600]
+
+
+def test_a_resume_after_an_error_makes_no_row_twice(rig: ScheduleRig) -> None:
+    """The schedule broke at 3,000 ms, when the rows of its earlier instants existed."""
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(1_000)
+    rig.renderer.fault = lambda _: None
+    assert (rig.schedule().broken, rig.made()) == (True, [1_000, 2_000])
+    assert rig.ask("resume", ["report"]) == DONE
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.skips() == []
+
+
+def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.renderer.fault = _no_such_task
+    rig.tick(1_000)
+    rig.renderer.fault = lambda _: None
+    assert rig.ask("pause", ["report"]) == DONE
+    rig.tick(1_500)
+    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.skips() == [(2_000, 2_000, 1, "paused")]
+    rig.tick(500)
+    assert rig.ran() == [1_000, 3_000]
+
+
+def _no_such_task(_: Schedule) -> None:
+    raise LookupError("no such task")
+
+
+def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:
+    """A row may move to another lane: the pause stays in the inbox, and so does the resume behind it."""
+    rig.create(every_ms=60_000)
+    rig.create("other", every_ms=60_000)
+    for do, name in (("pause", "report"), ("resume", "report"), ("pause", "other")):
+        command = {"do": do, "names": [name], "id": str(uuid.uuid4())}
+        rig.store.put_inbox(0, [("schedule", json.dumps(command).encode())])
+    with mock.patch.object(ShardState, "may_be_diverted", side_effect=[True, False, False, False]):
+        rig.run("ingest")
+        assert [rig.schedule(name).paused for name in ("report", "other")] == [False, True]
+        rig.run("ingest")
+    assert not rig.schedule().paused
+    assert [one.what for one in rig.disk.shard(0).revisions if one.name == "report"] == ["created", "paused", "resumed"]
+
+
+def test_many_schedules_change_in_one_command(rig: ScheduleRig) -> None:
+    names = [f"n{n}" for n in range(5)]
+    rig.ask("create", {name: definition() for name in names})
+    assert rig.ask("pause", [*names, "nobody"]) == {name: {"result": "done"} for name in names} | {
+        "nobody": {"result": "unknown"}
+    }
+    rig.tick(2_000)
+    assert rig.pushed == []
+
+
+# -- triggers and backfills ----------------------------------------------------------------------------
+
+
+def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) -> None:
+    rig.create(every_ms=60_000)
+    rig.ask("pause", ["report"])
+    rig.pass_time(500)
+    answer = rig.ask("trigger", ["report"])
+    assert answer["report"]["result"] == "done"
+    rig.run()
+    assert rig.pushed == answer["report"]["task_ids"]
+    assert rig.ran() == [500]
+    assert rig.schedule().made == 0
+
+
+def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.engine._ctx.renderer = None
+    assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
+
+
+def test_a_pause_leaves_a_requested_run(rig: ScheduleRig) -> None:
+    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.create()
+    rig.ask("trigger", ["report"])
+    rig.ask("pause", ["report"])
+    rig.store.put_inbox(0, [("resume", b'{"gates": ["queue:celery"]}')])
+    rig.tick(1_000)
+    assert rig.ran() == [0]
+    assert rig.skips() == []
+
+
+def test_a_trigger_behind_a_change_waits_for_it(rig: ScheduleRig) -> None:
+    commands = [
+        ("create", {"definitions": {"report": definition(60_000)}}),
+        ("trigger", {"names": ["report"]}),
+        ("delete", {"names": ["report"]}),
+        ("trigger", {"names": ["report"]}),
+    ]
+    numbers = [f"00000000-0000-4000-8000-{n:012d}" for n in range(4)]
+    payloads = [json.dumps({"do": do, "id": n, **more}) for n, (do, more) in zip(numbers, commands, strict=True)]
+    rig.store.put_inbox(0, [("schedule", one.encode()) for one in payloads])
+    rig.run("ingest", rounds=4)
+    answers = [rig.store.answers([n])[n]["report"]["result"] for n in numbers]
+    assert answers == ["done", "done", "done", "unknown"]
+
+
+def test_a_backfill_runs_the_instants_of_a_time(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.ask("pause", ["report"])
+    rig.tick(5_000)
+    answer = rig.ask("backfill", ["report"], from_ms=START_MS + 2_000, upto_ms=START_MS + 3_500)
+    assert len(answer["report"]["task_ids"]) == 2
+    rig.run()
+    assert rig.ran() == [2_000, 3_000]
+
+
+def test_a_backfill_reaches_no_instant_that_the_schedule_will_make(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.tick(1_500)
+    rig.ask("backfill", ["report"], from_ms=START_MS + 1, upto_ms=START_MS + 10**6)
+    rig.tick(1_500)
+    assert rig.ran() == [1_000, 1_000, 2_000, 3_000]
+
+
+def test_a_backfill_of_too_many_instants_is_refused(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    answer = rig.ask("backfill", ["report"], from_ms=0, upto_ms=START_MS)
+    assert answer["report"]["result"] == "refused"
+    assert "at most 1,000 instants" in answer["report"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"do": "explode", "names": ["a"]}',
+        b'{"do": "create", "names": ["a"]}',
+        b'{"do": "pause", "names": []}',
+        b'{"do": "backfill", "names": ["a"], "from_ms": 1}',
+        b'{"do": "create", "definitions": {"a": {}}, "source": ""}',
+    ],
+)
+def test_a_command_that_cannot_be_read_is_kept_with_its_bytes(rig: ScheduleRig, payload: bytes) -> None:
+    rig.store.put_inbox(0, [("schedule", payload), ("run_ended", b'{"schedule": -1, "instant_ms": 0}')])
+    rig.run("ingest", rounds=2)
+    assert rig.outcomes() == ["rejected", "rejected"]
+    assert not rig.disk.shard(0).inbox

@@ -1,0 +1,276 @@
+"""Schedules become rows: ahead of their time, once, with their step, run and skips."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.state.agenda import NEVER
+from celery_wheel.errors import StoreError
+from celery_wheel.recurring import calendars
+from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.timing import ManualClock
+from tests.unit.engine.conftest import START_MS
+from tests.unit.engine.recurring.conftest import ScheduleRig, definition, with_limits
+
+
+def test_occurrences_are_accepted_ahead_and_published_at_their_instants(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.run()
+    assert rig.made() == [1_000, 2_000]
+    assert rig.pushed == []
+    rig.tick(3_000)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.made() == [1_000, 2_000, 3_000, 4_000, 5_000]
+    schedule = rig.schedule()
+    assert (schedule.made, schedule.last_ms, rig.next_ms()) == (5, START_MS + 5_000, 6_000)
+    assert all(rig.message(run.timer_id).eta_ms == run.instant_ms for run in rig.runs())
+
+
+def test_a_schedule_without_a_renderer_waits(rig: ScheduleRig) -> None:
+    rig.engine._ctx.renderer = None
+    rig.create()
+    rig.tick(3_000)
+    assert rig.made() == []
+    assert rig.engine.ingest_wait_ms() == NEVER
+
+
+def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.tick(1_500)
+    rig.pass_time(2_000)
+    rig.engine = rig.new_engine("two")
+    rig.tick(2_500)
+    assert rig.ran() == [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_a_commit_without_an_answer_makes_no_second_row(rig: ScheduleRig, point: str) -> None:
+    rig.create(every_ms=2_500)
+    rig.pass_time(1_000)
+    faults = [point]
+
+    def fault(at: str) -> None:
+        if at in faults:
+            faults.remove(at)
+            raise StoreError("no answer")
+
+    rig.store.fault = fault
+    rig.run("ingest")
+    assert faults == []
+    rig.tick(4_000)
+    assert rig.ran() == [2_500, 5_000]
+
+
+def test_the_limit_of_times_ends_a_schedule(rig: ScheduleRig) -> None:
+    rig.create(recurrence={"times": 2})
+    rig.tick(4_000)
+    assert rig.ran() == [1_000, 2_000]
+    assert rig.next_ms() is None
+
+
+def test_a_herd_is_made_in_several_rounds() -> None:
+    rig = with_limits(occurrence_count=10)
+    names = [f"n{number}" for number in range(25)]
+    rig.ask("create", {name: definition(3_000) for name in names})
+    rig.pass_time(1_500)
+    for made in (10, 20, 25, 25):
+        rig.run("ingest")
+        assert len(rig.runs()) == made
+
+
+def test_schedules_that_wait_keep_none_behind_them_from_being_read() -> None:
+    rig = with_limits(occurrence_count=5)
+    rig.ask("create", {f"guarded{n}": definition(2_500, overlap="skip") for n in range(20)})
+    rig.ask("create", {"free": definition(2_600)})
+    rig.pass_time(1_000)
+    for _ in range(6):
+        rig.run("ingest")
+    assert rig.made() == [2_600]
+
+
+def test_ingest_waits_no_longer_than_until_the_next_schedule_is_due(rig: ScheduleRig) -> None:
+    rig.create(every_ms=2_700)
+    rig.run("ingest")
+    assert rig.engine.ingest_wait_ms() == 700
+    rig.pass_time(700)
+    assert rig.engine.ingest_wait_ms() == 0
+    rig.run("ingest", rounds=2)
+    assert rig.made() == [2_700]
+    assert rig.engine.ingest_wait_ms() == 1_000
+
+
+def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> None:
+    def fault(schedule: Schedule) -> None:
+        if schedule.name == "bad" and rig.clock.now_ms() < START_MS + 5_000:
+            raise LookupError("no such task")
+
+    rig.renderer.fault = fault
+    rig.create("good")
+    rig.create("bad")
+    rig.tick(2_000)
+    assert rig.ran("good") == [1_000, 2_000]
+    bad = rig.schedule("bad")
+    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "no message can be made: LookupError('no such task')")
+    rig.tick(3_500)
+    assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
+    assert rig.skips() == [(1_000, 5_000, 5, "missed")]
+    rig.tick(1_000)
+    assert rig.ran("bad") == [6_000]
+
+
+NESTED = '{"kind":"except","calendar":' * 450 + '{"kind":"weekdays","days":["sat"]}' + "}" * 450
+DAILY = '{"task":"a","recurrence":{"kind":"recurrence","spec":{"kind":"interval","every_ms":86400000},"without":%s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('{"spec": "of a later version"}', "spec must be a field of a definition"),
+        (DAILY % NESTED, "the definition must be nested less deeply"),
+        (DAILY % '{"kind":"holidays","country":"DE"}', "recurrence: calendars of holidays need holidays"),
+    ],
+    ids=["version", "depth", "package"],
+)
+def test_a_definition_that_cannot_be_read_stops_its_schedule(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, text: str, note: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "holidays", None)  # not installed here
+    calendars._countries.cache_clear()
+    rig.create("good")
+    rig.create("bad")
+    for one in rig.disk.shard(0).schedules.values():
+        one.definition = text if one.name == "bad" else one.definition
+    rig.tick(1_000)
+    assert rig.ran("good") == [1_000]
+    assert rig.schedule("bad").broken
+    assert rig.schedule("bad").note.startswith(note)
+
+
+# -- after an outage -----------------------------------------------------------------------------------
+
+
+def after_an_outage(catch_up: dict[str, object], every_ms: int = 10_000, ms: int = 65_000) -> ScheduleRig:
+    rig = ScheduleRig(limits=Limits(), clock=ManualClock(START_MS))
+    rig.run("tend")
+    rig.create(every_ms=every_ms, **catch_up)
+    rig.pass_time(ms)
+    rig.engine = rig.new_engine("two")
+    rig.tick(0)
+    return rig
+
+
+def test_after_an_outage_an_instant_that_is_on_time_stands_for_all(rig: ScheduleRig) -> None:
+    rig = after_an_outage({})
+    assert rig.made() == [60_000]
+    assert rig.skips() == [(10_000, 50_000, 5, "missed")]
+
+
+def test_after_an_outage_the_latest_instant_runs() -> None:
+    rig = after_an_outage({}, every_ms=25_000, ms=72_000)
+    assert rig.made() == [50_000]
+    assert rig.skips() == [(25_000, 25_000, 1, "missed")]
+    assert rig.ran() == [50_000]
+
+
+def test_after_an_outage_all_instants_of_a_window_run() -> None:
+    rig = after_an_outage({"catch_up": "all", "catch_up_ms": 35_000})
+    assert rig.made() == [30_000, 40_000, 50_000, 60_000]
+    assert rig.skips() == [(10_000, 20_000, 2, "missed")]
+
+
+def test_after_an_outage_no_instant_runs() -> None:
+    rig = after_an_outage({"catch_up": "none"}, every_ms=25_000, ms=72_000)
+    assert rig.made() == []
+    assert rig.skips() == [(25_000, 50_000, 2, "missed")]
+    assert rig.next_ms() == 75_000
+
+
+def test_a_long_outage_costs_no_walk_through_its_instants() -> None:
+    rig = after_an_outage({}, every_ms=1, ms=10**9)
+    assert rig.skips() == [(101, 10**9 - 10_001, 0, "missed")]
+    assert rig.made()[100:] == [10**9 - 10_000 + n for n in range(100)]
+
+
+# -- overlap -------------------------------------------------------------------------------------------
+
+
+def test_skip_waits_for_the_end_of_the_run(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="skip")
+    rig.tick(900)
+    assert rig.made() == [], "a guarded schedule is made at its instant"
+    rig.tick(2_300)
+    assert rig.ran() == [1_000]
+    assert rig.skips() == [(2_000, 2_000, 1, "overlapped"), (3_000, 3_000, 1, "overlapped")]
+    rig.end(schedule, START_MS + 1_000)
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 4_000]
+
+
+def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="queue_one")
+    rig.tick(3_500)
+    assert rig.ran() == [1_000]
+    assert rig.skips() == [(2_000, 2_000, 1, "overlapped")]
+    assert rig.next_ms() == 3_000
+    rig.end(schedule, START_MS + 1_000)
+    rig.run(rounds=3)
+    assert rig.ran() == [1_000, 3_000]
+
+
+def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_up() -> None:
+    rig = with_limits(late_ms=1_000)
+    schedule = rig.create(every_ms=60_000, overlap="queue_one", catch_up="none")
+    rig.tick(140_000)
+    assert rig.ran() == [60_000]
+    rig.end(schedule, START_MS + 60_000)
+    rig.run(rounds=3)
+    assert rig.ran() == [60_000, 120_000]
+
+
+def test_cancel_running_hands_over_the_earlier_run_once(rig: ScheduleRig) -> None:
+    rig.create(overlap="cancel_running")
+    rig.tick(3_100)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.cancelled == rig.pushed[:2]
+
+
+def test_a_run_without_an_end_is_over_after_its_longest_time(rig: ScheduleRig) -> None:
+    rig.create(overlap="skip", max_runtime_ms=2_500)
+    rig.tick(4_100)
+    assert rig.ran() == [1_000, 4_000]
+
+
+def test_a_run_that_was_cancelled_is_over(rig: ScheduleRig) -> None:
+    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.create(overlap="skip")
+    rig.tick(2_500)
+    [run] = rig.runs()
+    task_id = rig.message(run.timer_id).task_id
+    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["%s"]}' % task_id.encode())])
+    rig.tick(1_000)
+    assert rig.made() == [1_000, 3_000]
+
+
+def test_a_pending_run_is_not_over_however_late_it_is(rig: ScheduleRig) -> None:
+    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.create(overlap="skip", max_runtime_ms=1_000)
+    rig.tick(5_000)
+    assert rig.made() == [1_000]
+
+
+def test_a_takeover_knows_the_runs_that_are_not_over(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="skip")
+    rig.tick(1_500)
+    rig.engine = rig.new_engine("two")
+    rig.pass_time(2_100)
+    rig.tick(600)
+    assert rig.ran() == [1_000]
+    rig.end(schedule, START_MS + 1_000)
+    rig.run(rounds=2)
+    rig.engine = rig.new_engine("three")
+    rig.pass_time(2_100)
+    rig.tick(300)
+    assert rig.ran() == [1_000, 6_000]

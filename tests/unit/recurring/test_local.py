@@ -1,0 +1,101 @@
+"""Gaps and folds by name: each zone's own way to move its clocks, and each rule for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from celery_wheel.recurring import Crontab, Recurrence
+from celery_wheel.recurring.local import Fold, Gap, resolve, zone_of
+from tests.unit.recurring.instants import ms, shown
+
+
+def day(
+    zone: str, date: str, minute: str, hour: str, *, gap: Gap = "shift", fold: Fold = "first", days: int = 1
+) -> list[str]:
+    """The occurrences of a crontab from a date (UTC) on, as the zone shows them."""
+    start_ms = ms(date)
+    recurrence = Recurrence(Crontab(minute, hour), zone, gap=gap, fold=fold)
+    return shown(recurrence.between(start_ms - 1, start_ms + days * 86_400_000 - 1), zone)
+
+
+def test_an_instant_that_two_local_times_share_occurs_once() -> None:
+    zone, date = "America/New_York", "2013-03-10"
+    both = day(zone, date, "*/20", "2,3")
+    assert both == ["03-10 03:00-0400", "03-10 03:20-0400", "03-10 03:40-0400"]
+    assert both == day(zone, date, "*/20", "2") == day(zone, date, "*/20", "3")
+
+
+def test_a_time_in_a_gap_is_shifted_by_its_length_or_skipped() -> None:
+    assert day("America/New_York", "2013-03-10", "30", "2") == ["03-10 03:30-0400"]
+    assert day("America/New_York", "2013-03-10", "30", "2", gap="skip") == []
+
+
+@pytest.mark.parametrize(
+    ("fold", "expected"),
+    [
+        ("first", ["11-03 01:15-0400", "11-03 01:45-0400"]),
+        ("second", ["11-03 01:15-0500", "11-03 01:45-0500"]),
+        ("both", ["11-03 01:15-0400", "11-03 01:45-0400", "11-03 01:15-0500", "11-03 01:45-0500"]),
+    ],
+)
+def test_a_time_in_a_fold_occurs_by_the_rule(fold: Fold, expected: list[str]) -> None:
+    assert day("America/New_York", "2013-11-03", "15,45", "1", fold=fold) == expected
+
+
+def test_lord_howe_moves_its_clocks_by_half_an_hour() -> None:
+    zone = "Australia/Lord_Howe"
+    found = day(zone, "2026-10-03T12:00", "*/15", "2")
+    assert found == ["10-04 02:30+1100", "10-04 02:45+1100"]
+    found = day(zone, "2026-04-04T12:00", "*/15", "1", fold="both")
+    assert found == [
+        "04-05 01:00+1100", "04-05 01:15+1100", "04-05 01:30+1100", "04-05 01:45+1100",
+        "04-05 01:30+1030", "04-05 01:45+1030",
+    ]  # fmt: skip
+
+
+def test_dublin_whose_winter_time_is_its_daylight_saving_time() -> None:
+    assert day("Europe/Dublin", "2026-03-29", "30", "1") == ["03-29 02:30+0100"]
+    assert day("Europe/Dublin", "2026-10-24T12:00", "30", "1", fold="both") == ["10-25 01:30+0100", "10-25 01:30+0000"]
+
+
+def test_casablanca_whose_clocks_go_back_for_ramadan() -> None:
+    zone = "Africa/Casablanca"  # 2026: back on 15 February at 03:00, forward on 22 March at 02:00
+    assert day(zone, "2026-02-15", "30", "2", fold="both") == ["02-15 02:30+0100", "02-15 02:30+0000"]
+    assert day(zone, "2026-03-22", "30", "2") == ["03-22 03:30+0100"]
+
+
+def test_apia_which_had_no_30_december_2011() -> None:
+    zone = "Pacific/Apia"
+    assert day(zone, "2011-12-29", "0", "9", days=3) == ["12-29 09:00-1000", "12-31 09:00+1400", "01-01 09:00+1400"]
+    # The 30th is shifted by 24 hours, onto the 31st, where the same instant occurs already.
+    assert shown([*Recurrence(Crontab("0", "9", day_of_month="30"), zone).between(ms("2011-12-01"), ms("2012-01-31"))],
+                 zone) == ["12-31 09:00+1400", "01-30 09:00+1400"]  # fmt: skip
+    skipping = Recurrence(Crontab("0", "9", day_of_month="30"), zone, gap="skip")
+    assert shown(skipping.between(ms("2011-12-01"), ms("2012-01-31")), zone) == ["01-30 09:00+1400"]
+
+
+def test_a_fold_at_midnight_repeats_the_end_of_the_day_before() -> None:
+    found = day("America/Sao_Paulo", "2018-02-17T12:00", "30", "23", fold="both", days=2)
+    assert found == ["02-17 23:30-0200", "02-17 23:30-0300", "02-18 23:30-0300"]
+
+
+@pytest.mark.parametrize(
+    ("wall", "kind", "first", "second"),
+    [
+        ("2013-03-10T02:30", "gap", "2013-03-10T07:30", "2013-03-10T06:30"),
+        ("2013-11-03T01:30", "fold", "2013-11-03T05:30", "2013-11-03T06:30"),
+        ("2013-07-01T01:30", "only", "2013-07-01T05:30", "2013-07-01T05:30"),
+    ],
+)
+def test_a_single_time_is_resolved_with_its_candidates(wall: str, kind: str, first: str, second: str) -> None:
+    found = resolve(datetime.fromisoformat(wall), ZoneInfo("America/New_York"))
+    assert found.kind == kind
+    assert [round(at.timestamp() * 1_000) for at in found[1:]] == [ms(first), ms(second)]
+
+
+@pytest.mark.parametrize("name", ["Mars/Base", "../etc/passwd", "America", "+25:00", ""])
+def test_a_name_that_is_no_zone_has_none(name: str) -> None:
+    assert zone_of(name) is None

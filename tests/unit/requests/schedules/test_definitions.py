@@ -1,0 +1,137 @@
+"""Arguments of users become the JSON of a definition."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+from celery_wheel.errors import ArgumentError, RecurrenceError
+from celery_wheel.recurring import Crontab, Interval, Recurrence, Weekdays
+from celery_wheel.recurring.definition import patched
+from celery_wheel.requests.schedules.definitions import definition_of, patch_of
+
+NINE = {"kind": "crontab", "minute": "0", "hour": "9"}
+PARIS = {"kind": "recurrence", "spec": NINE, "zone": "Europe/Paris"}
+MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def of(app: Any, recurrence: Any, **values: Any) -> dict[str, Any]:
+    return definition_of(app, {"task": "app.report", **values, "recurrence": recurrence})
+
+
+class Market(schedule):  # type: ignore[misc]
+    def is_due(self, last_run_at: Any) -> Any:
+        return super().is_due(last_run_at)
+
+
+@pytest.mark.parametrize(
+    "recurrence", [Crontab("0", "9"), Recurrence(Crontab("0", "9"), "Europe/Paris"), crontab("0", "9"), PARIS]
+)
+def test_each_form_of_a_recurrence_has_one_definition(app: Any, recurrence: Any) -> None:
+    assert of(app, recurrence) == {"recurrence": PARIS, "task": "app.report"}
+
+
+@pytest.mark.parametrize("every", [300, 300.0, timedelta(minutes=5), schedule(300), Interval(300_000)])
+def test_an_interval_counts_from_1970_wherever_it_is_created(app: Any, every: Any) -> None:
+    assert of(app, every, zone="UTC")["recurrence"] == {
+        "kind": "recurrence",
+        "spec": {"kind": "interval", "every_ms": 300_000},
+    }
+
+
+def test_an_interval_counts_from_its_start(app: Any) -> None:
+    spec = of(app, 300, start=MONDAY + timedelta(seconds=7))["recurrence"]["spec"]
+    assert spec["anchor_ms"] % 300_000 == 7_000
+
+
+def test_a_definition_has_all_values_in_milliseconds_and_no_defaults(app: Any) -> None:
+    found = of(
+        app,
+        Crontab("0", "9"),
+        args=(1,),
+        kwargs={"a": [2]},
+        zone="UTC",
+        gap="shift",
+        start=MONDAY,
+        times=3,
+        without=Weekdays(("sun",)),
+        catch_up="all",
+        catch_up_window=timedelta(hours=1),
+        overlap="allow",
+        max_runtime=1.5,
+        jitter=60,
+        jitter_by="name",
+        queue="mail",
+        expires=timedelta(minutes=1),
+    )
+    assert found == {
+        "recurrence": {
+            "kind": "recurrence",
+            "spec": NINE,
+            "start_ms": int(MONDAY.timestamp()) * 1_000,
+            "times": 3,
+            "without": {"kind": "weekdays", "days": ["sun"]},
+        },
+        "task": "app.report",
+        "args": [1],
+        "kwargs": {"a": [2]},
+        "catch_up": "all",
+        "catch_up_ms": 3_600_000,
+        "max_runtime_ms": 1_500,
+        "jitter_ms": 60_000,
+        "jitter_by": "name",
+        "options": {"queue": "mail", "expires": 60.0},
+    }
+
+
+def test_a_patch_has_the_given_values_and_none_removes_a_value(app: Any) -> None:
+    text = (
+        '{"recurrence":{"kind":"recurrence","spec":{"kind":"solar"},"zone":"Asia/Tokyo","times":3},"task":"a",'
+        '"args":[1],"options":{"queue":"mail","priority":3},"overlap":"skip"}'
+    )
+    patch = patch_of(app, {"recurrence": Crontab("0", "9"), "times": None, "queue": None, "overlap": None, "args": ()})
+    assert patched(text, patch) == {
+        "recurrence": {"kind": "recurrence", "spec": NINE, "zone": "Asia/Tokyo"},
+        "task": "a",
+        "options": {"priority": 3},
+    }
+    whole = patched(text, patch_of(app, {"recurrence": Recurrence(Crontab("0", "9"))}))
+    assert whole["recurrence"] == {"kind": "recurrence", "spec": NINE}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "text"),
+    [
+        ({"recurrence": None}, TypeError, "a schedule must have a recurrence, got None"),
+        ({"recurrence": "0 9 * * *"}, TypeError, "recurrence must be a Recurrence, a spec like"),
+        ({"recurrence": True}, TypeError, "recurrence must be a Recurrence"),
+        ({"recurrence": 0}, RecurrenceError, "every_ms"),
+        ({"recurrence": -1}, ArgumentError, "recurrence must be 0 s or more"),
+        ({"recurrence": math.nan}, ArgumentError, "recurrence must be 0 s or more"),
+        ({"recurrence": Market(300)}, ArgumentError, "which decides by itself when it is due"),
+        ({"recurrence": {"kind": "crontab", "hour": "25"}}, RecurrenceError, "hour must be a crontab field"),
+        ({"zone": "Mars/Olympus"}, RecurrenceError, "recurrence: zone must be a time zone"),
+        ({"start": datetime(2026, 1, 1)}, ArgumentError, "start must be a datetime with a time zone"),  # noqa: DTZ001
+        ({"start": "2026-01-01"}, TypeError, "start must be a datetime, got '2026-01-01'"),
+        ({"until": datetime(1960, 1, 1, tzinfo=UTC)}, ArgumentError, "until must be from 1970"),
+        ({"start": MONDAY, "until": MONDAY - timedelta(1)}, RecurrenceError, "until_ms must be at or after start_ms"),
+        ({"task": ""}, RecurrenceError, "task must be a text like 'app.report', got ''"),
+        ({"args": [b"x"]}, RecurrenceError, "args must be values of JSON"),
+        ({"kwargs": {"at": MONDAY}}, RecurrenceError, "kwargs must be values of JSON"),
+        ({"kwargs": {"n": math.inf}}, RecurrenceError, "kwargs must be values of JSON"),
+        ({"args": 7}, ArgumentError, r"args must be a list like \[1\], got 7"),
+        ({"args": "text"}, ArgumentError, r"args must be a list like \[1\], got 'text'"),
+        ({"kwargs": [1]}, ArgumentError, "kwargs must be an object like"),
+        ({"catch_up": "all"}, RecurrenceError, "catch_up_ms must be"),
+        ({"max_runtime": "1h"}, TypeError, "max_runtime must be a number of seconds"),
+        ({"overlap": "wait"}, RecurrenceError, "overlap must be one of allow, skip, queue_one, cancel_running"),
+        ({"quue": "mail"}, RecurrenceError, "options.quue must be an option of a schedule"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(app: Any, values: dict[str, Any], error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        definition_of(app, {"recurrence": Crontab("0", "9"), "task": "app.report", **values})

@@ -1,0 +1,256 @@
+"""``app.wheel.schedules``, answered by the real engine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.recurring import Crontab, Recurrence
+from celery_wheel.requests.results import ScheduleAnswer
+from celery_wheel.requests.schedules import Schedules
+from celery_wheel.requests.schedules import schedules as module
+
+NINE = Crontab("0", "9")
+DONE, ALREADY, UNKNOWN = ScheduleAnswer("done"), ScheduleAnswer("already"), ScheduleAnswer("unknown")
+
+
+def names(found: Any) -> list[str]:
+    return [one.name for one in found]
+
+
+def test_a_schedule_is_as_it_was_created(schedules: Schedules) -> None:
+    assert schedules.create("report", NINE, "app.report", (1,), {"a": 2}, queue="mail", jitter=60, times=5)
+    found = schedules.get("report")
+    assert found is not None
+    assert found.recurrence == Recurrence(NINE, "Europe/Paris", times=5)
+    assert (found.task, found.args, found.kwargs, found.options) == ("app.report", [1], {"a": 2}, {"queue": "mail"})
+    assert found.policies == {"jitter": timedelta(minutes=1)}
+    assert (found.source, found.revision, found.next_at) == ("api", 1, datetime(2030, 11, 21, 8, tzinfo=UTC))
+    assert schedules.get("another") is None
+
+
+def run() -> None:
+    """A task."""
+
+
+def test_a_task_that_its_module_does_not_have_is_refused(app: Any, schedules: Schedules) -> None:
+    for name in ("shop.tasks.report", "shop.tasks.mail"):
+        app.task(run, name=name, shared=False)
+    match = r"got 'shop.tasks.reprot' \(did you mean shop.tasks.report\?\); with check_task=False"
+    with pytest.raises(ArgumentError, match=match):
+        schedules.create("report", NINE, "shop.tasks.reprot")
+    assert schedules.create("report", NINE, "shop.tasks.reprot", check_task=False) == DONE
+    with pytest.raises(ArgumentError, match=r"shop.tasks has mail, report"):
+        schedules.update("report", task="shop.tasks.0123456789")
+    assert schedules.update("report", task="shop.tasks.zzz", check_task=False) == DONE
+    assert schedules.update("report", task=app.tasks["shop.tasks.mail"]) == DONE
+    unknown = {"recurrence": NINE, "task": "shop.tasks.reprot"}
+    found = schedules.create_many({"refused": unknown, "accepted": {**unknown, "check_task": False}})
+    assert (found["refused"].result, found["accepted"]) == ("refused", DONE)
+    assert "did you mean" in found["refused"].reason
+
+
+@pytest.mark.parametrize("task", ["billing.tasks.charge", "shop.charge", "charge", "shop.tasks.more.report"])
+def test_a_task_of_other_workers_is_sent_by_its_name(app: Any, schedules: Schedules, task: str) -> None:
+    app.task(run, name="shop.tasks.report", shared=False)
+    assert schedules.create("report", NINE, task) == DONE
+
+
+def test_a_name_is_created_once_unless_it_is_to_be_updated(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report")
+    with pytest.raises(ScheduleExists, match="schedule 'report' exists already; nothing was changed"):
+        schedules.create("report", NINE, "app.other")
+    assert schedules.create("report", NINE, "app.report", exists="update") == ALREADY
+    assert schedules.create("report", NINE, "app.other", exists="update") == DONE
+    assert schedules.get("report").task == "app.other"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match='exists must be "error" or "update"'):
+        schedules.create("report", NINE, "app.report", exists="ignore")  # type: ignore[arg-type]
+
+
+def test_an_update_changes_what_it_names(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report", queue="mail", overlap="skip")
+    assert schedules.update("report", zone="Asia/Tokyo", priority=3) == DONE
+    found = schedules.get("report")
+    assert found is not None
+    assert (found.options, found.policies) == ({"queue": "mail", "priority": 3}, {"overlap": "skip"})
+    assert found.recurrence == Recurrence(NINE, "Asia/Tokyo")
+    assert schedules.update("report", priority=3) == ALREADY
+    assert schedules.update("another", priority=3) == UNKNOWN
+    assert schedules.update("report", priority=None, queue=None) == DONE
+    assert schedules.update("report", queue=None) == ALREADY, "None is the default also where no option is set"
+    with pytest.raises(TypeError, match="update must have a value to change, got none"):
+        schedules.update("report", reason="nothing")
+
+
+def test_a_refused_update_of_one_name_raises_and_of_several_is_a_result(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report")
+    rule = "recurrence: zone must be a time zone, like Europe/Paris or .02:00, got 'Mars'"
+    with pytest.raises(RecurrenceError, match=f"schedule 'report': {rule}"):
+        schedules.update("report", zone="Mars")
+    [answer] = schedules.update(["report"], zone="Mars").values()
+    assert answer.result == "refused"
+    assert answer.reason.startswith("recurrence: zone must be")
+    assert schedules.get("report").revision == 1  # type: ignore[union-attr]
+
+
+def test_many_are_created_and_the_wrong_ones_are_refused(schedules: Schedules) -> None:
+    schedules.create("b", NINE, "app.report")
+    rows: dict[Any, Any] = {name: {"recurrence": NINE, "task": "app.report"} for name in "abc"}
+    wrong: dict[Any, Any] = {
+        "d": {"recurrence": 0, "task": "x"},
+        "e": {"recurrence": NINE, "task": "x", "args": [b"x"]},
+        "": {"recurrence": NINE, "task": "x"},
+    }
+    found = schedules.create_many(rows | wrong)
+    assert {name: found[name] for name in "abc"} == {"a": DONE, "b": ALREADY, "c": DONE}
+    assert {name for name, one in found.items() if one.result == "refused"} == set(wrong)
+    assert "args must be values of JSON" in found["e"].reason
+    assert names(schedules.list()) == ["a", "b", "c"]
+
+
+def test_a_filter_selects_by_prefix_task_queue_source_and_state(schedules: Schedules) -> None:
+    schedules.create("acme-1", NINE, "app.report", queue="mail")
+    schedules.create("acme-2", NINE, "app.other", kwargs={"task": "app.report", "queue": "mail"})
+    schedules.create("ACME-3", NINE, "app.report", source="code")
+    schedules.create("acm%", NINE, "app.ünicode", queue='a"b')
+    schedules.pause("acme-1")
+    assert names(schedules.list(prefix="acme-")) == ["acme-1", "acme-2"]
+    assert names(schedules.list(prefix="acm%")) == ["acm%"]
+    assert names(schedules.list(task="app.report")) == ["ACME-3", "acme-1"]
+    assert names(schedules.list(task="app.ünicode")) == names(schedules.list(queue='a"b')) == ["acm%"]
+    assert names(schedules.list(queue="mail")) == ["acme-1"]
+    assert names(schedules.list(source="code")) == ["ACME-3"]
+    assert names(schedules.list(paused=True)) == ["acme-1"]
+    assert names(schedules.list(broken=True)) == []
+
+
+def test_a_command_for_a_filter_reaches_every_page(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+    schedules.create_many({f"n{number:02}": {"recurrence": NINE, "task": "app.report"} for number in range(10)})
+    schedules.create("other", NINE, "app.other")
+    paused = schedules.pause(schedules.where(task="app.report"), "holidays")
+    assert paused == dict.fromkeys([f"n{number:02}" for number in range(10)], DONE)
+    assert schedules.get("n07").note == "holidays"  # type: ignore[union-attr]
+    assert schedules.resume(["n01", "other", "none"]) == {"n01": DONE, "other": ALREADY, "none": UNKNOWN}
+    assert len(schedules.delete(schedules.where(paused=True))) == 9
+    assert names(schedules.list()) == ["n01", "other"]
+    page = schedules.list(limit=1)
+    assert (names(page), names(schedules.list(after=page.next or ""))) == (["n01"], ["other"])
+
+
+def test_answers_of_earlier_parts_are_kept_when_a_later_part_has_none(
+    schedules: Schedules, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    for name in "abc":
+        schedules.create(name, NINE, "app.report")
+    turn, turns = app.wheel.turn, []
+
+    def once() -> None:
+        turns.append(1)
+        if len(turns) == 1:
+            turn()
+
+    app.wheel.turn = once
+    with pytest.raises(WheelUnavailable) as raised:
+        schedules.pause(schedules.where(), timeout=0.05)
+    assert raised.value.results == {"a": DONE, "b": DONE}
+    app.wheel.turn = turn
+    assert names(schedules.list(paused=True)) == ["a", "b"]
+
+
+def test_history_has_each_revision_and_rollback_returns_to_it(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report", queue="mail", actor="anna")
+    schedules.update("report", queue="slow", reason="too slow")
+    schedules.pause("report", "holidays")
+    assert schedules.rollback("report", 1) == DONE
+    history = schedules.history("report")
+    assert history is not None
+    assert [one.what for one in history.revisions] == ["rolled back", "paused", "changed", "created"]
+    assert history.revisions[2].reason == "too slow"
+    assert history.revisions[3].actor == "anna"
+    before = history.revisions[2].before
+    assert before is not None
+    assert history.schedule is not None
+    assert before.options == history.schedule.options == {"queue": "mail"}
+    assert history.schedule.paused, "a rollback is of the definition"
+    with pytest.raises(LookupError, match="must be one of schedule 'report', got 9; the store has 1 to 4"):
+        schedules.rollback("report", 9)
+    schedules.delete("report")
+    assert schedules.rollback("report", 1) == UNKNOWN
+    deleted = schedules.history("report")
+    assert deleted is not None
+    assert (deleted.schedule, deleted.revisions[0].what) == (None, "deleted")
+    assert schedules.history("another") is None
+
+
+def test_a_revision_is_that_of_the_schedule_that_has_the_name_now(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.old")
+    schedules.update("report", task="app.older")
+    schedules.delete("report")
+    schedules.create("report", NINE, "app.new")
+    schedules.update("report", task="app.newer")
+    schedules.rollback("report", 1)
+    assert schedules.get("report").task == "app.new"  # type: ignore[union-attr]
+
+
+def test_a_preview_is_in_the_zone_of_the_schedule(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report", zone="Asia/Tokyo", times=1)
+    assert schedules.preview("report") == [datetime(2030, 11, 21, 9, tzinfo=ZoneInfo("Asia/Tokyo"))]
+    found = schedules.preview(NINE, 2, after=datetime(2026, 10, 23, 12, tzinfo=UTC))
+    assert [f"{one:%d %H:%M%z}" for one in found] == ["24 09:00+0200", "25 09:00+0100"]
+    with pytest.raises(LookupError, match="there is no schedule 'another'"):
+        schedules.preview("another")
+    with pytest.raises(RecurrenceError, match="must be a day that occurs in month_of_year"):
+        schedules.preview(Crontab("0", "0", day_of_month="30", month_of_year="2"))
+
+
+@pytest.mark.parametrize("name", ["\0", "", "x" * 1_000, "\ud800"])
+def test_a_name_that_no_store_holds_is_refused_before_anything_is_sent(schedules: Schedules, name: str) -> None:
+    with pytest.raises(ArgumentError, match="a name must be"):
+        schedules.create(name, NINE, "app.report")
+    with pytest.raises(ArgumentError, match="a name must be"):
+        schedules.pause(["report", name])
+    with pytest.raises(TypeError, match="a name must be a text"):
+        schedules.create(7, NINE, "app.report")  # type: ignore[arg-type]
+
+
+def test_a_backfill_needs_instants_with_a_zone(schedules: Schedules) -> None:
+    schedules.create("report", NINE, "app.report")
+    with pytest.raises(ArgumentError, match="first must be a datetime with a time zone"):
+        schedules.backfill("report", datetime(2026, 1, 1), datetime(2026, 2, 1, tzinfo=UTC))  # noqa: DTZ001
+    assert schedules.backfill("another", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)) == UNKNOWN
+
+
+WRONG: dict[str, Any] = {
+    "a name must be a text": lambda one: one.get(3),
+    "a name must be text that can be written": lambda one: one.history("\ud800"),
+    "a name must be without NUL": lambda one: one.preview("a\0"),
+    "n must be from 1 to 10,000, got -1": lambda one: one.preview("report", -1),
+    "n must be a whole number": lambda one: one.preview("report", "3"),
+    "limit must be from 1 to 10,000, got 0": lambda one: one.list(limit=0),
+    "limit must be a whole number": lambda one: one.list(limit="5"),
+    "after must be a text": lambda one: one.list(after=3),
+    "part must be text that can be written": lambda one: one.list(part="\ud800"),
+    "task must be a text": lambda one: one.pause(one.where(task=3)),
+    "paused must be True or False, got 'no'": lambda one: one.where(paused="no"),
+    "shard must be the number of a shard": lambda one: one.where(shard=10**30),
+    "delete got an unknown option 'resaon'": lambda one: one.delete("report", resaon="closed"),
+    "source must be a text of 1 to": lambda one: one.create("another", NINE, "app.report", source=""),
+    "args must be values of JSON, got .*is not JSON": lambda one: one.update("report", args=[{1}]),
+    "overlap must be one of allow": lambda one: one.backfill("report", DAY, DAY, overlap="sometimes"),
+}
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_value_is_named_before_anything_is_sent(schedules: Schedules, message: str) -> None:
+    schedules.create("report", NINE, "app.report")
+    with pytest.raises((ArgumentError, RecurrenceError, TypeError), match=message):
+        WRONG[message](schedules)
+    assert names(schedules.list()) == ["report"]
+    assert schedules.history("report").revisions[0].what == "created"  # type: ignore[union-attr]

@@ -1,0 +1,127 @@
+"""Async twins: each public method of ``app.wheel`` has one, and a cancelled awaiter leaves no request behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_wheel import Celery, CommandResult, WheelUnavailable
+from celery_wheel.control import Wheel
+from celery_wheel.requests.request import TransactionalRequest
+from celery_wheel.requests.schedules import Schedules
+from celery_wheel.store import open_store
+from celery_wheel.store.model import Answer, Change
+from celery_wheel.store.sql.store import SqlStore
+
+#: Public methods that ask neither the store nor a holder, or are for programs that build on the requests.
+WITHOUT_TWIN = {"ask", "change", "close", "joins_transaction", "request", "where"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    opened = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def app(store: SqlStore, tmp_path: Path) -> Iterator[Any]:
+    app: Any = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3")
+    yield app
+    app.wheel.close()
+
+
+def answer_all(store: SqlStore) -> threading.Thread:
+    """Start a holder that answers the next command with ``done``."""
+    epoch = store.acquire(0, "one", 0, 60_000)
+    assert epoch is not None
+
+    def answer() -> None:
+        while not (items := store.read_inbox(0, 10)):
+            pass
+        command = json.loads(items[0].payload)
+        results = dict.fromkeys(command["task_ids"], "done")
+        store.apply(0, epoch, Change(inbox=[items[0].id], answers=[Answer(command["id"], results, 0)]))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("of", [Wheel, Schedules, TransactionalRequest])
+def test_each_public_method_has_a_twin_with_its_documentation(of: type) -> None:
+    methods = {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+    twins = {name for name in methods if inspect.iscoroutinefunction(getattr(of, name))}
+    assert {f"a{name}" for name in methods - twins - WITHOUT_TWIN} == twins
+    for name in twins:
+        twin = getattr(of, name)
+        assert twin.__name__ == name
+        assert twin.__doc__.startswith(f"Async twin of ``{name[1:]}``: ")
+        assert inspect.signature(twin) == inspect.signature(getattr(of, name[1:]))
+
+
+def test_a_twin_returns_as_its_method_does(app: Any, store: SqlStore) -> None:
+    async def ask() -> Any:
+        return await app.wheel.acancel(["a", "b"]), await app.wheel.apending(), await app.wheel.schedules.aget("none")
+
+    answering = answer_all(store)
+    results, page, schedule = asyncio.run(ask())
+    answering.join()
+    assert results == dict.fromkeys("ab", CommandResult.DONE)
+    assert (page.items, schedule) == ([], None)
+
+
+def test_a_twin_raises_as_its_method_does(app: Any, store: SqlStore) -> None:
+    with pytest.raises(WheelUnavailable, match=r"no scheduler answered for shard 0 within 0\.01 s"):
+        asyncio.run(app.wheel.acancel("a", timeout=0.01))
+    with pytest.raises(TypeError, match="a task must be its id"):
+        asyncio.run(app.wheel.acancel(7))
+    with pytest.raises(LookupError, match="there is no schedule 'none'"):
+        asyncio.run(app.wheel.schedules.apreview("none"))
+
+
+def test_a_cancelled_awaiter_withdraws_its_requests(app: Any, store: SqlStore) -> None:
+    async def give_up() -> None:
+        asked = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(40)]
+        while len(store.read_inbox(0, 100)) < 30:  # the others wait for a thread
+            await asyncio.sleep(0.001)
+        for one in asked:
+            one.cancel()
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(one) for one in ended} == {asyncio.CancelledError}
+
+    asyncio.run(give_up())
+    assert store.read_inbox(0, 100) == []
+
+
+def test_a_time_out_of_asyncio_withdraws_the_request(app: Any, store: SqlStore) -> None:
+    async def wait() -> None:
+        async with asyncio.timeout(0.05):
+            await app.wheel.schedules.acreate_many({"report": {"recurrence": 60, "task": "app.report"}}, timeout=600)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait())
+    assert store.read_inbox(0, 10) == []
+
+
+def test_the_event_loop_goes_on_while_a_twin_waits(app: Any, store: SqlStore) -> None:
+    async def ask() -> int:
+        asked = asyncio.create_task(app.wheel.acancel("a", timeout=0.2))
+        turns = 0
+        while not asked.done():
+            await asyncio.sleep(0)
+            turns += 1
+        with suppress(WheelUnavailable):
+            await asked
+        return turns
+
+    assert asyncio.run(ask()) > 20

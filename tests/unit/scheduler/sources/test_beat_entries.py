@@ -1,0 +1,139 @@
+"""Entries of Beat: which become definitions, and which stay with Beat's own scheduler."""
+
+from __future__ import annotations
+
+import decimal
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.schedules import crontab, schedstate, schedule, solar
+
+from celery_wheel.recurring import Recurrence, from_json
+from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.scheduler.sources.apply_entry import to_celery
+from celery_wheel.scheduler.sources.beat_entries import EntryListing, entry_of
+
+LAST = datetime(2030, 11, 20, 12, tzinfo=UTC)
+LAST_MS = int(LAST.timestamp() * 1_000)
+
+
+class Market(schedule):
+    def is_due(self, last_run_at: datetime) -> Any:
+        return schedstate(is_due=False, next=60.0)
+
+
+class OwnEntry(ScheduleEntry):
+    def is_due(self) -> Any:
+        return schedstate(is_due=False, next=60.0)
+
+
+def beat_entry(app: Any, kind: type = ScheduleEntry, **values: Any) -> Any:
+    given = {"name": "report", "task": "app.report", "schedule": 30.0, "last_run_at": LAST, "app": app}
+    return kind(**{**given, **values})
+
+
+def test_an_entry_becomes_a_definition(app: Any) -> None:
+    options = {"queue": "mail", "expires": 60, "headers": {"tenant": "acme"}, "priority": 3}
+    found = entry_of(beat_entry(app, args=(1, ("a",)), kwargs={"b": None}, options=options), app)
+    assert found.after_ms == LAST_MS
+    assert found.document == {
+        "recurrence": {
+            "kind": "recurrence",
+            "spec": {"kind": "interval", "every_ms": 30_000, "anchor_ms": LAST_MS},
+        },
+        "task": "app.report",
+        "args": [1, ("a",)],
+        "kwargs": {"b": None},
+        "options": {**options, "headers": {"tenant": "acme", "celery_beat_task": True}},
+    }
+    assert read_definition(to_text(found.document)).call.args == [1, ["a"]]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda app: schedule(timedelta(seconds=90), app=app),
+        lambda app: schedule(timedelta(days=2), relative=True, app=app),
+        lambda app: crontab("*/5", "8-17", day_of_week="mon-fri", app=app),
+        lambda app: solar("sunset", -37.81, 144.96, app=app),
+    ],
+)
+def test_the_definition_has_its_own_schedule_of_celery_again(app: Any, own: Any) -> None:
+    given = own(app)
+    found = from_json(entry_of(beat_entry(app, schedule=given), app).document["recurrence"])
+    assert isinstance(found, Recurrence)
+    again = to_celery(found, app)
+    assert (type(again), again) == (type(given), given)
+    assert str(again.tz) == str(given.tz) == "Europe/Paris"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"schedule": Market(60)}, "its schedule, Market, decides itself when it is due"),
+        ({"kind": OwnEntry}, "its class, OwnEntry, decides itself when it is due"),
+        ({"args": (decimal.Decimal("1.5"),)}, "args[0] is not a value of JSON: Decimal('1.5')"),
+        ({"kwargs": {"at": LAST}}, "kwargs.at is not a value of JSON"),
+        ({"kwargs": {"a": {1: 2}}}, "kwargs.a has the key 1, which is not a text"),
+        ({"kwargs": {"now": BeatLazyFunc(datetime.now)}}, "kwargs.now is not a value of JSON"),
+        ({"kwargs": {"x": float("nan")}}, "kwargs.x is not a value of JSON: nan"),
+        ({"args": ((1, 2),), "options": {"serializer": "pickle"}}, "args[0] is not a value of JSON: (1, 2)"),
+        ({"options": {"countdown": 5}}, "options.countdown must be an option of a schedule"),
+        ({"options": {"expires": LAST}}, "options.expires is not a value of JSON"),
+        ({"options": {"queue": object()}}, "options.queue is not a value of JSON"),
+        ({"schedule": 0.0}, "its schedule, schedule, decides itself"),
+    ],
+)
+def test_an_entry_that_only_its_own_code_can_run_stays_with_beat(app: Any, values: dict[str, Any], reason: str) -> None:
+    found = entry_of(beat_entry(app, **values), app)
+    assert found.document.keys() == {"task", "base"}
+    assert found.document["base"].startswith(f"it runs in Beat's own scheduler: {reason}")
+
+
+def test_the_serializer_of_the_task_decides_whether_a_tuple_is_a_list(app: Any) -> None:
+    @app.task(name="app.pickled", serializer="pickle", shared=False)
+    def pickled(pair: object) -> None: ...
+
+    found = entry_of(beat_entry(app, task="app.pickled", args=((1, 2),)), app)
+    assert found.document["base"] == "it runs in Beat's own scheduler: args[0] is not a value of JSON: (1, 2)"
+
+
+def test_a_crontab_that_celery_alone_can_read_stays_with_beat(app: Any) -> None:
+    found = entry_of(beat_entry(app, schedule=crontab("*/15 past", app=app)), app)
+    assert "minute must be a crontab field" in found.document["base"]
+
+
+def test_an_entry_that_raises_stays_with_beat(app: Any) -> None:
+    class Failing(schedule):
+        @property
+        def run_every(self) -> Any:
+            raise KeyError("no market today")
+
+        @run_every.setter
+        def run_every(self, _: Any) -> None: ...
+
+    found = entry_of(beat_entry(app, schedule=Failing(5)), app)
+    assert "no market today" in found.document["base"]
+
+
+def test_a_listing_is_read_once_and_again_after_a_reset() -> None:
+    listing = EntryListing()
+    assert (listing.read(), listing.is_followed) == (None, False)
+    listing.put({})
+    changes = listing.read()
+    assert changes is not None
+    assert changes.is_whole
+    assert not listing.is_followed
+    listing.followed()
+    assert listing.is_followed
+    assert listing.read() is None
+    listing.put({})
+    assert not listing.is_followed
+    listing.read()
+    listing.put({})
+    listing.followed()
+    assert not listing.is_followed, "a listing came while the former one was followed"
+    listing.reset()
+    assert listing.read() is not None
