@@ -21,14 +21,13 @@ from django_wheel.formats import gate_label, to_datetime
 MAX_REASON = 500
 
 
+def _reason(label: Any, help_text: Any, size: int = 60) -> forms.CharField:
+    widget = forms.TextInput(attrs={"size": size})
+    return forms.CharField(label=label, required=False, max_length=MAX_REASON, widget=widget, help_text=help_text)
+
+
 class ReasonForm(forms.Form):
-    reason = forms.CharField(
-        label=_("Reason"),
-        required=False,
-        max_length=MAX_REASON,
-        widget=forms.TextInput(attrs={"size": 60}),
-        help_text=_("The reason is kept with each task and in the admin's log."),
-    )
+    reason = _reason(_("Reason"), _("The reason is kept with each task and in the admin's log."))
 
 
 class RescheduleForm(ReasonForm):
@@ -56,22 +55,12 @@ class RescheduleForm(ReasonForm):
 
 
 class ScheduleReasonForm(ReasonForm):
-    reason = forms.CharField(
-        label=_("Reason"),
-        required=False,
-        max_length=MAX_REASON,
-        widget=forms.TextInput(attrs={"size": 50}),
-        help_text=_("The reason is kept with the schedule's revisions and in the admin's log."),
-    )
+    reason = _reason(_("Reason"), _("The reason is kept with the schedule's revisions and in the admin's log."), 50)
 
 
 class NoteForm(ReasonForm):
-    reason = forms.CharField(
-        label=_("Note"),
-        required=False,
-        max_length=MAX_REASON,
-        widget=forms.TextInput(attrs={"size": 60}),
-        help_text=_("The note is shown with the schedule until it is resumed, and kept with its revisions."),
+    reason = _reason(
+        _("Note"), _("The note is shown with the schedule until it is resumed, and kept with its revisions.")
     )
 
 

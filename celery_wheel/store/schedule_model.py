@@ -64,6 +64,10 @@ class Schedule:
     broken: bool = False  #: the schedule does not run: no definition can be read, or no message can be made
     since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
 
+    def decided_upto(self, now_ms: int) -> int:
+        """Return the instant up to which each of its instants is a row or skipped; it may be after now."""
+        return now_ms if self.next_ms is None else self.next_ms - 1
+
 
 @dataclass(slots=True)
 class ScheduleStep:

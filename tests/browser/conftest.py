@@ -108,6 +108,16 @@ def open_page(page: Page, path: str) -> None:
 
 
 @pytest.fixture
+def plain(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
+    """Yield a page on a narrow screen, without a script, logged in as an operator."""
+    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    log_in(page)
+    yield page
+    context.close()
+
+
+@pytest.fixture
 def page(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
     """Yield a page logged in as an operator; an error in its console fails the test."""
     context = browser.new_context(base_url=site.url)

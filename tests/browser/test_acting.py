@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import OPERATOR, BrowsedSite, log_in, open_page
+from tests.browser.conftest import OPERATOR, BrowsedSite, open_page
 from tests.kit.patience import wait_until
 
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
 
 
 @pytest.fixture
-def page(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
-    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
-    page = context.new_page()
-    log_in(page)
-    yield page
-    context.close()
+def page(plain: Page) -> Page:
+    return plain
 
 
 def narrow(page: Page) -> bool:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import OPERATOR, BrowsedSite, log_in, open_page
+from tests.browser.conftest import OPERATOR, open_page
 from tests.kit.patience import wait_until
 
 SCHEDULES = "/admin/django_wheel/schedule/"
 NEW_YORK = "America/New_York"
-
-
-@pytest.fixture
-def plain(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
-    """Yield a narrow page without a script."""
-    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
-    page = context.new_page()
-    log_in(page)
-    yield page
-    context.close()
 
 
 def test_the_preview_follows_the_form_and_the_schedule_is_saved_and_runs(page: Page, store: SqlStore) -> None:

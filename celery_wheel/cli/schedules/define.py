@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import IO, Any
 
 import click
@@ -14,6 +15,7 @@ from celery_wheel.cli.schedules.definition import call, call_arguments, policies
 from celery_wheel.cli.schedules.group import print_answers, schedules
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import ScheduleExists
+from celery_wheel.requests.arguments import CommandOptions
 
 _document = click.option(
     "--definition",
@@ -25,13 +27,15 @@ _document = click.option(
 _any_task = click.option("--any-task", is_flag=True, help="Accept a task that its module does not have.")
 
 
+def _defining(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the name of a schedule, and the options that define it."""
+    for option in (_document, _any_task, policies, call, recurrence, click.argument("name")):
+        command = option(command)
+    return command
+
+
 @schedules.command(short_help="Create a schedule.")
-@click.argument("name")
-@recurrence
-@call
-@policies
-@_any_task
-@_document
+@_defining
 @click.option("--replace", is_flag=True, help="Replace the definition of a schedule that exists.")
 @options.request
 @click.pass_context
@@ -47,9 +51,7 @@ def create(
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """
-    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
-    fields = recurrence_arguments(params) | call_arguments(params)
-    document = _read(definition, fields)
+    how, check_task, fields, document = _given(definition, params)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
         raise click.UsageError("name --task and one of --every, --cron, --rrule and --at; or --definition")
     with open_wheel(ctx) as wheel:
@@ -66,12 +68,7 @@ def create(
 
 
 @schedules.command(short_help="Change parts of a schedule.")
-@click.argument("name")
-@recurrence
-@call
-@policies
-@_any_task
-@_document
+@_defining
 @options.request
 @click.pass_context
 def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json: bool, **params: Any) -> None:
@@ -81,9 +78,7 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
-    fields = recurrence_arguments(params) | call_arguments(params)
-    document = _read(definition, fields)
+    how, check_task, fields, document = _given(definition, params)
     if document is None and not fields:
         raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
     with open_wheel(ctx) as wheel:
@@ -93,6 +88,13 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
         else:
             answer = wheel.schedules.change("update", {name: document}, how, single=name)
     print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+
+
+def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[CommandOptions, bool, dict[str, Any], Any]:
+    """Return the options of the request, whether the task is checked, the fields, and the document in their place."""
+    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
+    fields = recurrence_arguments(params) | call_arguments(params)
+    return how, check_task, fields, _read(definition, fields)
 
 
 def _read(file: IO[str] | None, fields: dict[str, Any]) -> Any:

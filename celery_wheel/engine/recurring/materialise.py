@@ -296,7 +296,7 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
         exc_info=None if isinstance(error, RecurrenceError) else error,
         extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
     )
-    since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1  # its instants before that are rows
+    since_ms = schedule.decided_upto(now_ms)
     found.change.schedules.append(
         replace(schedule, broken=True, note=reason_of(error), next_ms=None, since_ms=since_ms)
     )
@@ -304,7 +304,7 @@ def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exceptio
 
 def unmade_since(schedule: Schedule, now_ms: int) -> int:
     """Return the instant up to now after which a schedule has made nothing."""
-    return now_ms if schedule.next_ms is None else min(now_ms, schedule.next_ms - 1)
+    return min(now_ms, schedule.decided_upto(now_ms))
 
 
 def reason_of(error: Exception, failure: str = "no message can be made") -> str:

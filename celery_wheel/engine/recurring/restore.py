@@ -64,9 +64,7 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
         schedule = replace(schedule, broken=True, note=schedule.note or str(error)[:1_000])
     if not schedule.paused and not schedule.broken:
         return replace(schedule, since_ms=None)
-    since_ms = schedule.since_ms
-    if since_ms is None:
-        since_ms = now_ms if schedule.next_ms is None else schedule.next_ms - 1
+    since_ms = schedule.decided_upto(now_ms) if schedule.since_ms is None else schedule.since_ms
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 

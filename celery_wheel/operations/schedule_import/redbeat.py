@@ -24,9 +24,7 @@ from celery_wheel.operations.schedule_import.foreign import (
     refused,
 )
 from celery_wheel.operations.schedule_import.options import ImportOptions
-
-FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
-DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+from celery_wheel.recurring.specs.frequency import FREQUENCIES, WEEKDAYS
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
 
@@ -108,7 +106,7 @@ def _listed(value: Any, text: Any) -> str | None:
 
 
 def _day(value: Any) -> str:
-    return DAYS[value["wkday"] if isinstance(value, Mapping) else value]
+    return WEEKDAYS[value["wkday"] if isinstance(value, Mapping) else value]
 
 
 def _moment(value: Mapping[str, Any] | None) -> datetime | None:
