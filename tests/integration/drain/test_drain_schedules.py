@@ -94,8 +94,9 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         assert (found.schedules + found.schedules_known, found.bad_count, found.missing) == (3, 0, 0)
     # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
     wait_until(lambda: claimed(stack.app, range(3)), "the broker is free")
-    with stack.service():
+    with stack.service(), closing(open_store(other, shards=None, create=False)) as store:
         wait_until(lambda: len(schedules(other)) == 3, "all are accepted")
+        wait_until(lambda: any(store.find(n, ["occurrence"]) for n in range(3)), "the pending occurrence is accepted")
     assert import_(stack.app, file).schedules_known == 3
     after = schedules(other)
     for name, one in before.items():
@@ -106,7 +107,6 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         detail = store.browse.schedule("changed")
         assert detail is not None
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
-        wait_until(lambda: any(store.find(n, ["occurrence"]) for n in range(3)), "the pending occurrence is accepted")
         [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
         assert json.loads(row.headers)[OCCURRENCE]["report"] is False

@@ -57,7 +57,7 @@ def test_messages_of_other_producers_are_pending_in_the_wheel_and_run_once(stack
     }
     assert all(note["ran_ms"] >= note["args"][0] for tag in sent for note in notes[tag])
     assert not tags(stack, stays)
-    assert "NotRegistered" in stack["worker"].said() or "unregistered task" in stack["worker"].said()
+    stack["worker"].wait_for("unregistered task")
     stored = stack.in_store()
     assert {tag: stored[id_][:2] for tag, id_ in sent.items()} == {
         **dict.fromkeys(sent, ("celery", "")),
@@ -127,7 +127,7 @@ def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack
     if stack.broker.startswith("redis"):
         stack.wait_for("two queues")
         assert waiting(stack.app) == 0
-        assert "2 of its queues" in stack["worker"].said()
+        stack["worker"].wait_for("2 of its queues")
         return
     # On RabbitMQ each copy names its queue, and goes back to it.
     wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
@@ -147,6 +147,6 @@ def test_the_worker_holds_a_message_that_it_cannot_write_to_the_wheel_queue(stac
     began_ms = now_ms()
     stack.send_eta("held", 2)
     stack.wait_for("held")
-    assert "is held by this worker until its eta" in stack["worker"].said()
-    assert "publishing to the wheel queue failed" in stack["worker"].said()
+    stack["worker"].wait_for("is held by this worker until its eta")
+    stack["worker"].wait_for("publishing to the wheel queue failed")
     assert now_ms() - began_ms >= 2_000

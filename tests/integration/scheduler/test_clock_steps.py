@@ -66,4 +66,4 @@ def test_a_step_of_the_wall_clock_makes_no_task_early_or_late(
     clock.set(step_s * 1_000)
     late_ms = lateness_ms(stack, due_ms)
     assert (min(late_ms) >= 0, max(late_ms) < patience(LATE_MS)) == (True, True), (min(late_ms), max(late_ms))
-    assert "was stepped and is" in scheduler.said()
+    scheduler.wait_for("was stepped and is")

@@ -197,5 +197,5 @@ def test_a_start_and_a_takeover_with_a_damaged_file(stack: Stack) -> None:
     stack.wait_for_holder(second)
     wait_until(lambda: stack.ticks() >= ticks + 2, "the second sends it")
     for process in (first, second):
-        assert "cannot be used" in process.said()
+        process.wait_for("cannot be used")
     assert second.is_alive()

@@ -105,5 +105,5 @@ def test_a_name_that_the_api_uses_is_refused_and_said_in_the_status(stack: Stack
         return snapshot.get("sources", {}).get("beat", {}).get("clashes")
 
     wait_until(lambda: clashes() == ["tick"], "the status names the clash")
-    assert "a schedule of api has that name" in stack["beat"].said()
+    stack["beat"].wait_for("a schedule of api has that name")
     assert set(names(stack)) == {"other"}
