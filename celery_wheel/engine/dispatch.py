@@ -119,7 +119,7 @@ def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, n
     refused = confirmed.refused
     flight.failed.update(confirmed.failed)
     # Behind an exchange one queue may have accepted a message that another queue refused.
-    flight.redelivered |= any(row.exchange for row in flight.rows if row.id in refused)
+    flight.redelivered |= any(row.route.exchange for row in flight.rows if row.id in refused)
     if refused and lane.refusing:
         lane.refuse(flight, refused, ctx.clock.monotonic_ms())
         return

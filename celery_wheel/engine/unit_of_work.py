@@ -54,6 +54,7 @@ from celery_wheel.store.model import (
     Unreadable,
     Watch,
 )
+from celery_wheel.store.route import Route
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +79,7 @@ class UnitOfWork:
     _lowest: dict[int, tuple[int, int]] = field(default_factory=dict)  #: lane → position to reserve
     _tokens: list[tuple[Lane, int]] = field(default_factory=list)
     _saved: dict[int, tuple[Lane, Position]] = field(default_factory=dict)  #: lane → (lane to write, its offset)
-    _tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
+    _tally: dict[tuple[int, Route], int] = field(default_factory=dict)  #: by hour and route
     _taken_out: set[int] = field(default_factory=set)
     _applied: list[Callable[[], None]] = field(default_factory=list)
     _rolled_back: list[Callable[[], None]] = field(default_factory=list)
@@ -95,7 +96,7 @@ class UnitOfWork:
         new = NewRow(seq, lane.number, due_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         # Plain tuples in the loops and named tuples at the end: making a named tuple costs three times as much.
-        self._count(due_ms, message.queue or message.routing_key, message.task, 1)
+        self._count(due_ms, Route.of(message), 1)
         self._touch(lane, due_ms, seq)
         return new
 
@@ -124,7 +125,7 @@ class UnitOfWork:
         state.window.remove(row.id)
         self._taken_out.add(row.id)
         self.rows.append(row)
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
         return True
 
     def retire(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int | None = None) -> None:
@@ -145,7 +146,7 @@ class UnitOfWork:
         move = Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)
         self.change.moves.append(move)
         self._moved.append((row, move))
-        self._count(move.due_ms, row.target, row.task, 1)
+        self._count(move.due_ms, row.route, 1)
         self._touch(lane, move.due_ms, move.seq)
 
     def divert(self, row: Row, place: Place, redelivered: bool) -> None:
@@ -155,7 +156,7 @@ class UnitOfWork:
             lane.redelivered = False
         lane.redelivered |= redelivered
         self._diverts = True
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
         self.move(row, lane, row.due_ms)
         lane.last_due_ms = max(lane.last_due_ms, self._moved[-1][1].due_ms)
 
@@ -190,7 +191,7 @@ class UnitOfWork:
         for row_id, reason in done.failed.items():
             self.retire(row_id, "rejected", reason, "broker", done.published_ms)
         for row in done.refused:
-            place: Place = (None, row.target)
+            place: Place = (None, row.route.target)
             self.state.lanes.for_place(place).distrust()
             self.divert(row, place, done.redelivered or lane.redelivered)
         self.save(lane, upto)
@@ -199,7 +200,7 @@ class UnitOfWork:
     def expire(self, row: Row, reason: str) -> None:
         """Retire a row that is later than its misfire option allows."""
         self.retire(row.id, "expired", reason, "wheel")
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
 
     def destinations(self) -> list[Lane]:
         """Return the lanes in which the change touches a position."""
@@ -219,8 +220,8 @@ class UnitOfWork:
         """Run ``effect`` under the lock where the change was not committed, and will not be."""
         self._rolled_back.append(effect)
 
-    def _count(self, due_ms: int, queue: str, task: str, n: int) -> None:
-        key = due_ms // HOUR_MS, queue, task
+    def _count(self, due_ms: int, route: Route, n: int) -> None:
+        key = due_ms // HOUR_MS, route
         self._tally[key] = self._tally.get(key, 0) + n
 
     def _touch(self, lane: Lane, due_ms: int, seq: int) -> None:
@@ -243,7 +244,9 @@ class UnitOfWork:
         if self._moved:
             self._removed = state.window.track_removed()
             self._removed -= self._taken_out
-        change.tally = {TallyKey(*key): n for key, n in self._tally.items() if n}
+        for (hour, route), n in self._tally.items():
+            key = TallyKey(hour, route.target, route.task)
+            change.tally[key] = change.tally.get(key, 0) + n
         change.seq = state.seq
 
     # -- commit, apply, roll back ------------------------------------------------------------------

@@ -81,7 +81,7 @@ class MemoryBroker:
         self.sent += chunk.rows
         for row in chunk.rows:
             if row.id in failed:
-                self._rejected(_loads(row.headers), failed[row.id])
+                self._rejected(_loads(row.parts().headers), failed[row.id])
         return self._fence.move(chunk, failed)
 
     # -- the wheel queue ---------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class ModelRedis:
         self.server.wrote()
         failed: dict[int, str] = {}
         for row in chunk.rows:
-            name = row.queue or row.routing_key
+            name = row.route.queue or row.route.routing_key
             if name in self.server.wrong_types:
                 failed[row.id] = "WRONGTYPE"
                 self._refused(row.id)

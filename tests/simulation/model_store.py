@@ -38,7 +38,9 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
+from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports import Retention
+from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
@@ -409,7 +411,8 @@ class ModelStore:
 
 
 def resting(row_id: int, accepted_ms: int) -> Row:
-    return Row(row_id, STOPPED, accepted_ms, row_id, accepted_ms, "", "", "", "", None, None, None, None, b"", b"", b"")
+    place = (row_id, STOPPED, accepted_ms, row_id, accepted_ms)
+    return Row(*place, Route.make("", "", "", "", None, None, None), None, None, 0, join(b"", b"", b""), PLAIN)
 
 
 _columns = attrgetter(*Row.__slots__)

@@ -91,21 +91,22 @@ class EncodedMessage(amqp.Message):  # type: ignore[misc]
 
 def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
     """Return the message of a row. Raises UnencodableMessage."""
-    for name, value in (("exchange", row.exchange), ("routing key", row.routing_key)):
+    for name, value in (("exchange", row.route.exchange), ("routing key", row.route.routing_key)):
         if (size := len(value.encode())) > _MAX_NAME_BYTES:
             raise UnencodableMessage(f"{name} must be at most {_MAX_NAME_BYTES} bytes in AMQP, got {size}: {value!r}")
     try:
-        headers, properties = _loads(row.headers), _loads(row.properties)
+        parts = row.parts()
+        headers, properties = _loads(parts.headers), _loads(parts.properties)
         if type(headers) is not dict or type(properties) is not dict:
             raise ValueError("they must be objects")
-        if any(word in row.headers for word in _NOT_FINITE):
+        if any(word in parts.headers for word in _NOT_FINITE):
             _check_finite(headers)
         if redelivered:
             headers[REDELIVERED] = True
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
-        return EncodedMessage(row.body, headers, priority=row.priority or 0, **properties)
+        return EncodedMessage(parts.body, headers, priority=row.route.priority or 0, **properties)
     except Exception as error:
         raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
 

@@ -131,12 +131,12 @@ class AmqpPublisher:
             self._tag += 1
             self._outstanding[self._tag] = Outstanding(row, message)
             self._written.add(row.id)
-            values = (0, row.exchange, row.routing_key, True, False)
+            values = (0, row.route.exchange, row.route.routing_key, True, False)
             try:
                 self._channel.send_method(spec.Basic.Publish, "Bssbb", values, message)
                 if alone:
                     self._await_confirms(0)
-                    self._exchanges[row.exchange] = time.monotonic() + EXCHANGE_CHECK_S
+                    self._exchanges[row.route.exchange] = time.monotonic() + EXCHANGE_CHECK_S
                 elif len(self._outstanding) >= size:
                     self._await_confirms(size // 2)
                 elif number % READ_CONFIRMS_EVERY == 0:
@@ -149,7 +149,9 @@ class AmqpPublisher:
 
     def _encode(self, row: Row, now_ms: int, redelivered: bool) -> EncodedMessage | None:
         """Return the message of a row; None where it cannot be sent and the row has failed."""
-        reason = self._closed.get((row.exchange, "")) or self._closed.get((row.exchange, row.routing_key))
+        reason = self._closed.get((row.route.exchange, "")) or self._closed.get(
+            (row.route.exchange, row.route.routing_key)
+        )
         if reason is None:
             try:
                 message = encode(row, now_ms, redelivered)
@@ -163,7 +165,7 @@ class AmqpPublisher:
         return None
 
     def _must_go_alone(self, row: Row, message: EncodedMessage) -> bool:
-        if self._exchanges.get(row.exchange, 0.0) <= time.monotonic() or len(row.body) > ALONE_BYTES:
+        if self._exchanges.get(row.route.exchange, 0.0) <= time.monotonic() or row.size > ALONE_BYTES:
             return True
         return any(name in message.properties or name in message.headers for name in _CHECKED_PROPERTIES)
 
@@ -171,9 +173,9 @@ class AmqpPublisher:
         """Reject a row over which the server closed the channel; it was sent alone."""
         reason = f"RabbitMQ closes the channel over it: {error}"
         if isinstance(error, amqp.exceptions.NotFound):
-            reason = self._closed[row.exchange, ""] = f"exchange {row.exchange!r} does not exist"
+            reason = self._closed[row.route.exchange, ""] = f"exchange {row.route.exchange!r} does not exist"
         elif isinstance(error, amqp.exceptions.AccessRefused):  # to the exchange, or to this key in it
-            self._closed[row.exchange, row.routing_key] = reason
+            self._closed[row.route.exchange, row.route.routing_key] = reason
         self._result.failed[row.id] = reason
         self._channel = None
         self._open()
@@ -218,9 +220,9 @@ class AmqpPublisher:
             sent
             for sent in self._outstanding.values()
             if sent.row.id not in self._result.failed
-            and (sent.row.exchange, sent.row.routing_key) == (exchange, routing_key)
+            and (sent.row.route.exchange, sent.row.route.routing_key) == (exchange, routing_key)
         ]
-        same = [sent for sent in there if sent.row.body == message.body] or there
+        same = [sent for sent in there if sent.message.body == message.body] or there
         same = [sent for sent in same if sent.message.headers == headers] or same
         if not same:
             raise self._interruption(f"it returned an unknown message, to {exchange!r} with key {routing_key!r}")

@@ -156,8 +156,7 @@ class ShardState:
         flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if flight is not None:
             unpublished = [*flight.misfired, *(row for row, _ in flight.diverted)]
-            weight = flight.bytes + sum(row.size for row in unpublished)
-            self.window.subtract(lane.number, len(flight.rows) + len(unpublished), weight)
+            self.window.subtract(lane.number, [*flight.rows, *unpublished])
             for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
         elif route is not None and route.retry_at_ms > monotonic_ms:

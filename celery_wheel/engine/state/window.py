@@ -32,7 +32,7 @@ A slice may also be older than a removal: a row that a cancel or a move removes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,10 +103,10 @@ class Window:
         if (row.due_ms, row.seq) > lane.horizon or row.id in self.rows:
             return
         self.rows[row.id] = row
-        self.bytes += row.size
+        self.bytes += len(row.packed)
         load = self._weights.setdefault(lane.number, Weight())
         load.count += 1
-        load.bytes += row.size
+        load.bytes += len(row.packed)
         if not self.wheel.schedule(row.id, row.due_ms, row):
             lane.push(row)
 
@@ -114,7 +114,7 @@ class Window:
         """Remove a row that is being cancelled or moved; no slice begun before ``end_removal`` brings it back."""
         row = self.rows.pop(row_id, None)
         if row is not None:
-            self.subtract(row.lane, 1, row.size)
+            self.subtract(row.lane, [row])
             self.wheel.cancel(row_id)
         self._removed.add(row_id)
         for tracker in self._trackers:
@@ -140,13 +140,14 @@ class Window:
         """Whether a row of the lane is in memory."""
         return lane.number in self._weights
 
-    def subtract(self, lane: int, count: int, weight: int) -> None:
+    def subtract(self, lane: int, rows: Sequence[Row]) -> None:
         """Subtract rows that are no longer in the window from its bytes and from the weight of their lane."""
-        if not count:
+        if not rows:
             return
+        weight = sum([len(row.packed) for row in rows])
         self.bytes -= weight
         load = self._weights[lane]
-        load.count -= count
+        load.count -= len(rows)
         load.bytes -= weight
         if not load.count:
             del self._weights[lane]  # a closed lane is never opened again under its number
@@ -191,7 +192,7 @@ class Window:
     def _evict_row(self, lane: Lane, row: Row) -> None:
         lane.horizon = min(lane.horizon, row.position.previous())
         del self.rows[row.id]
-        self.subtract(lane.number, 1, row.size)
+        self.subtract(lane.number, [row])
         self.wheel.cancel(row.id)
 
     def wanted(self, lane: Lane, lanes: WindowLanes, now_ms: int) -> Position | None:

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    LargeBinary,
     Subquery,
     Text,
     and_,
     bindparam,
-    cast,
     column,
     literal_column,
     select,
@@ -39,9 +39,8 @@ class PostgresqlStatements(Statements):
         estimated a shard at one two-hundredth of the table, read the whole shard and compared each row with the 500
         ids: 124 ms at 500,000 rows, and in proportion, instead of half a millisecond.
         """
-        wanted = values(column("id", Text), name="wanted").data([(one,) for one in envelopes])
-        id_ = cast(wanted.c.id, timer.c.envelope_id.type)
-        here = select(timer.c.envelope_id).where(and_(timer.c.shard == shard, timer.c.envelope_id == id_))
+        wanted = values(column("id", LargeBinary), name="wanted").data([(one,) for one in envelopes])
+        here = select(timer.c.envelope_id).where(and_(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id))
         found = here.limit(literal_column("1")).lateral("found")
         return select(found.c.envelope_id).select_from(wanted.join(found, true()))
 

@@ -2,7 +2,7 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
+    fence ─► routes, timers ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
       │                                 └ numbered in the order of commits       └ an item is missing: RequestWithdrawn;
       └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
         and the caller rolls back
@@ -18,8 +18,12 @@ from typing import Any
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, NewRow, TallyKey
+from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, TallyKey
+from celery_wheel.store.packing import PLAIN, join
+from celery_wheel.store.route import Route
+from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.ids import task_id_to_bytes, uuid_to_bytes
 from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.control import ControlStatements
@@ -39,10 +43,19 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
     )
 
 
-def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
-    """Write all parts of the change, behind the fence."""
+def write(
+    connection: Connection,
+    statements: Statements,
+    catalogue: Catalogue,
+    shard: int,
+    epoch: int,
+    change: Change,
+    packed: Sequence[Packed],
+) -> None:
+    """Write all parts of the change, behind the fence; ``packed`` are the bytes of its rows."""
     late = _fenced(connection, statements, shard, epoch, change)
-    _add(connection, statements, shard, change.rows, change.rejects)
+    if change.rows or change.rejects:
+        _add(connection, statements, catalogue, shard, change, packed)
     statements.move.many(connection, change.moves, shard)
     outcomes, batches = change.outcomes, change.batches
     if late:
@@ -113,32 +126,46 @@ def _delete_items(connection: Connection, statements: Statements, shard: int, it
 
 
 def _add(
-    connection: Connection, statements: Statements, shard: int, rows: Sequence[NewRow], rejects: Sequence[NewReject]
+    connection: Connection,
+    statements: Statements,
+    catalogue: Catalogue,
+    shard: int,
+    change: Change,
+    packed: Sequence[Packed],
 ) -> None:
-    timer, payload = statements.add_timer, statements.add_payload
-    timers = [timer.row(row, shard, digits(row.message.envelope_id)) for row in rows]
-    payloads = [payload.row(row) for row in rows]
-    if rejects:
-        timers += in_order(timer.statement, [_stopped(shard, reject) for reject in rejects])
-        nothing = {"headers": b"", "properties": b""}
-        raw = [{"id": reject.id, "body": reject.unreadable.raw, **nothing} for reject in rejects]
-        payloads += in_order(payload.statement, raw)
+    """Insert the new rows and the unreadable messages."""
+    timer, routes = statements.add_timer, [Route.of(row.message) for row in change.rows]
+    ids = catalogue.route_ids(connection, [*routes, *([NOWHERE] if change.rejects else [])])
+    row_of = timer.row
+    timers = [
+        row_of(
+            row,
+            shard,
+            uuid_to_bytes(row.message.envelope_id),
+            task_id_to_bytes(row.message.task_id),
+            ids[route],
+            *place,
+        )
+        for row, route, place in zip(change.rows, routes, packed, strict=True)
+    ]
+    if change.rejects:
+        stopped = [_stopped(shard, reject) | {"route": ids[NOWHERE]} for reject in change.rejects]
+        timers += in_order(timer.statement, stopped)
     timer.statement.many(connection, timers)
-    payload.statement.many(connection, payloads)
 
 
-#: Unreadable bytes have no task and no destination.
-_NOWHERE = dict.fromkeys(("task_id", "task", "exchange", "exchange_type", "routing_key"), "") | dict.fromkeys(
-    ("queue", "priority", "key", "expires_ms", "queue_expires_ms", "misfire_ms")
-)
+#: The route of unreadable bytes: they have no task and no destination.
+NOWHERE = Route.make("", "", "", "", None, None, None)
 
 
 def _stopped(shard: int, reject: NewReject) -> dict[str, Any]:
     """Return the row at (accepted_ms, id) of lane STOPPED."""
-    at_ms, unreadable = reject.accepted_ms, reject.unreadable
+    at_ms, message = reject.accepted_ms, join(b"", b"", reject.unreadable.raw)
     instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
-    place = {"id": reject.id, "shard": shard, "lane": STOPPED, "seq": reject.id, "size": len(unreadable.raw)}
-    return {**_NOWHERE, **instants, **place, "envelope_id": digits(unreadable.envelope_id)}
+    place = {"id": reject.id, "shard": shard, "lane": STOPPED, "seq": reject.id}
+    ids = {"envelope_id": uuid_to_bytes(reject.unreadable.envelope_id), "task_id": task_id_to_bytes("")}
+    content = {"packing": PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
+    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}
 
 
 def digits(uuid: str) -> str:

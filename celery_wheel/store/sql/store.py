@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -37,16 +38,18 @@ from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
 from celery_wheel.store.sql.browse import SqlBrowse
 from celery_wheel.store.sql.bulk_loads import SqlLoads
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.handover import SqlHandover
+from celery_wheel.store.sql.ids import bytes_to_task_id, uuid_to_bytes
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
-from celery_wheel.store.sql.statements.lookups import ENVELOPES, FIND_PLACES
+from celery_wheel.store.sql.statements.lookups import ENVELOPES
 from celery_wheel.values.format import format_count
 
 #: The epoch of a shard that this store object has not held; no epoch is negative.
@@ -67,10 +70,11 @@ class SqlStore(SqlControl, SqlSchedules):
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
         self._floors = ArchiveFloors()
+        self._catalogue = Catalogue(database)
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it
-        self.browse = SqlBrowse(database, shards)
+        self.browse = SqlBrowse(database, self._catalogue, shards)
         self.loads = SqlLoads(database)
-        self.handover = SqlHandover(database)
+        self.handover = SqlHandover(database, self._catalogue)
         self.maintenance = SqlMaintenance(database)
 
     @property
@@ -159,8 +163,9 @@ class SqlStore(SqlControl, SqlSchedules):
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
+        packed = self._catalogue.pack(change.rows) if change.rows else []
         with self._database.writing() as connection:
-            changes.write(connection, self._statements, shard, epoch, change)
+            changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)
@@ -183,16 +188,14 @@ class SqlStore(SqlControl, SqlSchedules):
             return read_lanes(connection, self._statements, shard)
 
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        wanted = {id_: changes.digits(id_) for id_ in envelope_ids}
-        digits = sorted(wanted.values())  # neighbours share a page of the index
+        found: set[bytes] = set()
+        wanted = {id_: uuid_to_bytes(id_) for id_ in envelope_ids}
         with self._database.reading() as connection:
-            for part in in_parts(digits, len(ENVELOPES)):
+            for part in in_parts(sorted(wanted.values()), len(ENVELOPES)):  # neighbours share a page of the index
                 values = dict(zip(ENVELOPES, part, strict=True))
-                # A database with a type for UUIDs returns UUIDs.
                 known = self._statements.known(connection, shard=shard, **values).scalars()
-                found.update(changes.digits(str(id_)) for id_ in known)
-        return {id_ for id_, in_store in wanted.items() if in_store in found}
+                found.update(map(bytes, known))
+        return {id_ for id_, stored in wanted.items() if stored in found}
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
@@ -211,7 +214,8 @@ class SqlStore(SqlControl, SqlSchedules):
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         with self._database.reading() as connection:
-            return [Row(*row) for row in self._statements.slice(connection, **span(shard, lane, after, upto))]
+            found = self._statements.slice(connection, **span(shard, lane, after, upto)).all()
+            return self._catalogue.rows(connection, found)
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
         with self._database.reading() as connection:
@@ -222,15 +226,19 @@ class SqlStore(SqlControl, SqlSchedules):
         with self._database.reading() as connection:
             range_ = span(shard, lane, after, upto)
             groups = self._statements.summary(connection, **range_, hour_ms=HOUR_MS).all()
-        tally = {TallyKey(hour, queue, task): count for hour, queue, task, count, _ in groups}
+        tally = Counter[TallyKey]()
+        for hour, queue, task, count, _ in groups:  # several routes may have the same names
+            tally[TallyKey(hour, queue, task)] += count
         return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
-        found = self._read(self._statements.find, shard, task_ids, FIND_PLACES)
-        return [TaskRow(task_id, Row(*row)) for task_id, *row in found]
+        with self._database.reading() as connection:
+            return self._task_rows(connection, self._of_tasks(connection, self._statements.find, shard, task_ids))
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
-        return dict(map(tuple, self._read(self._statements.last_outcomes, shard, task_ids, FIND_PLACES)))
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._statements.last_outcomes, shard, task_ids)
+        return {bytes_to_task_id(id_): kind for id_, kind in found}
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, Row, TallyKey
+from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, TallyKey
 from celery_wheel.store.ports import Store
 from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, message
+from tests.kit.rows import values_of
 
 UNICODE = "Größe-漢字-🎡-\u200f-'\"%s;--"
-
-
-def as_sent(row: Row) -> dict[str, Any]:
-    return {part.name: getattr(row, part.name) for part in fields(Row)}
 
 
 def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
@@ -42,24 +38,24 @@ def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
     holder.apply(rows=[new])
     [row] = holder.slice(lane=3)
     sent = new.message
-    for name, value in as_sent(row).items():
+    for name, value in values_of(row).items():
         expected = getattr(new, name) if name in ("id", "lane", "due_ms", "seq") else getattr(sent, name)
         assert value == expected, name
         assert type(value) is type(expected), name
-    assert row.size == sent.size
+    assert row.size == sent.size == 8 + 8 + 6
 
 
 def test_a_missing_field_of_a_message_comes_back_as_none(holder: Holder) -> None:
     holder.accept(NOW, queue=None, priority=None, key=None, expires_ms=None, queue_expires_ms=None)
     [row] = holder.slice()
-    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == (None, None, None, None)
+    assert (row.route.queue, row.route.priority, row.expires_ms, row.route.queue_expires_ms) == (None, None, None, None)
 
 
 def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
     holder.accept(NOW, queue="", priority=0, expires_ms=0, queue_expires_ms=0, headers=b"", properties=b"", body=b"")
     [row] = holder.slice()
-    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == ("", 0, 0, 0)
-    assert (row.headers, row.properties, row.body) == (b"", b"", b"")
+    assert (row.route.queue, row.route.priority, row.expires_ms, row.route.queue_expires_ms) == ("", 0, 0, 0)
+    assert (row.parts().headers, row.parts().properties, row.parts().body) == (b"", b"", b"")
 
 
 def test_names_in_any_script_are_kept(holder: Holder) -> None:
@@ -67,20 +63,21 @@ def test_names_in_any_script_are_kept(holder: Holder) -> None:
     [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
     [(_, row)] = holder.store.find(0, [UNICODE])
     assert row.id == new.id
-    assert {row.task, row.exchange, row.exchange_type, row.routing_key, row.queue} == {UNICODE}
-    assert row.body == UNICODE.encode()
+    names = {getattr(row.route, name) for name in ("task", "exchange", "exchange_type", "routing_key", "queue")}
+    assert names == {UNICODE}
+    assert row.parts().body == UNICODE.encode()
 
 
 def test_long_names_are_not_cut(holder: Holder) -> None:
     [new] = holder.accept(NOW, task_id="i" * 600, task="t" * 600, routing_key="r" * 600, queue=None)
     [(_, row)] = holder.store.find(0, ["i" * 600])
-    assert (row.id, row.task, row.routing_key) == (new.id, "t" * 600, "r" * 600)
+    assert (row.id, row.route.task, row.route.routing_key) == (new.id, "t" * 600, "r" * 600)
 
 
 def test_a_body_of_ten_megabytes_is_kept(holder: Holder) -> None:
     body = bytes(range(256)) * (10 * 2**20 // 256)
     holder.accept(NOW, body=body)
-    assert holder.slice()[0].body == body
+    assert holder.slice()[0].parts().body == body
     assert holder.store.summary(0, 0, *EVERYTHING).bytes == len(body) + 4
 
 
@@ -158,7 +155,7 @@ def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
 def test_a_rejected_message_keeps_its_bytes(sql_holder: Holder) -> None:
     sql_holder.apply(rejects=[sql_holder.reject(b"\x80garbage")])
     [row] = sql_holder.slice(lane=STOPPED)
-    assert row.body == b"\x80garbage"
+    assert row.parts().body == b"\x80garbage"
 
 
 # -- all or nothing -------------------------------------------------------------------------------------
@@ -256,7 +253,7 @@ def test_a_dispatched_task_is_still_found(holder: Holder) -> None:
     [row] = holder.accept(NOW, task_id="t-1")
     holder.settle(ORIGIN, type(ORIGIN)(row.due_ms, row.seq))
     [(_, found)] = holder.store.find(0, ["t-1"])
-    assert (found.id, found.body) == (row.id, row.message.body)
+    assert (found.id, found.parts().body) == (row.id, row.message.body)
 
 
 def test_find_reads_one_shard(make_store: Callable[[], Store]) -> None:

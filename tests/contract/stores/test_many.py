@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +21,7 @@ from celery_wheel.store.model import Message, Row
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SHARDS, SqlBackend
 from tests.kit.holder import Holder
+from tests.kit.rows import values_of
 from tests.kit.servers.postgres import PostgresServer
 
 AT = datetime(2099, 1, 1, tzinfo=UTC)
@@ -77,7 +78,7 @@ def test_accepted_messages_equal_the_loaded_ones(app: Any, sql_holder: Holder) -
     found = sql_holder.slice()
     assert len(found) == len(expected)
     for row, loaded in zip(found, sorted(expected, key=attrgetter("position")), strict=True):
-        assert asdict(row) == asdict(loaded)
+        assert values_of(row) == values_of(loaded)
 
 
 def break_it(backend: SqlBackend, postgres: PostgresServer | None) -> None:

@@ -8,30 +8,36 @@ from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, 
 
 from celery_wheel.store.model import STOPPED, InboxItem
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, shard, tally, timer, watch
-from celery_wheel.store.sql.statements.clauses import BATCH_RANGE, IN_PLACES, ROW, StatementFactory, in_range
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, route, shard, tally, timer, watch
+from celery_wheel.store.sql.statements.clauses import (
+    BATCH_RANGE,
+    IN_PLACES,
+    KEY_PLACES,
+    ROW,
+    StatementFactory,
+    in_range,
+)
 
 #: Names of the bound values of ``known``.
 ENVELOPES = tuple(f"envelope_{n}" for n in range(IN_PLACES))
-
-#: Task ids of one statement; most calls have one or a few.
-FIND_PLACES = 50
 
 
 class LookupStatements(StatementFactory):
     """A part of ``Statements``."""
 
     def _prepare_ranges(self) -> None:
-        joined = timer.join(payload, payload.c.id == timer.c.id)
         in_order = (timer.c.due_ms, timer.c.seq)
-        self.slice = self._prepare(select(*ROW).select_from(joined).where(in_range()).order_by(*in_order))
+        self.slice = self._prepare(select(*ROW).where(in_range()).order_by(*in_order))
         self.count = self._prepare(select(func.count()).select_from(timer).where(in_range()))
         sizes = select(*in_order, timer.c.size).where(in_range()).order_by(*in_order)
         self.sizes = self._prepare(sizes.limit(bindparam("limit")))
         hour = timer.c.due_ms.op("/")(bindparam("hour_ms"))
-        queue = func.coalesce(func.nullif(timer.c.queue, ""), timer.c.routing_key)
-        groups = select(hour.label("hour"), queue.label("to"), timer.c.task, func.count(), func.sum(timer.c.size))
-        self.summary = self._prepare(groups.where(in_range()).group_by("hour", "to", timer.c.task))
+        groups = select(
+            hour.label("hour"), timer.c.route, func.count().label("count"), func.sum(timer.c.size).label("bytes")
+        )
+        of_range = groups.where(in_range()).group_by("hour", timer.c.route).subquery()
+        named = select(of_range.c.hour, route.c.target, route.c.task, of_range.c.count, of_range.c.bytes)
+        self.summary = self._prepare(named.join(route, route.c.id == of_range.c.route))
 
     def _prepare_lookups(self) -> None:
         at_shard: BindParameter[int] = bindparam("shard")
@@ -40,11 +46,10 @@ class LookupStatements(StatementFactory):
         self.all_lanes, self.lanes = self._prepare(lanes), self._prepare(lanes.where(~lane.c.closed))
         envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]
         self.known = self._prepare(self._known_of(at_shard, envelopes))
-        joined = timer.join(payload, payload.c.id == timer.c.id)
-        wanted: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(FIND_PLACES)]
+        wanted: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(KEY_PLACES)]
         stopped: ColumnElement[int] = literal_column(str(STOPPED))  # callers pass values by their places
         of_task = and_(timer.c.shard == at_shard, timer.c.task_id.in_(wanted))
-        found = select(timer.c.task_id, *ROW).select_from(joined).where(of_task, timer.c.lane != stopped)
+        found = select(timer.c.task_id, *ROW).where(of_task, timer.c.lane != stopped)
         self.find = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
         outcomes = timer.join(outcome, outcome.c.timer_id == timer.c.id)
         kinds = select(timer.c.task_id, outcome.c.kind).select_from(outcomes).where(of_task, timer.c.lane == stopped)
