@@ -9,6 +9,7 @@ neither Celery nor the settings, and the edges know no engine.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import socket
@@ -31,6 +32,9 @@ from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
+
+#: Objects that are made, less those that are freed, between two runs of the garbage collector.
+GARBAGE_EVERY = 50_000
 
 
 class WheelService:
@@ -55,6 +59,7 @@ class WheelService:
     def start(self) -> None:
         conf = self._conf
         conf.check()
+        collect_garbage_seldom()
         self._store = store = open_store_of(conf)
         limits, clock = limits_of(conf), SystemClock()
         # A restarted container has the same host name and process id, and must not be taken for the former one.
@@ -135,6 +140,15 @@ class WheelService:
             self._node.join()
         if self._store is not None:
             self._store.close()
+
+
+def collect_garbage_seldom() -> None:
+    """Let the garbage collector of this process run seldom: rows make no cycles, and it looked at each 100,000 of them.
+
+    The window's rows were a fifth of the CPU time of ingest and dispatch. What the collector frees is of other code.
+    """
+    gc.freeze()
+    gc.set_threshold(GARBAGE_EVERY, 20, 100)
 
 
 def node_name(holder: str, alive: list[str]) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_wheel.store.packing import PLAIN, Packing, Parts, join
+from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import ScheduleChange
 
@@ -152,7 +152,7 @@ class Row:
 
     def parts(self) -> Parts:
         """Return headers, properties and body. Raises ValueError where the stored bytes are damaged."""
-        return self.packing.unpack(self.packed)
+        return split(self.packing.unpack(self.packed))
 
     @property
     def tally_key(self) -> TallyKey:

@@ -30,14 +30,15 @@ class Packing(Protocol):
 
     number: int
 
-    def unpack(self, packed: bytes) -> Parts: ...
+    def unpack(self, packed: bytes) -> bytes:
+        """Return what ``join`` returned. Raises ValueError for damaged bytes."""
 
 
 class Plain:
     number = 0
 
-    def unpack(self, packed: bytes) -> Parts:
-        return split(packed)
+    def unpack(self, packed: bytes) -> bytes:
+        return packed
 
 
 PLAIN = Plain()
@@ -51,5 +52,5 @@ def join(headers: bytes, properties: bytes, body: bytes) -> bytes:
 
 
 def split(plain: bytes) -> Parts:
-    headers, properties, body = plain.split(SEPARATOR, 2)
-    return Parts(headers, properties, body)
+    """Return the three parts. Raises ValueError for other bytes."""
+    return Parts(*plain.split(SEPARATOR, 2))

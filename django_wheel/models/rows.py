@@ -17,7 +17,7 @@ class RouteRow(StoreTable, table=schema.route, text="{0.task} to {0.target}"):
 
 
 class DictionaryRow(StoreTable, table=schema.dictionary, text="dictionary {0.id}"):
-    """What messages have in common; they are packed by it."""
+    """A dictionary of zstd: the common text of messages, by which they are packed."""
 
 
 class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.shard}"):

@@ -29,6 +29,7 @@ import celery_wheel.beat
 from celery_wheel.conf import Conf
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench.rig import rig
+from celery_wheel.scheduler.service import collect_garbage_seldom
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -47,6 +48,7 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[Runner]:
     app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
+        collect_garbage_seldom()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
         runner.start()
         yield runner

@@ -30,7 +30,7 @@ from itertools import count
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.store.model import Row
-from celery_wheel.store.packing import Parts
+from celery_wheel.store.packing import SEPARATOR
 from celery_wheel.store.route import Route
 
 #: Properties that the row's fields replace, or that have a place of their own.
@@ -71,7 +71,11 @@ class WireWriter:
 
     def write(self, row: Row, delivery_tag: bytes) -> bytes:
         """Return the bytes of a row's message. Raises UnencodableMessage."""
-        headers, properties, body = _parts(row)
+        try:
+            # Not ``row.parts()``: three calls and a named tuple cost more than the unpacking.
+            headers, properties, body = row.packing.unpack(row.packed).split(SEPARATOR, 2)
+        except ValueError as error:
+            raise UnencodableMessage(str(error)) from error
         content, stored = self._copied(properties) or self._parsed(properties)
         expires_ms, route = row.expires_ms, row.route
         return b"".join(
@@ -132,13 +136,6 @@ class WireWriter:
         )
         encoded = self._tails[route] = text.encode()
         return encoded
-
-
-def _parts(row: Row) -> Parts:
-    try:
-        return row.parts()
-    except ValueError as error:
-        raise UnencodableMessage(str(error)) from error
 
 
 def _properties(stored: bytes) -> dict[str, object]:

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import NewRow, Row
-from celery_wheel.store.packing import PLAIN, Packing, join
+from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
 from celery_wheel.store.route import MAX_ROUTES, Route
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dictionary import SKELETON, Dictionary, Learner
@@ -39,7 +39,7 @@ _values_of = attrgetter(*Route.__slots__)
 
 
 class Catalogue:
-    """Of one open store; thread-safe."""
+    """The catalogue of one open store; its methods are thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,6 +72,10 @@ class Catalogue:
             self._routes.clear()
         made = self._routes[route_id] = Route.make(*found)
         return made
+
+    def parts(self, connection: Connection, number: int, packed: bytes) -> Parts:
+        """Return the parts of a message, as the table has it."""
+        return split(self.packing(connection, number).unpack(packed))
 
     def packing(self, connection: Connection, number: int) -> Packing:
         """Return the packing of that number."""

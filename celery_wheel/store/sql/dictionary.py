@@ -20,8 +20,6 @@ from typing import Any
 
 import zstandard
 
-from celery_wheel.store.packing import Parts, split
-
 LEVEL = 3
 #: Bytes of a trained dictionary.
 TRAINED_BYTES = 32 * 1024
@@ -60,10 +58,10 @@ class Dictionary:
             compress = self._compressor.compress
             return [compress(one) for one in plain]
 
-    def unpack(self, packed: bytes) -> Parts:
+    def unpack(self, packed: bytes) -> bytes:
         try:
             with self._unpacking:
-                return split(self._decompressor.decompress(packed))
+                return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
             raise ValueError(f"its bytes in the store are damaged: {error}") from error
 

@@ -106,7 +106,7 @@ class SqlHandover:
     ) -> Message:
         number, packed, *values = columns
         names = [column.name for column in queries.MESSAGE[2:]]
-        parts = self._catalogue.packing(connection, number).unpack(packed)
+        parts = self._catalogue.parts(connection, number, packed)
         message = Message(**dict(zip(names, values, strict=True)), **parts._asdict())
         message.watch = [key for kind, key in claims if kind == WATCH] or None
         message.unique = next((key for kind, key in claims if kind == UNIQUE), None)

@@ -5,7 +5,7 @@
     wheel_timer    a row for each message, with its packed bytes            id: its first seq
       └ wheel_outcome   rejected, cancelled, expired, moved …               timer_id
     wheel_route    task and destination, for very many messages             found by a digest of its values
-    wheel_dictionary  what messages have in common; they are packed by it   kept for ever: some 32 kB, and few
+    wheel_dictionary  the common text of messages, by which they are packed   a few, kept for ever
     wheel_lane     shard, lane → offset and watermark                       the offsets of the log
     wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
     wheel_batch    a settlement: (from, to] dispatched at dispatched_ms     ranges overlap only after a replay

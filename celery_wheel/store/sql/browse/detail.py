@@ -54,7 +54,7 @@ def _detail(connection: Connection, catalogue: Catalogue, lanes: dict[tuple[int,
     columns = len(queries.TASK)
     task = Task(*row[:columns])
     exchange, exchange_type, routing_key, queue, envelope_id, number, packed = row[columns:]
-    parts = Parts(b"", b"", b"") if packed is None else catalogue.packing(connection, number).unpack(packed)
+    parts = Parts(b"", b"", b"") if packed is None else catalogue.parts(connection, number, packed)
     lane = lanes.get((task.shard, task.lane))
     outcomes = [StoppedTask(*row) for row in connection.execute(queries.outcomes_of(task.id, MAX_DETAILS))]
     state = state_of(task, lane, outcomes[-1].kind if outcomes else None)

@@ -26,7 +26,7 @@ class Heads:
             for start in range(0, len(wanted), AT_ONCE):
                 rows = connection.execute(queries.heads(wanted[start : start + AT_ONCE]))
                 for row_id, number, packed, *place in rows.all():
-                    parts = self._catalogue.packing(connection, number).unpack(packed)
+                    parts = self._catalogue.parts(connection, number, packed)
                     found[row_id] = MessageHead(parts.headers, *place)
         return found
 
