@@ -17,8 +17,8 @@ class Limits:
     window_bytes: int = 64 * 2**20
     chunk_count: int = 1_000
     chunk_bytes: int = 4 * 2**20  #: of one call to the broker; a single larger message is still published
-    load_count: int = 5_000  #: rows of one prefetched slice; bounds how long one read takes
-    load_bytes: int = 16 * 2**20
+    load_count: int = 25_000  #: rows of one prefetched slice; of a cold disk, many are read faster than few
+    load_bytes: int = 32 * 2**20
     intake_count: int = 5_000  #: messages of the wheel queue in one group commit
     intake_bytes: int = 16 * 2**20
     inbox_count: int = 1_000  #: items of the inbox beside them: a full inbox must not delay the wheel queue for long

@@ -223,7 +223,7 @@ class Happenings(ABC):
         self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
 
     def takes_nothing(self, row: Row) -> bool:
-        return row.queue in self.server.wrong_types or row.queue == "broken"
+        return row.route.queue in self.server.wrong_types or row.route.queue == "broken"
 
     # -- what happens ------------------------------------------------------------------------------
 

@@ -216,12 +216,15 @@ class Window:
         lane.horizon = upto
         return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
 
-    def finish_prefetch(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
-        """Place the rows of the slice and release its reservation."""
-        self.untrack_removed(prefetch.removed)
+    def place_prefetched(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
+        """Place rows of the slice."""
         for row in rows:
             if row.id not in prefetch.removed:
                 self.place(lane, row)
+
+    def finish_prefetch(self, lane: Lane, prefetch: Prefetch) -> None:
+        """Release the reservation of a slice whose rows are placed."""
+        self.untrack_removed(prefetch.removed)
         lane.release(prefetch.token)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    ColumnElement,
     LargeBinary,
     Subquery,
     Text,
@@ -25,6 +26,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from celery_wheel.store.postgresql.bulk_copy import CopyInsert
 from celery_wheel.store.sql.schema import timer, watch
 from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.statements.clauses import ROW
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #: The same clock at the begin of the transaction.
@@ -32,6 +34,10 @@ BEGAN_SQL = "floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
 
 class PostgresqlStatements(Statements):
+    def _rows_in(self, range_: ColumnElement[bool]) -> Any:
+        """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
+        return select(*ROW).where(range_).order_by(timer.c.due_ms, timer.c.seq)
+
     def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
         """Look up each id by itself.
 

@@ -15,6 +15,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -54,6 +55,9 @@ from celery_wheel.values.format import format_count
 
 #: The epoch of a shard that this store object has not held; no epoch is negative.
 NEVER_HELD = -1
+
+#: The position of a row, as a plain tuple.
+_POSITION = attrgetter("due_ms", "seq")
 
 #: The row of a scheduler is removed after a day of silence.
 FORGOTTEN_AFTER_MS = 86_400_000
@@ -215,7 +219,9 @@ class SqlStore(SqlControl, SqlSchedules):
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         with self._database.reading() as connection:
             found = self._statements.slice(connection, **span(shard, lane, after, upto)).all()
-            return self._catalogue.rows(connection, found)
+            rows = self._catalogue.rows(connection, found)
+        rows.sort(key=_POSITION)
+        return rows
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
         with self._database.reading() as connection:

@@ -81,7 +81,9 @@ PLANS = {
         "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
     ],
     "slice": [
-        f"SEARCH wheel_timer {POSITION}".replace("COVERING ", ""),
+        "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
+        "LIST SUBQUERY 1",
+        f"SEARCH wheel_timer {POSITION}",
     ],
     "known": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
     "find": [
