@@ -35,7 +35,7 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.broker.names import is_own_name, shard_of
 from celery_wheel.broker.queued_message import build_message, encode_message
-from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
+from celery_wheel.broker.queues import DEFAULT_EXCHANGE, Undeclared, wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.errors import DestinationError
 from celery_wheel.producer.destination import resolve_destination
@@ -173,7 +173,7 @@ class DivertingProducer:
         if self._is_transactional(envelope.task_id):
             inbox_of(self._app).put_command(shard, "message", encode_message(build_message(body, publish)))
         else:
-            publish["declare"] = [*(publish.get("declare") or ()), queue]
+            publish["declare"] = Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)
         if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
             own["compression"] = headers["compression"]
