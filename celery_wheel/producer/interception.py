@@ -127,8 +127,9 @@ def _wheel_etas(message: Any) -> list[dict[str, Any]]:
 
 def _with_jitter(eta: WheelEta, route: CallOptions) -> WheelEta:
     """Return the eta with the options of the route as well, later by a random part of the jitter, if it has any."""
-    options = eta.options.over(route)
-    due = eta.due
+    options, due = eta.options.over(route), eta.due
+    if options is eta.options and not options.jitter_ms:
+        return eta
     if options.jitter_ms:
         due = postpone(due, random.randint(0, options.jitter_ms))  # noqa: S311 - no secret
     return WheelEta(due, eta.created_ms, options)
