@@ -69,7 +69,7 @@ class MessageTemplate(PackTemplate):
 
     def __init__(self, app: Any, call: TaskCall, sample: Sample) -> None:
         self.proven = False
-        self.key: str | None = sample.envelope["key"] if call.key is None else None  #: the route's
+        self.key: str | None = sample.envelope.get("key") if call.key is None else None  #: the route's
         self._app = app
         self._embed, self._serializer, self._compression = sample.embed, sample.serializer, sample.compression
         self._is_json = not sample.compression and _is_kombu_json(sample.serializer)

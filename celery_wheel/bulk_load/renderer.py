@@ -96,7 +96,7 @@ class Renderer:
             if not template.proven:
                 self._templates[kind] = None
         envelope = sample.envelope
-        return self._rendered(envelope["key"], WHOLE, (sample.raw.decode(),), envelope["task_id"])
+        return self._rendered(envelope.get("key"), WHOLE, (sample.raw.decode(),), envelope["task_id"])
 
     def _rendered(
         self, key: str | None, template: PackTemplate, values: tuple[str, ...], task_id: str

@@ -18,10 +18,12 @@ from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import (
     analytics,
     complete,
+    decoding,
     lanes,
     load,
     machine,
     many,
+    producer,
     purgatory,
     rabbit,
     reading,
@@ -37,8 +39,10 @@ BENCHES: dict[str, Bench] = {
     "wheel": lambda _, rows: wheel.run(rows // 2),
     "purgatory": lambda _, rows: purgatory.run(rows // 10),
     "complete": lambda folder, rows: complete.run(folder, rows // 20),
+    "decoding": decoding.run,
     "kombu": spine.run_yardstick,
     "spine": spine.run,
+    "producer": producer.run,
     "rabbit": rabbit.run,
     "lanes": lanes.run,
     "reading": reading.run,
@@ -48,7 +52,7 @@ BENCHES: dict[str, Bench] = {
     "schedules": schedules.run,
     "analytics": analytics.run,
 }
-DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
+DEFAULT = ("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 
