@@ -268,13 +268,16 @@ class TimingWheel:
         )
 
     def _contents_of(self, timer_id: Hashable, due_at_ms: int) -> Contents:
-        """Return the contents of the bucket that has a timer: each level has at most one bucket of its due time."""
+        """Return the contents of a timer's bucket: on the lowest level that reaches it, or a coarser one."""
+        if self._turned_ms != self._now_ms:
+            self._turn()
+        level = bisect_left(self._lasts, due_at_ms)
         padded_ms = due_at_ms + self._tick_ms - 1
-        return next(
-            contents
-            for tick_ms, opened in zip(self._ticks, self._opened, strict=True)
-            if timer_id in (contents := opened.get(padded_ms - padded_ms % tick_ms, {}))
-        )
+        while True:
+            contents = self._opened[level].get(padded_ms - padded_ms % self._ticks[level])
+            if contents is not None and timer_id in contents:
+                return contents
+            level += 1
 
     def _cascade(self, expiration_ms: int, target_ms: int) -> Contents:
         """Empty the buckets that begin at an instant, from the coarsest down, each into the level below.
