@@ -69,6 +69,7 @@ class Filler:
         self._body = bytes(found.body)
         properties = dict(found.properties)
         self._headers = properties.pop("application_headers")
+        properties.pop("priority")  # a row has it in a column
         self._properties = json.dumps(properties).encode()
         self._random = random.Random(SEED)
 

@@ -45,6 +45,7 @@ class AmqpLink:
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self._connection: Any = None
+        self._transport: Any = None
         self._frames: Any = None
         self.lock = threading.RLock()
         self.generation = 0
@@ -64,8 +65,9 @@ class AmqpLink:
             kombu.ensure_connection(max_retries=servers, interval_start=0, timeout=TIMEOUT_S)
             self._connection = connection = kombu.connection
             connection.drain_events = _bounded_drain_events(connection)
-            self._frames = FrameReader(connection.transport)
-            connection.transport.read_frame = self._frames.read_frame
+            self._transport = connection.transport
+            self._frames = FrameReader(self._transport)
+            self._transport.read_frame = self._frames.read_frame
             connection.on_blocked, connection.on_unblocked = self._set_blocked, self._set_unblocked
             self.generation += 1
             self.blocked = False
@@ -97,10 +99,9 @@ class AmqpLink:
                 raise BrokerError(f"{self.describe()} refused {doing} ({error}); {_REMEDY}") from error
 
     def write(self, data: bytes) -> None:
-        """Write frames to the server, which counts them as a heartbeat."""
-        connection = self.connection
-        connection.transport.write(data)
-        connection.bytes_sent += 1
+        """Write frames on the connection, which must be up; the server counts them as a heartbeat."""
+        self._transport.write(data)
+        self._connection.bytes_sent += 1
 
     def describe(self) -> str:
         return f"RabbitMQ {maybe_sanitize_url(self._connect().as_uri())}"

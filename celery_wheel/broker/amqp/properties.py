@@ -1,14 +1,14 @@
-"""The properties and headers of AMQP messages as bytes: what py-amqp writes and reads, in a third of its time.
+"""The properties and headers of AMQP messages as bytes: what py-amqp writes and reads, in less than half its time.
 
 ::
 
     encode_properties    values ──► bytes, the bytes of ``amqp.Message``
     decode_properties    bytes ──► values, the values of ``amqp.Message``
 
-    text, null, booleans, integers, tables     here
-    every other type, and text that is no UTF-8     py-amqp, whose functions both fall back on
+    text, null, booleans, integers, tables, arrays of nulls     here
+    every other type, and text that is no UTF-8                 by py-amqp, on which both functions fall back
 
-µs a message of Celery with 19 headers: encode 8 (py-amqp 19); decode with the envelope, 33 headers, 11 (25).
+µs a message of Celery: encode 19 headers 7 (py-amqp 19); decode 34, with the envelope, 13 (py-amqp 25).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Properties = dict[str, Any]
 
 _HEADERS = "application_headers"
 _uint8, _uint16, _uint32, _uint64 = (Struct(f">{code}").pack for code in "BHIQ")
-_text, _long, _long_long = (Struct(f">{code}").pack for code in ("cI", "ci", "cq"))
+_int32, _int64 = (Struct(f">{code}").pack for code in "iq")
 _read_uint16, _read_uint32, _read_uint64 = (Struct(f">{code}").unpack_from for code in "HIQ")
 _read_int32, _read_int64 = (Struct(f">{code}").unpack_from for code in "iq")
 
@@ -45,16 +45,18 @@ def encode_table(table: dict[str, Any]) -> bytes:
         kind = type(value)
         if kind is str:
             data = value.encode("utf-8", "surrogatepass")
-            parts += (_name(name), _text(b"S", len(data)), data)
+            parts += (_name(name), b"S", _uint32(len(data)), data)
         elif value is None:
             parts += (_name(name), b"V")
         elif kind is bool:
             parts += (_name(name), b"t\x01" if value else b"t\x00")
         elif kind is int:
-            write, code = (_long, b"I") if -_LONG_MAX <= value <= _LONG_MAX else (_long_long, b"L")
-            parts += (_name(name), write(code, value))
+            write, code = (_int32, b"I") if -_LONG_MAX <= value <= _LONG_MAX else (_int64, b"L")
+            parts += (_name(name), code, write(value))
         elif kind is dict:
             parts += (_name(name), b"F", encode_table(value))
+        elif kind is list and not any(item is not None for item in value):
+            parts += (_name(name), b"A", _uint32(len(value)), b"V" * len(value))  # ``timelimit`` mostly is one
         else:
             parts.append(dumps("F", [{name: value}])[4:])
     data = b"".join(parts)
@@ -87,19 +89,20 @@ class _UnusualError(Exception):
 
 
 @lru_cache(1_024)
-def _read_name(data: bytes) -> str:
-    return data.decode()
+def _read_start(data: bytes) -> tuple[str, int]:
+    """Return the name of a header and the code of its type."""
+    return data[1:-1].decode(), data[-1]
 
 
 def _read_table(data: bytes, at: int, end: int) -> dict[str, Any]:
     table: dict[str, Any] = {}
     while at < end:
-        value_at = at + 1 + data[at]
-        name = _read_name(data[at + 1 : value_at])
-        kind, at = data[value_at], value_at + 1
+        start, at = at, at + 2 + data[at]
+        name, kind = _read_start(data[start:at])
         if kind == 0x53:  # S
-            stop = at + 4 + _read_uint32(data, at)[0]
-            table[name], at = data[at + 4 : stop].decode(), stop
+            start = at + 4
+            at = start + _read_uint32(data, at)[0]
+            table[name] = data[start:at].decode()
         elif kind == 0x56:  # V
             table[name] = None
         elif kind == 0x49:  # I

@@ -2,9 +2,10 @@
 
 ::
 
-    rows ──encode──► channel ──► server         tag → row, outstanding
-                       ▲          │
-                       └── ack, nack (of one or of all up to a tag), return ── confirmed, refused, failed
+    rows ──encode──► unwritten ──64 KiB──► socket ──► server         tag → row, outstanding
+                                             ▲          │
+                                             └── ack, nack (of one or of all up to a tag), return
+                                                            confirmed, refused, failed
 
     a message that may close   is sent alone: the first to an exchange (which may be missing, internal or forbidden), a
     the channel                large one, one that names a user. If the channel closes, that message has failed
@@ -17,6 +18,9 @@
 A call that fails ends its connection, so none of its confirms can count for the next call. Messages that it had written
 may be in the server's socket and arrive when the alarm is over. So the next call first sends a probe, a message to no
 queue, and its own messages after the answer: however often a chunk is tried, at most one copy waits there.
+
+µs of CPU a message of Celery's: 22, of which JSON to values 4, properties 7, frames and records 3, ``may_send`` 1, the
+socket and confirms 3. RabbitMQ itself takes 45 (quorum queue) to 90 (classic queue).
 """
 
 from __future__ import annotations
