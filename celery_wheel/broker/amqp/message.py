@@ -92,6 +92,8 @@ def _with_text_names(value: Any) -> Any:
 class EncodedMessage(NamedTuple):
     """A message whose values are encoded at once: a value that AMQP cannot carry fails here, not within a frame."""
 
+    exchange: str
+    routing_key: str
     method: bytes
     properties: bytes
     body: bytes
@@ -100,12 +102,14 @@ class EncodedMessage(NamedTuple):
 
 def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
     """Return the message of a row. Raises UnencodableMessage."""
-    method = _method(row.exchange, row.routing_key)
+    address = row.exchange, row.routing_key
+    encoded_headers, encoded_properties, body = row.headers, row.properties, row.body
+    method = _method(*address)
     try:
-        headers, properties = _loads(row.headers), _loads(row.properties)
+        headers, properties = _loads(encoded_headers), _loads(encoded_properties)
         if type(headers) is not dict or type(properties) is not dict:
             raise ValueError("they must be objects")
-        if any(word in row.headers for word in _NOT_FINITE):
+        if any(word in encoded_headers for word in _NOT_FINITE):
             _check_finite(headers)
         if redelivered:
             headers[REDELIVERED] = True
@@ -114,7 +118,7 @@ def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
         properties["priority"], properties["application_headers"] = row.priority or 0, headers
         is_checked = "user_id" in properties or "CC" in headers or "BCC" in headers
-        return EncodedMessage(method, encode_properties(properties), row.body, is_checked)
+        return EncodedMessage(*address, method, encode_properties(properties), body, is_checked)
     except Exception as error:
         raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
 

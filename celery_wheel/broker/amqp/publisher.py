@@ -128,7 +128,7 @@ class AmqpPublisher:
             if not self._may_send():
                 self._probe_first = self._has_written
                 raise stopped(self._confirmed)
-            if size == 1 or self._must_go_alone(row, message):
+            if size == 1 or self._must_go_alone(message):
                 self._send_alone(row, message)
                 continue
             self._add(row, message)
@@ -144,12 +144,12 @@ class AmqpPublisher:
         self._add(row, message)
         try:
             self._await_confirms(0)
-            self._exchanges[row.exchange] = time.monotonic() + EXCHANGE_CHECK_S
+            self._exchanges[message.exchange] = time.monotonic() + EXCHANGE_CHECK_S
         except amqp.exceptions.ChannelError as error:
-            self._reject_closing(row, error)
+            self._reject_closing(row, message, error)
 
     def _add(self, row: Row, message: EncodedMessage) -> None:
-        frames = message_frames(self._channel.channel_id, self._link.connection.frame_max, *message[:3])
+        frames = message_frames(self._channel.channel_id, self._link.connection.frame_max, *message[2:5])
         self._tag += 1
         self._outstanding[self._tag] = Outstanding(row, message)
         self._unwritten.append(frames)
@@ -165,35 +165,34 @@ class AmqpPublisher:
 
     def _encode(self, row: Row, now_ms: int, redelivered: bool) -> EncodedMessage | None:
         """Return the message of a row; None where it cannot be sent and the row has failed."""
-        reason = self._closed and (
-            self._closed.get((row.exchange, "")) or self._closed.get((row.exchange, row.routing_key))
-        )
-        if not reason:
-            try:
-                message = encode(row, now_ms, redelivered)
-            except UnencodableMessage as error:
-                reason = str(error)
-            else:
-                if len(message.properties) + BEFORE_PROPERTIES + OVERHEAD <= self._link.connection.frame_max:
-                    return message
-                reason = f"headers must fit into one frame of this connection, got {len(message.properties):,} bytes"
+        try:
+            message = encode(row, now_ms, redelivered)
+        except UnencodableMessage as error:
+            self._result.failed[row.id] = str(error)
+            return None
+        to = message.exchange, message.routing_key
+        reason = self._closed.get((message.exchange, "")) or self._closed.get(to) if self._closed else None
+        if len(message.properties) + BEFORE_PROPERTIES + OVERHEAD > self._link.connection.frame_max:
+            reason = f"headers must fit into one frame of this connection, got {len(message.properties):,} bytes"
+        if reason is None:
+            return message
         self._result.failed[row.id] = reason
         return None
 
-    def _must_go_alone(self, row: Row, message: EncodedMessage) -> bool:
+    def _must_go_alone(self, message: EncodedMessage) -> bool:
         return (
-            self._exchanges.get(row.exchange, 0.0) <= time.monotonic()
-            or len(row.body) > ALONE_BYTES
+            self._exchanges.get(message.exchange, 0.0) <= time.monotonic()
+            or len(message.body) > ALONE_BYTES
             or message.is_checked
         )
 
-    def _reject_closing(self, row: Row, error: amqp.exceptions.ChannelError) -> None:
+    def _reject_closing(self, row: Row, message: EncodedMessage, error: amqp.exceptions.ChannelError) -> None:
         """Reject a row over which the server closed the channel; it was sent alone."""
         reason = f"RabbitMQ closes the channel over it: {error}"
         if isinstance(error, amqp.exceptions.NotFound):
-            reason = self._closed[row.exchange, ""] = f"exchange {row.exchange!r} does not exist"
+            reason = self._closed[message.exchange, ""] = f"exchange {message.exchange!r} does not exist"
         elif isinstance(error, amqp.exceptions.AccessRefused):  # to the exchange, or to this key in it
-            self._closed[row.exchange, row.routing_key] = reason
+            self._closed[message.exchange, message.routing_key] = reason
         self._result.failed[row.id] = reason
         self._channel = None
         self._open()
@@ -239,9 +238,9 @@ class AmqpPublisher:
             sent
             for sent in self._outstanding.values()
             if sent.row.id not in self._result.failed
-            and (sent.row.exchange, sent.row.routing_key) == (exchange, routing_key)
+            and (sent.message.exchange, sent.message.routing_key) == (exchange, routing_key)
         ]
-        same = [sent for sent in there if sent.row.body == message.body] or there
+        same = [sent for sent in there if sent.message.body == message.body] or there
         same = [
             sent for sent in same if decode_properties(sent.message.properties).get("application_headers") == headers
         ] or same
