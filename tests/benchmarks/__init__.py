@@ -4,14 +4,15 @@
 
     wheel    TimingWheel against heapq and kombu's Timer, a process each
     kombu    kombu's own consume and publish, the yardstick of spine
-    spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending
+    spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending; on the ``--store``
+    size     bytes on disk for a pending task, with arguments and without, on both databases
     lanes    the cost of lanes that were opened once and are empty
     many     schedule_many against a loop of apply_async, and lateness while such a load is ingested
     schedules  a message of an occurrence, and a herd of schedules that are due at one instant
 
     __main__ ─► wheel
              └► spine ─► kombu                    on the same Redis server, in the same run
-                      ├► letters                  the load, serialised beforehand: its making is never timed
+                      ├► letters ─► arguments     the load, serialised beforehand: its making is never timed
                       └► scheduler (a process)    the real Runner with its threads, on a clock that can be moved
              └► lanes ─► letters                  an engine for each number of lanes, round by round
              └► many ─► scheduler, loader         processes, beside the measured one
