@@ -6,6 +6,9 @@
     kombu    kombu's own consume and publish, the yardstick of spine
     spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending; on the ``--store``
     size     bytes on disk for a pending task, with arguments and without, on both databases
+    herd     a million tasks that are due in one second; native Celery with 20,000
+    steady   10,000 messages a second in and out, and the most both ways at once; native Celery at its best rate
+    cold     dispatch of rows whose pages are on the disk; the disk's sequential read
     lanes    the cost of lanes that were opened once and are empty
     many     schedule_many against a loop of apply_async, and lateness while such a load is ingested
     schedules  a message of an occurrence, and a herd of schedules that are due at one instant
@@ -15,7 +18,10 @@
                       ├► letters ─► arguments     the load, serialised beforehand: its making is never timed
                       └► scheduler (a process)    the real Runner with its threads, on a clock that can be moved
              └► lanes ─► letters                  an engine for each number of lanes, round by round
+             └► herd, steady ─► stream, native    a real worker of Celery in a process of its own
+             └► cold ─► filler                    stores that are written past the engine
              └► many ─► scheduler, loader         processes, beside the measured one
+    size, cold, spine ─► databases                bytes and pages of both databases
     against  ─► __main__ of two checkouts, alternately
 
 Servers and files are private, in a folder that is removed when the run ends. Figure, table, progress bar and the

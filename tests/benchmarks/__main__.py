@@ -17,7 +17,9 @@ from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import (
     analytics,
+    cold,
     complete,
+    herd,
     lanes,
     load,
     machine,
@@ -29,6 +31,7 @@ from tests.benchmarks import (
     schedules,
     size,
     spine,
+    steady,
     wheel,
 )
 from tests.benchmarks.databases import KINDS, SQLITE
@@ -51,9 +54,14 @@ BENCHES: dict[str, Bench] = {
     "analytics": analytics.run,
 }
 #: Benches on one store, which ``--store`` names.
-ON_STORE: dict[str, Bench] = {"spine": spine.run}
+ON_STORE: dict[str, Bench] = {
+    "spine": spine.run,
+    "herd": herd.run,
+    "steady": steady.run,
+    "cold": cold.run,
+}
 NAMES = (*BENCHES, *ON_STORE)
-DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many", "size")
+DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many", "size", "herd", "steady", "cold")
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 

@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import cycle
+from itertools import cycle, islice
 from random import Random
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.benchmarks.arguments import arguments, repr_of
 WHEEL_QUEUE = wheel_queue_name("wheel", 0)
 BODY_BYTES = 600
 SEED = 5
+AT_ONCE = 500
 
 #: Task and queue of each kind of message; the kinds alternate.
 KINDS = (
@@ -44,7 +45,7 @@ QUEUES = tuple(dict.fromkeys(queue for _, queue in KINDS))
 
 #: The end of every body: Celery's own part.
 _EMBED = ', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
-_ETA = b'"eta": "'
+_TASK_ID = re.compile(rb'"id": ?"([^"]+)"')
 _PLACES = re.compile(rb"@(ENVELOPE|TASK|TAG|ETA|ISO|CREATED|BODY|REPR)@")
 
 
@@ -94,10 +95,18 @@ class Letters:
                 b"ETA": b"%d" % eta_ms,
                 b"ISO": datetime.fromtimestamp(eta_ms / 1_000, UTC).isoformat().encode(),
                 b"CREATED": created,
-                b"BODY": b64encode(_body(found)),
+                b"BODY": b64encode(body_of(found)),
                 b"REPR": json.dumps(repr_of(found)).encode(),
             }
             yield template.text % tuple([values[place] for place in template.places])
+
+    def push(self, client: redis.Redis, queue: str, etas_ms: Iterable[int], created_ms: int) -> int:
+        """Write messages into a list of Redis; return their bytes."""
+        size, messages = 0, self.write(etas_ms, created_ms)
+        while pushed := list(islice(messages, AT_ONCE)):
+            client.lpush(queue, *pushed)
+            size += sum(map(len, pushed))
+        return size
 
     def _letter(self, app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
         """Return the message that the app itself sends."""
@@ -105,18 +114,19 @@ class Letters:
         app.send_task(task, kwargs=found, eta=datetime.now(UTC) + timedelta(days=1), queue=queue)
         raw: Any = client.rpop(wheel_queue_name(Conf(app).namespace, 0)) or client.rpop(queue)
         message = json.loads(raw)
-        body = _body(found)
+        body = body_of(found)
         assert message["body"] == b64encode(body).decode(), "Celery's own bytes of a body"
         return Letter(raw, message["headers"], message["properties"], body.decode())
 
 
-def eta_ms_of(raw: bytes) -> float:
-    """Return the eta of a message in a queue of Redis."""
-    start = raw.index(_ETA) + len(_ETA)
-    return datetime.fromisoformat(raw[start : raw.index(b'"', start)].decode()).timestamp() * 1_000
+def task_id_of(raw: bytes) -> bytes:
+    """Return the task's id of a message in a queue of Redis: the first id of its headers."""
+    found = _TASK_ID.search(raw)
+    assert found, f"a message without an id: {raw!r}"
+    return found[1]
 
 
-def _body(found: dict[str, Any]) -> bytes:
+def body_of(found: dict[str, Any]) -> bytes:
     """Return the body that Celery makes of these arguments, before kombu's base64."""
     return f"[[], {json.dumps(found)}{_EMBED}".encode()
 

@@ -40,11 +40,9 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
             for size, target in TARGETS.items():
                 what = f"{name}, {size} B of JSON arguments" if size else f"{name}, no arguments"
                 with RedisServer(folder / f"redis-{name}-{size}") as server:
-                    disk, queue = _bytes_a_task(server, make(), count, size, f"{name}, {what}")
-                name_of_figure = f"a pending task, {what}, {name}"
-                yield Figure(
-                    "size", name_of_figure, disk, "bytes", "in the wheel queue", queue, target, less_is_better=True
-                )
+                    disk, queue = _bytes_a_task(server, make(), count, size, what)
+                against = "bytes", "in the wheel queue", queue, target
+                yield Figure("size", f"a pending task, {what}", disk, *against, less_is_better=True)
 
 
 def _bytes_a_task(server: RedisServer, database: Database, count: int, size: int, what: str) -> tuple[float, float]:
@@ -58,12 +56,7 @@ def _bytes_a_task(server: RedisServer, database: Database, count: int, size: int
         for done in range(0, count, PORTION):
             now_ms, part = int(time.time() * 1_000), min(PORTION, count - done)
             etas = [now_ms + rng.randrange(DAY_MS, DAYS * DAY_MS) for _ in range(part)]
-            pipeline = client.pipeline(transaction=False)
-            for number, raw in enumerate(letters.write(etas, now_ms), 1):
-                queued += len(raw)
-                pipeline.lpush(WHEEL_QUEUE, raw)
-                if number % 500 == 0 or number == part:
-                    pipeline.execute()
+            queued += letters.push(client, WHEEL_QUEUE, etas, now_ms)
             child.until("accepted", done + part)
             bar(0, done=done + part)
         child.stop()

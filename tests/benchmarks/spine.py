@@ -118,14 +118,7 @@ class Spine:
         return whole, last
 
     def _stage(self, etas_ms: list[int], created_ms: int) -> None:
-        pushed: list[bytes] = []
-        for raw in self._letters.write(etas_ms, created_ms):
-            pushed.append(raw)
-            if len(pushed) == 500:
-                self._client.lpush(STAGED, *pushed)
-                pushed.clear()
-        if pushed:
-            self._client.lpush(STAGED, *pushed)
+        self._letters.push(self._client, STAGED, etas_ms, created_ms)
 
     def _release(self) -> None:
         self._client.rename(STAGED, WHEEL_QUEUE)
