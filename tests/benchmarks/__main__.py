@@ -24,10 +24,13 @@ from tests.benchmarks import (
     load,
     machine,
     many,
+    pollers,
     purgatory,
     rabbit,
     reading,
     recurring,
+    saturation,
+    scale,
     schedules,
     size,
     spine,
@@ -44,6 +47,7 @@ BENCHES: dict[str, Bench] = {
     "complete": lambda folder, rows: complete.run(folder, rows // 20),
     "kombu": spine.run_yardstick,
     "size": size.run,
+    "pollers": pollers.run,
     "rabbit": rabbit.run,
     "lanes": lanes.run,
     "reading": reading.run,
@@ -59,6 +63,8 @@ ON_STORE: dict[str, Bench] = {
     "herd": herd.run,
     "steady": steady.run,
     "cold": cold.run,
+    "scale": scale.run,
+    "saturation": saturation.run,
 }
 NAMES = (*BENCHES, *ON_STORE)
 DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many", "size", "herd", "steady", "cold")
@@ -119,7 +125,7 @@ def _folder(names: list[str], rows: int) -> Path:
     above = Path(os.environ.get("TMPDIR") or RUN)
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
-    if "spine" in names and free < needed:
+    if ON_STORE.keys() & names and free < needed:
         raise SystemExit(
             f"{above} has {free / 1e9:.1f} GB free and {rows:,} rows need {needed / 1e9:.1f}; "
             "make room, set TMPDIR to another disk, or give fewer --rows"

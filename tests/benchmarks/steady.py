@@ -12,8 +12,7 @@ rows. Both ways, the wheel is late by as much as it was offered too fast: only i
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.benchmarks.databases import SQLITE, database
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.native import native
 from tests.benchmarks.parts import make_app
-from tests.benchmarks.stream import Streamed, through_native, through_wheel
+from tests.benchmarks.stream import rates, through_native, through_wheel
 from tests.kit.servers.redis import RedisServer
 
 STEADY_PER_S, OFFERED_PER_S, NATIVE_PER_S = 10_000, 40_000, 250
@@ -39,7 +38,8 @@ def run(folder: Path, rows: int, store: str = SQLITE) -> Iterator[Figure]:
         client = server.client()
         bar(0, doing="native Celery")
         with native(server.url, client) as worker:
-            best = fastest(lambda rate: through_native(worker, rate, max(1, seconds / 4)), NATIVE_PER_S)
+            tried = rates(lambda rate: through_native(worker, rate, max(1, seconds / 4)), NATIVE_PER_S)
+            best = next((each for each in reversed(tried) if each.held), tried[0])
         bar(0, done=1, doing=store)
         with database(folder, store) as found:
             options = {"broker": server.url, "store": found.url, "ahead_ms": 0}
@@ -60,16 +60,3 @@ def run(folder: Path, rows: int, store: str = SQLITE) -> Iterator[Figure]:
     for name, percent, target in (("median", 50, None), ("99 of 100", 99, P99_MS), ("most", 100, MAX_MS)):
         late = steady.late_ms(percent), "ms", yardstick, best.late_ms(percent), target
         yield Figure("steady", f"steady {STEADY_PER_S:,}/s, lateness, {name}", *late, less_is_better=True)
-
-
-def fastest(through: Callable[[int], Streamed], rate: int) -> Streamed:
-    """Return the stream of the last rate that was held, of a rate that doubles until it is not held."""
-    best = through(rate)
-    while best.held:
-        rate *= 2
-        after = through(rate)
-        if not after.held:
-            break
-        best = after
-        time.sleep(1)  # the worker ends what it holds
-    return best

@@ -18,7 +18,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,9 +77,9 @@ class Arrivals:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1)
 
-    def wait(self, count: int) -> None:
-        """Wait for so many messages, or until they take too long."""
-        until_s = time.monotonic() + LONGEST_S
+    def wait(self, count: int, at_most_s: float) -> None:
+        """Wait for so many messages, or for that time."""
+        until_s = time.monotonic() + at_most_s
         while len(self.pairs) < count and time.monotonic() < until_s and not self._run.done():
             time.sleep(0.05)
 
@@ -114,7 +114,7 @@ def through_wheel(child: Child, letters: Letters, client: redis.Redis, rate: int
     stream, before_s = _Stream(letters, rate, seconds), child.status().cpu_s
     with Arrivals(client, QUEUES, stream.etas_ms) as arrivals:
         stream.send(client, WHEEL_QUEUE)
-        arrivals.wait(stream.count)
+        arrivals.wait(stream.count, LONGEST_S)
     return stream.ended(arrivals.pairs, child.status().cpu_s - before_s)
 
 
@@ -123,6 +123,15 @@ def through_native(worker: Native, rate: int, seconds: float) -> Streamed:
     stream.send(worker.client, QUEUE)
     found = worker.wait(stream.count, LONGEST_S)
     return stream.ended(found.late_ms, found.cpu_s - before_s)
+
+
+def rates(through: Callable[[int], Streamed], rate: int) -> list[Streamed]:
+    """Return the streams of this rate, of twice the rate and so on: all that are held, and the first that is not."""
+    found = [through(rate)]
+    while found[-1].held:
+        rate *= 2
+        found.append(through(rate))
+    return found
 
 
 class _Stream:
