@@ -18,6 +18,7 @@ from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import (
     analytics,
     complete,
+    idle,
     lanes,
     load,
     machine,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Bench] = {
     "reading": reading.run,
     "many": many.run,
     "recurring": recurring.run,
+    "idle": idle.run,
     "load": load.run,
     "schedules": schedules.run,
     "analytics": analytics.run,
