@@ -57,7 +57,8 @@ class DjangoInbox(TransactionalInbox):
         self._revive()
         item: int = InboxRow.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
         connection = connections[self._alias]
-        if connection.vendor == "sqlite":
+        # With autocommit off Django has no hook for the commit: the scheduler looks within a second.
+        if connection.vendor == "sqlite" and (connection.in_atomic_block or connection.get_autocommit()):
             transaction.on_commit(partial(ring, str(connection.settings_dict["NAME"])), using=self._alias)
         return item
 
