@@ -12,12 +12,15 @@ refused, because a rollback there would not remove the row. If several are open,
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
-from django.db import connections
+from django.db import connections, transaction
 
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.transaction import TransactionalInbox
+from celery_wheel.store.bell import ring
 
 
 class DjangoInbox(TransactionalInbox):
@@ -53,6 +56,10 @@ class DjangoInbox(TransactionalInbox):
         self._check_alias()
         self._revive()
         item: int = InboxRow.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
+        connection = connections[self._alias]
+        # With autocommit off Django has no hook for the commit: the scheduler looks within a second.
+        if connection.vendor == "sqlite" and (connection.in_atomic_block or connection.get_autocommit()):
+            transaction.on_commit(partial(ring, str(connection.settings_dict["NAME"])), using=self._alias)
         return item
 
     def _check_alias(self) -> None:

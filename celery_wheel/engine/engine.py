@@ -37,7 +37,7 @@ from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
 from celery_wheel.engine.delivery import delivery_to
 from celery_wheel.engine.dispatch import dispatch, wait_ms
-from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.due_clock import ClockReadings, DueClock
 from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
@@ -45,7 +45,7 @@ from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
 from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Steps
+from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Signal, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
@@ -85,6 +85,7 @@ class Engine:
         stamps: RevokedStamps | None = None,
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
+        readings: ClockReadings | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -96,7 +97,7 @@ class Engine:
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
         self._quiet_until_ms = clock.monotonic_ms()
         #: The only clock that the activities read.
-        self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
+        self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
         self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
         self._ctx.renderer, self._ctx.on_overlap = renderer, on_overlap
@@ -106,6 +107,10 @@ class Engine:
     @property
     def shard(self) -> int:
         return self._ctx.shard
+
+    @property
+    def store(self) -> Store:
+        return self._ctx.store
 
     @property
     def stats(self) -> Stats:
@@ -120,40 +125,34 @@ class Engine:
         return self._lease_until_ms is not None and self._ctx.clock.monotonic_ms() < self._lease_until_ms
 
     @property
-    def wake(self) -> threading.Event:
+    def wake(self) -> Signal:
         """Set when dispatch may have more to do than ``wait_ms`` said."""
         return self._ctx.wake
 
     @property
-    def arrived(self) -> threading.Event:
+    def arrived(self) -> Signal:
         """Set when ingest has to peek at the wheel queue."""
         return self._ctx.queue.arrived
 
     @property
-    def emptied(self) -> threading.Event:
+    def emptied(self) -> Signal:
         """Set when ``listen`` may wait for the next message of the wheel queue."""
         return self._ctx.queue.emptied
 
     @property
-    def room(self) -> threading.Event:
+    def room(self) -> Signal:
         """Set when prefetch may have more to read."""
         return self._ctx.room
 
     @property
-    def unsettled(self) -> threading.Event:
+    def unsettled(self) -> Signal:
         """Set when ``settle`` has something to do."""
         return self._ctx.unsettled
 
     @property
-    def unannounced(self) -> threading.Event:
+    def unannounced(self) -> Signal:
         """Set when ``announce`` has something to do."""
         return self._ctx.unannounced
-
-    @property
-    def events(self) -> tuple[threading.Event, ...]:
-        """The events for which threads wait between their rounds."""
-        ctx = self._ctx
-        return ctx.wake, ctx.room, ctx.unsettled, ctx.unannounced, ctx.queue.arrived, ctx.queue.emptied
 
     @property
     def prefetch_wait_ms(self) -> int:
@@ -164,13 +163,10 @@ class Engine:
         """Return how long dispatch may wait."""
         return wait_ms(self._ctx, self.state)
 
-    def has_arrivals(self) -> bool:
-        """Whether a round of ingest may find a message or a command; cheap enough for 20 calls a second."""
-        ctx = self._ctx
-        try:
-            return self.state is not None and (ctx.queue.may_have_messages() or ctx.store.has_arrivals(ctx.shard))
-        except StoreError:
-            return True  # the round asks again, and reports the error
+    @property
+    def may_have_messages(self) -> bool:
+        """Whether the wheel queue may have messages, of which the broker does not tell."""
+        return self._ctx.queue.may_have_messages()
 
     def ingest_wait_ms(self) -> int:
         """Return how long ingest may wait for the next schedule."""

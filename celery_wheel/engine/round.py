@@ -2,14 +2,14 @@
 
 ::
 
-    Round       IDLE, BUSY or FAILED: how a round ended; its thread waits accordingly
+    Round       IDLE, BUSY or FAILED: how a round ended; its job waits accordingly
+    Signal      tells the runner that an activity has something to do
     Steps       a part of a round: yields the name of each step when it is done
     RoundSteps  a round: as Steps; its last item is a Round
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,7 +27,7 @@ from celery_wheel.store.ports import Store
 
 
 class Round(Enum):
-    """How a round ended; its thread waits accordingly."""
+    """How a round ended; its job waits accordingly."""
 
     IDLE = "there was no work"
     BUSY = "work was done; there may be more"
@@ -54,12 +54,33 @@ def run_round(steps: RoundSteps) -> Round:
 OnCancelled = Callable[[Sequence[TaskRow]], set[int]]
 
 
+class Signal:
+    """A flag with a listener, which is called at each ``set``; any thread may set it."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[], None] = _nobody_listens
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self.listener()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+def _nobody_listens() -> None: ...
+
+
 @dataclass(slots=True)
 class QueueWatch:
     """Whether the wheel queue may have messages, as far as ``listen`` and ``ingest`` know."""
 
-    arrived: threading.Event = field(default_factory=threading.Event)  #: set when ingest has to peek
-    emptied: threading.Event = field(default_factory=threading.Event)  #: set when a peek has found nothing
+    arrived: Signal = field(default_factory=Signal)  #: set when ingest has to peek
+    emptied: Signal = field(default_factory=Signal)  #: set when a peek has found nothing
     is_open: bool = False  #: the broker will tell when a message comes
 
     def may_have_messages(self) -> bool:
@@ -74,11 +95,11 @@ class Context:
     clock: DueClock
     limits: Limits
     stats: Stats = field(default_factory=Stats)
-    wake: threading.Event = field(default_factory=threading.Event)  #: set when dispatch may have more to do
-    room: threading.Event = field(default_factory=threading.Event)  #: set when prefetch may have more to read
+    wake: Signal = field(default_factory=Signal)  #: set when dispatch may have more to do
+    room: Signal = field(default_factory=Signal)  #: set when prefetch may have more to read
     queue: QueueWatch = field(default_factory=QueueWatch)
-    unsettled: threading.Event = field(default_factory=threading.Event)  #: set when settle has something to do
-    unannounced: threading.Event = field(default_factory=threading.Event)  #: set when announce has something to do
+    unsettled: Signal = field(default_factory=Signal)  #: set when settle has something to do
+    unannounced: Signal = field(default_factory=Signal)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here

@@ -21,6 +21,7 @@ from tests.benchmarks import (
     complete,
     decoding,
     herd,
+    idle,
     lanes,
     load,
     machine,
@@ -57,6 +58,7 @@ BENCHES: dict[str, Bench] = {
     "reading": reading.run,
     "many": many.run,
     "recurring": recurring.run,
+    "idle": idle.run,
     "load": load.run,
     "schedules": schedules.run,
     "analytics": analytics.run,
@@ -72,18 +74,8 @@ ON_STORE: dict[str, Bench] = {
 }
 NAMES = (*BENCHES, *ON_STORE)
 DEFAULT = (
-    "wheel",
-    "purgatory",
-    "complete",
-    "decoding",
-    "producer",
-    "spine",
-    "rabbit",
-    "many",
-    "size",
-    "herd",
-    "steady",
-    "cold",
+    *("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many"),
+    *("size", "herd", "steady", "cold", "idle"),
 )
 ROWS = 2_000_000
 MIN_ROWS = 10_000

@@ -39,7 +39,7 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.packing import PLAIN, join
-from celery_wheel.store.ports import Retention
+from celery_wheel.store.ports import Bell, Retention, SilentBell
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
@@ -393,6 +393,12 @@ class ModelStore:
         if not found:
             self.fault("read")
         return found
+
+    def arrivals(self, shards: Sequence[int]) -> list[int]:
+        return [shard for shard in shards if self.has_arrivals(shard)]
+
+    def bell(self) -> Bell:
+        return SilentBell()
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         self.fault("read")

@@ -16,6 +16,7 @@ Rules for every implementation
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -50,6 +51,30 @@ class Retention(NamedTuple):
     max_bytes: int  #: of all batches; beyond it the oldest are forgotten, however young
     archived_only: bool = False  #: a batch stays until an archive has all of it, and keeps all younger batches
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
+
+
+class Bell(Protocol):
+    """Tells a scheduler that something may have arrived."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether the store tells; else ``wait`` takes all of its time."""
+
+    def wait(self, most_s: float) -> None:
+        """Wait until something may have arrived."""
+
+    def close(self) -> None: ...
+
+
+class SilentBell:
+    """The bell of a store that does not tell."""
+
+    tells = False
+
+    def wait(self, most_s: float) -> None:
+        time.sleep(most_s)
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
@@ -147,6 +172,12 @@ class Store(Protocol):
 
     def has_arrivals(self, shard: int) -> bool:
         """Whether the inbox has an item or a committed load has a chunk; cheap enough for 20 calls a second."""
+
+    def arrivals(self, shards: Sequence[int]) -> Sequence[int]:
+        """Return those of the shards that have arrivals; where none has, as cheap as ``has_arrivals`` of one."""
+
+    def bell(self) -> Bell:
+        """Return a new bell, for one thread, which closes it."""
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no

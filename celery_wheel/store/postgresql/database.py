@@ -46,6 +46,7 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
+from celery_wheel.store.ports import Bell, SilentBell
 from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
@@ -55,7 +56,7 @@ from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 
-#: Six threads of an engine use the store; the other connections are for several shards, and are closed after use.
+#: Six jobs of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
 #: The advisory lock of the process that makes tables: "wheel" as a number.
@@ -176,6 +177,12 @@ class PostgresqlDatabase:
         return self._stopped.end(connection, shard, own_epoch)
 
     # -- housekeeping --------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """Do nothing: schedulers ask the server."""
+
+    def bell(self) -> Bell:
+        return SilentBell()
 
     def tidy(self) -> None:
         """Do nothing: autovacuum does it, see ``storage_parameters``."""

@@ -42,6 +42,7 @@ class SqlControl:
         put = self._statements.control.put_command
         with self._database.writing() as connection:
             item: int = put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
+        self._database.ring()
         return item
 
     def command_payload(self, item: int) -> bytes | None:

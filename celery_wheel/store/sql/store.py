@@ -33,7 +33,7 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
-from celery_wheel.store.ports import Retention
+from celery_wheel.store.ports import Bell, Retention
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
@@ -270,10 +270,19 @@ class SqlStore(SqlControl, SqlSchedules):
         ]
         with self._database.writing() as connection:
             self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
+        self._database.ring()
         self._database.tidy()  # a bulk load may run while no scheduler does
 
     def has_arrivals(self, shard: int) -> bool:
         return self._database.poll(self._statements.bulk_load.arrivals, (shard, shard))
+
+    def arrivals(self, shards: Sequence[int]) -> list[int]:
+        if not self._database.poll(self._statements.bulk_load.any_arrivals, ()):
+            return []
+        return [shard for shard in shards if self.has_arrivals(shard)]
+
+    def bell(self) -> Bell:
+        return self._database.bell()
 
     def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
         with self._database.reading() as connection:
