@@ -107,7 +107,7 @@ class Window:
         load = self._weights.setdefault(lane.number, Weight())
         load.count += 1
         load.bytes += len(row.packed)
-        if not self.wheel.schedule(row.id, row.due_ms, row):
+        if not self.wheel.schedule(row.id, row.due_ms):
             lane.push(row)
 
     def remove(self, row_id: int) -> None:
@@ -155,7 +155,7 @@ class Window:
     def reap(self, lanes: WindowLanes, now_ms: int) -> None:
         """Take the rows that expired off the wheel and make them ready in their lanes."""
         for timer in self.wheel.advance(now_ms):
-            row: Row = timer.payload
+            row = self.rows[timer.timer_id]
             lanes[row.lane].push(row)
 
     def evict(self, lanes: WindowLanes) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import zstandard
 
-LEVEL = 3
+LEVEL = 1
 #: Bytes of a trained dictionary.
 TRAINED_BYTES = 32 * 1024
 SAMPLES = 2_000

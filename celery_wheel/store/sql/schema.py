@@ -26,7 +26,7 @@
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
 A row without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions, whose pages
-are two thirds full, and 30 in each of the others. What makes it small:
+are two thirds full, and 30 in each of the others. Three choices make it small:
 
     message      the bytes of 720 characters are packed to 60, those of 1,800 with 600 of arguments to 290
     route        two bytes in place of seven columns of names
