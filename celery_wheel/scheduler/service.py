@@ -156,7 +156,7 @@ class WheelService:
 def collect_garbage_seldom() -> None:
     """Let the garbage collector of this process run seldom: rows make no cycles, and it looked at each 100,000 of them.
 
-    The window's rows were a fifth of the CPU time of ingest and dispatch. What the collector frees is of other code.
+    The window's rows were a fifth of the CPU time of ingest and dispatch. Other code makes the garbage that it frees.
     """
     gc.freeze()
     gc.set_threshold(GARBAGE_EVERY, 20, 100)

@@ -694,7 +694,12 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
                 ),
                 ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
-                ("size", models.IntegerField(db_comment="length of message; bytes")),
+                (
+                    "size",
+                    models.IntegerField(
+                        db_comment="headers, properties and body together, before they are packed; bytes"
+                    ),
+                ),
                 (
                     "misfire_ms",
                     models.BigIntegerField(

@@ -37,7 +37,7 @@ QUEUE = "bench.native"
 CHILDREN = 8
 
 
-#: Of the tasks that have arrived since the last report: due, and how late it was.
+#: The tasks that have arrived since the last report: when each was due, and how late it was.
 NOTED: list[tuple[float, float]] = []
 
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.store.model import MAX_SEQ, Position, Row
@@ -154,8 +154,9 @@ class Window:
 
     def reap(self, lanes: WindowLanes, now_ms: int) -> None:
         """Take the rows that expired off the wheel and make them ready in their lanes."""
+        rows: dict[Any, Row] = self.rows
         for timer in self.wheel.advance(now_ms):
-            row = self.rows[timer.timer_id]
+            row = rows[timer.timer_id]
             lanes[row.lane].push(row)
 
     def evict(self, lanes: WindowLanes) -> int:
