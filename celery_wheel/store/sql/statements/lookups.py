@@ -45,6 +45,8 @@ class LookupStatements(StatementFactory):
         lanes = select(lane).where(lane.c.shard == at_shard).order_by(lane.c.lane)
         self.all_lanes, self.lanes = self._prepare(lanes), self._prepare(lanes.where(~lane.c.closed))
         envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]
+        latest = select(timer.c.envelope_id).where(timer.c.shard == at_shard).order_by(timer.c.envelope_id.desc())
+        self.latest_envelope = self._prepare(latest.limit(literal_column("1")))
         self.known = self._prepare(self._known_of(at_shard, envelopes))
         wanted: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(KEY_PLACES)]
         stopped: ColumnElement[int] = literal_column(str(STOPPED))  # callers pass values by their places

@@ -86,6 +86,7 @@ PLANS = {
         f"SEARCH wheel_timer {POSITION}",
     ],
     "known": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
+    "latest_envelope": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=?)"],
     "find": [
         "SEARCH wheel_timer USING INDEX wheel_timer_task (shard=? AND task_id=?)",
         "USE TEMP B-TREE FOR ORDER BY",
