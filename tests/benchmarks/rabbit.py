@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,8 @@ def _queue(app: Any, kind: str) -> str:
 
 
 def _window(edge: AmqpBroker, message: Message, queue: str, count: int) -> Pace:
-    rows = [Row.of(message, n, 0, n, n) for n in range(CHUNK)]
-    for row in rows:
-        row.exchange, row.routing_key, row.queue = "", queue, queue
-
+    there = replace(message, exchange="", routing_key=queue, queue=queue)
+    rows = [Row.of(there, n, 0, n, n) for n in range(CHUNK)]
     chunk = Chunk(0, 1, 0, 1, ORIGIN, rows[-1].position, rows, message.created_ms)
 
     def work() -> None:
