@@ -31,6 +31,7 @@ from celery_wheel.values.ids import uuid7
 from tests.benchmarks.child import Child
 from tests.benchmarks.letters import BODY_BYTES
 from tests.benchmarks.spine import DAY_MS, PENDING_DAYS, SEED
+from tests.kit.chunks import make_row
 
 CHUNK = 1_000
 #: kombu consumes fewer messages by this factor.
@@ -88,8 +89,8 @@ class Filler:
         eta_ms = int(time.time() * 1_000) + self._random.randrange(DAY_MS, PENDING_DAYS * DAY_MS)
         envelope = {**self._headers["wheel"], "id": uuid7(), "task_id": task_id, "eta_ms": eta_ms}
         headers = {**self._headers, "id": task_id, "root_id": task_id, "wheel": envelope}
-        parts = json.dumps(headers).encode(), self._properties, self._body
-        return Row(number, 0, number, number, eta_ms, "t", "", "direct", queue, queue, None, None, None, *parts)
+        parts = {"headers": json.dumps(headers).encode(), "properties": self._properties, "body": self._body}
+        return make_row(number, queue, eta_ms=eta_ms, **parts)
 
 
 def _consume(app: Any, filler: Filler, count: int) -> Pace:
