@@ -36,8 +36,8 @@ from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
 
-#: Objects that are made, less those that are freed, between two runs of the garbage collector.
-GARBAGE_EVERY = 50_000
+#: Objects that are made, less those that are freed, between two runs of the garbage collector: twice the window's rows.
+GARBAGE_EVERY = 200_000
 
 
 class WheelService:
@@ -159,7 +159,7 @@ def collect_garbage_seldom() -> None:
     The window's rows were a fifth of the CPU time of ingest and dispatch. Other code makes the garbage that it frees.
     """
     gc.freeze()
-    gc.set_threshold(GARBAGE_EVERY, 20, 100)
+    gc.set_threshold(GARBAGE_EVERY, 10, 10)
 
 
 def node_name(holder: str, alive: list[str]) -> str:

@@ -207,21 +207,21 @@ class SqlStore(SqlControl, SqlSchedules):
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
     ) -> Position:
+        limit, weight, last = max(1, max_count) + 1, 0, (0, 0)
         with self._database.reading() as connection:
-            rows = self._statements.sizes(
-                connection, **span(shard, lane, after, upto), limit=max(1, max_count) + 1
-            ).all()
-        weight = 0
-        for n, (_, _, size) in enumerate(rows):
-            weight += size
-            if n and (n >= max_count or weight > max_bytes):
-                due_ms, seq, _ = rows[n - 1]
-                return Position(due_ms, seq)
+            rows = self._statements.sizes(connection, **span(shard, lane, after, upto), limit=limit)
+            for n, (due_ms, seq, size) in enumerate(rows):
+                weight += size
+                if n and (n >= max_count or weight > max_bytes):
+                    rows.close()
+                    return Position(*last)
+                last = due_ms, seq
         return upto
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         with self._database.reading() as connection:
-            found = self._statements.slice(connection, **span(shard, lane, after, upto)).all()
+            # One by one: 25,000 rows of the database at a time would be as much work for the garbage collector.
+            found = self._statements.slice(connection, **span(shard, lane, after, upto))
             rows = self._catalogue.rows(connection, found)
         rows.sort(key=_POSITION)
         return rows
