@@ -199,7 +199,8 @@ class Runner:
         self._watch.start()
         for shard in self.shards:
             shard.wake()
-        self._renewal.wake()
+        if len(self.shards) > 1:  # a ``tend`` costs less than a renewal of one
+            self._renewal.wake()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let every job finish its round, but those whose calls may hang; then settle and give up the shards."""
