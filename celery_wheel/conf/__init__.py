@@ -129,7 +129,7 @@ class Conf:
     poll_interval_ms = Setting(
         0.05,
         seconds(1),
-        "The seconds between two looks at an inbox in PostgreSQL, and at a wheel queue that is not in Redis.",
+        "The seconds between two looks at a wheel queue that is not in Redis, and at an inbox whose store cannot tell.",
     )
     on_broker_rollback = Setting(
         "replay",

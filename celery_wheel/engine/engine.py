@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
-from celery_wheel.engine.delivery import delivery_to
+from celery_wheel.engine.delivery import Delivery, delivery_to
 from celery_wheel.engine.dispatch import dispatch, wait_ms
 from celery_wheel.engine.due_clock import ClockReadings, DueClock
 from celery_wheel.engine.housekeeping import keep_house
@@ -45,7 +45,7 @@ from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
 from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Signal, Steps
+from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, Round, RoundSteps, Signal, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
@@ -62,7 +62,7 @@ from celery_wheel.errors import (
     StoreConflict,
     StoreError,
 )
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import Clock
 
 logger = logging.getLogger(__name__)
@@ -111,6 +111,14 @@ class Engine:
     @property
     def store(self) -> Store:
         return self._ctx.store
+
+    @property
+    def lease_ms(self) -> int:
+        return self._ctx.limits.lease_ms
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._ctx.delivery
 
     @property
     def stats(self) -> Stats:
@@ -225,6 +233,8 @@ class Engine:
         except (Fenced, OffsetLost, InvariantBroken, CommitInDoubt) as error:
             self.stats.add(store_errors=isinstance(error, StoreError), guard_trips=isinstance(error, InvariantBroken))
             if isinstance(error, Fenced) and self.state is state:
+                if state is not None:
+                    state.end(str(error))  # before the lease: ``renewed`` notes none of a state that has ended
                 self._lease_until_ms = None
             self._end(state, str(error))
             yield Round.FAILED
@@ -266,7 +276,7 @@ class Engine:
 
     def _tend(self) -> RoundSteps:
         ctx = self._ctx
-        fit = self.clock.check(self._second_clock_ms)
+        fit = self.clock.check(ctx.second_clock_ms)
         yield "clock compared"
         state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
@@ -285,6 +295,21 @@ class Engine:
             ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
             self._renewed(state, lease_until_ms)
             yield Round.IDLE
+
+    def lease_call(self) -> LeaseCall | None:
+        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
+        ctx, state, lease_until_ms = self._ctx, self.state, self.clock.monotonic_ms() + self._ctx.limits.lease_ms
+        if state is None or not self.wanted or not self.clock.check(ctx.second_clock_ms):
+            return None
+        with state.lock:
+            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
+        return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot))
+
+    def renewed(self, call: LeaseCall) -> None:
+        """Note that the store has made a renewal; it is worth nothing where the state has ended meanwhile."""
+        with call.state.lock:
+            if call.state.ended is None:
+                self._renewed(call.state, call.lease_until_ms)
 
     def _renewed(self, state: ShardState, lease_until_ms: int) -> None:
         state.renewed(lease_until_ms, self._ctx.limits.lease_ms)
@@ -307,26 +332,6 @@ class Engine:
                 self.shard,
                 extra={"action": "stand_by", "shard": self.shard},
             )
-
-    def _second_clock_ms(self) -> int | None:
-        """Return the broker's clock, or the store's where the broker has none or is down.
-
-        Raises StoreError, or the broker's error where the store has no clock.
-        """
-        silent: BrokerError | None = None
-        try:
-            now_ms = self._ctx.broker.now_ms()
-        except BrokerError as error:
-            self.stats.add(broker_errors=1)
-            now_ms, silent = None, error
-        try:
-            now_ms = self._ctx.store.now_ms() if now_ms is None else now_ms
-        except StoreError:
-            self.stats.add(store_errors=1)
-            raise
-        if now_ms is None and silent is not None:
-            raise silent
-        return now_ms
 
     def _adopt(self, lease_until_ms: int) -> RoundSteps:
         ctx = self._ctx
@@ -371,17 +376,18 @@ class Engine:
     def _stand_down(self, reason: str) -> Steps:
         """End the state and release the shard at once, so that a standby need not wait for the lease to end."""
         ctx, state = self._ctx, self.state
-        self._lease_until_ms = None
         if state is None:
+            self._lease_until_ms = None
             return
         with state.active():
             work = settlement(state, ctx.clock.now_ms())
             state.end(reason)  # a chunk confirmed after this settlement could have its offset moved back
+        self._lease_until_ms = None
+        self._drop(state, reason)  # now, as the store may not answer below
         yield "settlement made"
         if work is not None:
             ctx.store.apply(ctx.shard, state.epoch, work.change)
         yield "settled"
-        self._drop(state, reason)
         ctx.store.release(ctx.shard, state.epoch)
         logger.info(
             "shard %d is given up: %s",

@@ -2,8 +2,8 @@
 
 ::
 
-    the store tells (SQLite on Linux)    a writer rings after its commit ─► look; and once a second
-    else                                 look every ``poll_ms``
+    the store tells (SQLite on Linux, PostgreSQL)    a writer rings after its commit ─► look; and once a second
+    else                                             look every ``poll_ms``
 
 A store that does not answer delays no shard more than its own calls to the store do: each round of ingest asks again.
 """

@@ -4,6 +4,7 @@
 
     Round       IDLE, BUSY or FAILED: how a round ended; its job waits accordingly
     Signal      tells the runner that an activity has something to do
+    LeaseCall   the renewal of a lease that is made with those of other shards
     Steps       a part of a round: yields the name of each step when it is done
     RoundSteps  a round: as Steps; its last item is a Round
 """
@@ -13,17 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import BrokerError, Fenced, StoreError
 from celery_wheel.store.model import TaskRow
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Renewal, Store
+
+
+class LeaseCall(NamedTuple):
+    """The renewal of a lease, and the lease that follows from it."""
+
+    state: ShardState
+    lease_until_ms: int  #: monotonic, from an instant before the call
+    renewal: Renewal
 
 
 class Round(Enum):
@@ -108,6 +119,26 @@ class Context:
     @property
     def broker(self) -> Broker:
         return self.delivery.broker
+
+    def second_clock_ms(self) -> int | None:
+        """Return the broker's clock, or the store's where the broker has none or is down.
+
+        Raises StoreError, or the broker's error where the store has no clock.
+        """
+        silent: BrokerError | None = None
+        try:
+            now_ms = self.broker.now_ms()
+        except BrokerError as error:
+            self.stats.add(broker_errors=1)
+            now_ms, silent = None, error
+        try:
+            now_ms = self.store.now_ms() if now_ms is None else now_ms
+        except StoreError:
+            self.stats.add(store_errors=1)
+            raise
+        if now_ms is None and silent is not None:
+            raise silent
+        return now_ms
 
     def fence(self, epoch: int) -> None:
         """Raise Fenced where another holder has acquired the shard after ``epoch``; commits need no such check."""

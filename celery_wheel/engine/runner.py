@@ -2,7 +2,8 @@
 
 ::
 
-    tend        every half second, or every quarter of the lease if that is shorter
+    renew       every half second, or every quarter of the lease if that is shorter: for all shards (``renewals``)
+    tend        as often; does nothing where ``renew`` has just renewed the lease
     listen      when the wheel queue is empty; its call may hang, so ``stop`` does not wait for it
     ingest      at once after a busy round; else when a schedule is due, when listen has found a message, or when the
                 inbox has an item; and every ``poll_ms`` where the broker does not tell of messages
@@ -15,8 +16,8 @@
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
                 dispatched, which need the store too; else after 10 s
 
-Each is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes all of its jobs. One thread
-watches the inboxes of all shards (``inbox_watch``).
+Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes all of its jobs.
+One thread watches the inboxes of all shards (``inbox_watch``).
 
 After a failed round a job waits, longer each time up to two seconds, with jitter. A job that dies by an unexpected
 error stops all the others; ``failure`` then has the error, and the scheduler process ends with it.
@@ -33,6 +34,7 @@ from functools import partial
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.inbox_watch import InboxWatch
 from celery_wheel.engine.pool import Pool, Wait
+from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, RoundSteps, run_round
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,11 @@ UNTIL_WOKEN = Wait()
 
 #: Activities whose calls may hang.
 PATIENT = ("announce", "listen")
+
+
+def tend_s(lease_ms: int) -> float:
+    """Return the seconds between two renewals of a lease."""
+    return min(0.5, lease_ms / 4_000)
 
 
 class ShardJobs:
@@ -72,9 +79,10 @@ class ShardJobs:
         self._poll_ms = poll_ms
         self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
         self._failures: dict[str, int] = {}
-        tend_s = min(0.5, lease_ms / 4_000)
+        self._tend_s = tend_s(lease_ms)
+        self._renewed_s: float | None = None  #: when ``renew`` last renewed the lease; None where ``tend`` has to act
         plan: dict[str, tuple[Callable[[], RoundSteps], After]] = {
-            "tend": (engine.tend, partial(self._after_tend, tend_s)),
+            "tend": (self._tend, self._after_tend),
             "listen": (engine.listen, self._after_listen),
             "ingest": (engine.ingest, self._after_ingest),
             "prefetch": (engine.prefetch, self._after_prefetch),
@@ -125,10 +133,23 @@ class ShardJobs:
         back_off_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1)
         return Wait(back_off_s, back_off_s)
 
-    def _after_tend(self, tend_s: float, round_: Round, took_s: float) -> Wait:
+    def note_renewal(self, *, renewed: bool) -> None:
+        """Note whether ``renew`` has renewed the lease; where it has not, ``tend`` acts at once."""
+        was_renewed = self._renewed_s is not None
+        self._renewed_s = time.monotonic() if renewed else None
+        if was_renewed and not renewed:
+            self.jobs["tend"].wake()
+
+    def _tend(self) -> RoundSteps:
+        renewed_s = self._renewed_s
+        if renewed_s is not None and time.monotonic() < renewed_s + 1.5 * self._tend_s:
+            return iter((Round.IDLE,))
+        return self.engine.tend()
+
+    def _after_tend(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:  # the shard was adopted
             self.wake()
-        return Wait(tend_s, tend_s)
+        return Wait(0.0 if self._renewed_s is not None else self._tend_s, self._tend_s)
 
     def _after_listen(self, round_: Round, took_s: float) -> Wait:
         """Listen again after a call that has found nothing; else when a peek has found the queue empty."""
@@ -170,25 +191,42 @@ class Runner:
         self.shards = [
             ShardJobs(one, self._pool, self._fail, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines
         ]
+        self._tend_s = tend_s(lease_ms)
+        self._renewal = self._pool.job(self._renew)
         self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self._fail)
 
     def start(self) -> None:
         self._watch.start()
         for shard in self.shards:
             shard.wake()
+        if len(self.shards) > 1:  # a ``tend`` costs less than a renewal of one
+            self._renewal.wake()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let every job finish its round, but those whose calls may hang; then settle and give up the shards."""
         self._cancel()
         until_s = time.monotonic() + timeout_s
+        self._renewal.join(until_s)
         for shard in self.shards:
             shard.release(until_s)
         self._pool.close()
 
     def _cancel(self) -> None:
         self._watch.cancel()
+        self._renewal.cancel()
         for shard in self.shards:
             shard.cancel()
+
+    def _renew(self) -> Wait:
+        try:
+            renewed = renew(self.engines)
+        except BaseException as error:  # as in ``ShardJobs``
+            logger.exception("the renew job died", extra={"action": "thread_died", "activity": "renew"})
+            self._fail(self.engines[0].shard, error)
+            return UNTIL_WOKEN
+        for shard in self.shards:
+            shard.note_renewal(renewed=shard.engine.shard in renewed)
+        return Wait(self._tend_s, self._tend_s)
 
     def _fail(self, shard: int, error: BaseException) -> None:
         self.failed_shard, self.failure = shard, error

@@ -17,6 +17,9 @@ import select
 import time
 from contextlib import suppress
 
+#: On PostgreSQL writers notify this channel.
+CHANNEL = "wheel_inbox"
+
 _IN_ATTRIB = 0x4
 _EVENTS_BYTES = 4_096
 

@@ -12,6 +12,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -39,7 +40,7 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.packing import PLAIN, join
-from celery_wheel.store.ports import Bell, Retention, SilentBell
+from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
@@ -115,6 +116,15 @@ class ModelStore:
             data.lease_until_ms = now_ms + lease_ms
             data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
             self.fault("after commit")
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        renewed = set()
+        with self.disk.lock:
+            for shard, epoch, snapshot in renewals:
+                with suppress(Fenced):
+                    self.renew(shard, epoch, now_ms, lease_ms, snapshot)
+                    renewed.add(shard)
+        return renewed
 
     def release(self, shard: int, epoch: int) -> None:
         with self.disk.lock:

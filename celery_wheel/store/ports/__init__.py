@@ -13,7 +13,7 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
-from celery_wheel.store.ports.store import Bell, FullStore, Retention, SilentBell, Store
+from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store
 
 __all__ = [
     "Bell",
@@ -22,6 +22,7 @@ __all__ = [
     "FullStore",
     "Handover",
     "Maintenance",
+    "Renewal",
     "Retention",
     "SilentBell",
     "Store",

@@ -53,6 +53,14 @@ class Retention(NamedTuple):
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
 
 
+class Renewal(NamedTuple):
+    """The renewal of a shard's lease, with the holder's snapshot."""
+
+    shard: int
+    epoch: int
+    snapshot: dict[str, object]
+
+
 class Bell(Protocol):
     """Tells a scheduler that something may have arrived."""
 
@@ -93,6 +101,12 @@ class Store(Protocol):
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
         """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover."""
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        """Renew the leases of several shards in one transaction; returns the renewed shards.
+
+        It waits for no other transaction on a shard: a shard that one is changing is left out, as a fenced one is.
+        """
 
     def release(self, shard: int, epoch: int) -> None:
         """Give up the shard, so that a standby takes it without waiting for the lease."""

@@ -38,7 +38,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -46,7 +46,9 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.ports import Bell, SilentBell
+from celery_wheel.store.bell import CHANNEL
+from celery_wheel.store.ports import Bell
+from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
@@ -179,10 +181,19 @@ class PostgresqlDatabase:
     # -- housekeeping --------------------------------------------------------------------------------
 
     def ring(self) -> None:
-        """Do nothing: schedulers ask the server."""
+        with suppress(StoreError), self.reading() as connection:  # schedulers look a second later
+            connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
 
     def bell(self) -> Bell:
-        return SilentBell()
+        return NotifyBell(self._session_apart, self.ring)
+
+    def _session_apart(self) -> Any:
+        """Return a new session of the driver that leaves the pool."""
+        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+            pooled = self._engine.raw_connection()
+            session = pooled.driver_connection
+            pooled.detach()
+        return session
 
     def tidy(self) -> None:
         """Do nothing: autovacuum does it, see ``storage_parameters``."""

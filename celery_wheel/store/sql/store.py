@@ -5,6 +5,7 @@
     apply     writing   changes.write      fsync, unless durability is "memory"
     acquire   writing                      fsync, whatever the durability: no epoch may be used twice
     renew     writing                      no fsync: a holder's snapshot is worth nothing after a crash
+    renew_all writing                      as renew, for several shards; it waits for none of their rows
     forget    writing   history.forget     no fsync
     reads     reading                      one statement each, except in ``known``
 """
@@ -33,7 +34,7 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
-from celery_wheel.store.ports import Bell, Retention
+from celery_wheel.store.ports import Bell, Renewal, Retention
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
@@ -126,18 +127,22 @@ class SqlStore(SqlControl, SqlSchedules):
         return epoch if taken else None
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
-        values = {
-            "at_shard": shard,
-            "at_epoch": epoch,
-            "now_ms": now_ms,
-            "lease_ms": lease_ms,
-            "snapshot": json.dumps(snapshot),
-            "snapshot_at_ms": now_ms,
-        }
+        values = _renewal(Renewal(shard, epoch, snapshot), now_ms, lease_ms)
         with self._database.writing(durable=False) as connection:
             if self._statements.renew(connection, **values).rowcount == 0:
                 changes.raise_fenced(connection, self._statements, shard, epoch)
         self._database.tidy()
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        statement = self._statements.renew_free
+        places = in_order(statement, [_renewal(one, now_ms, lease_ms) for one in renewals])
+        renewed = {one.shard for one in renewals}
+        with self._database.writing(durable=False) as connection:
+            if statement.many(connection, places) < len(places):  # the driver tells only how many
+                found = [statement.at(connection, place).rowcount for place in places]
+                renewed = {one.shard for one, count in zip(renewals, found, strict=True) if count}
+        self._database.tidy()
+        return renewed
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""
@@ -319,3 +324,14 @@ class SqlStore(SqlControl, SqlSchedules):
             f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
             "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
         )
+
+
+def _renewal(one: Renewal, now_ms: int, lease_ms: int) -> dict[str, object]:
+    return {
+        "at_shard": one.shard,
+        "at_epoch": one.epoch,
+        "now_ms": now_ms,
+        "lease_ms": lease_ms,
+        "snapshot": json.dumps(one.snapshot),
+        "snapshot_at_ms": now_ms,
+    }
