@@ -230,8 +230,9 @@ inbox = Table(
     metadata,
     _surrogate(),
     _shard(),
-    _required("kind", Text, "message, or the name of a command"),
-    _required("payload", LargeBinary, "the message or the command's arguments"),
+    _required("kind", Text, "message, messages, or the name of a command"),
+    _required("payload", LargeBinary, "the message, some messages packed, or the command's arguments"),
+    _optional("rows", Integer, "messages in it, where they are packed"),
     Index("wheel_inbox_shard", "shard", "id"),
     # No id is used twice: a deleted command must not be taken for a newer one.
     sqlite_autoincrement=True,
