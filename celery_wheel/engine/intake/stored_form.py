@@ -2,7 +2,7 @@
 
 ::
 
-    PackTemplate   values ─► fill ─► bytes ─► decode ─► Message                       12 µs of CPU
+    PackTemplate   values ─► fill ─► bytes ─► decode ─► Message      one by one        12 µs of CPU
     StoredForm     values ────────────────────────────► Message      many at a time    4 µs
 
 A form is made of one decoded message whose values are marks. Its messages are, byte for byte, those that ``decode``
