@@ -2,7 +2,7 @@
 
 ::
 
-    inbox ───────┐  1 read       up to 1,000 items of the inbox, up to 1,000 messages of bulk loads
+    inbox ───────┐  1 read       up to 1,000 items of the inbox, with up to 2,500 packed messages; as many of bulk loads
     bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it; and up to 1,000
     wheel queue ─┤               occurrences of schedules that are due soon (see ``recurring``)
     schedules ───┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
@@ -47,13 +47,13 @@ from celery_wheel.engine.intake.inbox import (
     AnyCommand,
     Command,
     Completion,
-    Decode,
     RunEnded,
     ScheduleCommand,
     parse,
     run_ended,
 )
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
@@ -130,7 +130,9 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     inbox: Sequence[InboxItem] = ()
     chunks: list[BulkLoadChunk] = []
     if has_arrivals := ctx.store.has_arrivals(ctx.shard):
-        inbox = ctx.store.read_inbox(ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes)
+        inbox = ctx.store.read_inbox(
+            ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes, limits.bulk_count
+        )
     yield "inbox read"
     if has_arrivals:
         chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
@@ -178,11 +180,13 @@ def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
             if not _concerns(meaning, intake.resent):
                 intake.commands.append(meaning)
-        elif isinstance(meaning, Unreadable) or meaning.task_id not in named:
-            intake.arrivals.append(meaning)
-            intake.accepted.append(item.id)
         else:
-            intake.resent.add(meaning.task_id)
+            task_ids = {one.task_id for one in meaning if isinstance(one, Message)}
+            if named.isdisjoint(task_ids):
+                intake.arrivals += meaning
+                intake.accepted.append(item.id)
+            else:
+                intake.resent |= task_ids
 
 
 class _ScheduleCommands:

@@ -350,9 +350,16 @@ class Change(ScheduleChange):
     opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates to remove
 
 
+#: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).
+MESSAGES = "messages"
+
+#: Kind and payload of an item for the inbox; and how many messages it has, where they are packed.
+NewItem = tuple[str, bytes] | tuple[str, bytes, int]
+
+
 @dataclass(slots=True)
 class InboxItem:
-    """A message or a command for the holder: ``kind`` is ``message`` or a command's name."""
+    """A message or a command for the holder: ``kind`` is ``message``, ``messages`` or a command's name."""
 
     id: int
     kind: str

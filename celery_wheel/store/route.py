@@ -29,7 +29,8 @@ class Route:
     @classmethod
     def of(cls, message: Any) -> Route:
         """Return the route of a message, whose attributes have the names of the fields."""
-        return cls.make(*_ROUTE_OF(message))
+        values = _ROUTE_OF(message)
+        return _ROUTES.get(values) or cls.make(*values)
 
     @classmethod
     def make(cls, *values: Any) -> Route:

@@ -243,8 +243,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="message, or the name of a command")),
-                ("payload", models.BinaryField(db_comment="the message or the command's arguments")),
+                ("kind", models.TextField(db_comment="message, messages, or the name of a command")),
+                (
+                    "payload",
+                    models.BinaryField(db_comment="the message, some messages packed, or the command's arguments"),
+                ),
+                ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
             ],
             options={
                 "db_table": "wheel_inbox",

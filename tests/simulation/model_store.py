@@ -30,6 +30,7 @@ from celery_wheel.store.model import (
     InboxItem,
     LaneState,
     Message,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -390,10 +391,10 @@ class ModelStore:
         with self.disk.lock:
             return self.disk.loads.read(shard, max_rows)
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         with self.disk.lock:
             for shard, of_shard in items.items():
-                for kind, payload in of_shard:
+                for kind, payload, *_ in of_shard:
                     item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
 
@@ -410,7 +411,9 @@ class ModelStore:
     def bell(self) -> Bell:
         return SilentBell()
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         self.fault("read")
         with self.disk.lock:
             items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]

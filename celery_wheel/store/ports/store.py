@@ -28,6 +28,7 @@ from celery_wheel.store.model import (
     InboxItem,
     KeyedRow,
     LaneState,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -181,7 +182,7 @@ class Store(Protocol):
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         """Put items into the inboxes of several shards, in one transaction."""
 
     def has_arrivals(self, shard: int) -> bool:
@@ -193,9 +194,16 @@ class Store(Protocol):
     def bell(self) -> Bell:
         """Return a new bell, for one thread, which closes it."""
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no
-        cursor: the ``Change`` that carries out or accepts an item deletes it."""
+        cursor: the ``Change`` that carries out or accepts an item deletes it.
+
+        Args:
+            max_bytes: of their payloads; None: no limit, neither of bytes nor of messages.
+            max_rows: the most commands and messages in them, each message of a pack counted.
+        """
 
     # -- bulk loads: ``loads`` writes them, the holder reads them -----------------------------------------
 

@@ -23,7 +23,7 @@ from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.route import Route
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.fields import in_order
-from celery_wheel.store.sql.ids import task_id_to_bytes, uuid_to_bytes
+from celery_wheel.store.sql.ids import ids_to_bytes, task_id_to_bytes, uuid_to_bytes
 from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.control import ControlStatements
@@ -138,14 +138,7 @@ def _add(
     ids = catalogue.route_ids(connection, [*routes, *([NOWHERE] if change.rejects else [])])
     row_of = timer.row
     timers = [
-        row_of(
-            row,
-            shard,
-            uuid_to_bytes(row.message.envelope_id),
-            task_id_to_bytes(row.message.task_id),
-            ids[route],
-            *place,
-        )
+        row_of(row, shard, *ids_to_bytes(row.message), ids[route], *place)
         for row, route, place in zip(change.rows, routes, packed, strict=True)
     ]
     if change.rejects:

@@ -17,6 +17,8 @@ from uuid import UUID
 from sqlalchemy import Dialect, LargeBinary
 from sqlalchemy.types import TypeDecorator
 
+from celery_wheel.store.model import Message
+
 UUID_BYTES = 16
 
 #: A UUID exactly as ``str(UUID(…))`` writes it: any other spelling is another task id.
@@ -36,6 +38,13 @@ def task_id_to_bytes(task_id: str) -> bytes:
         return uuid_to_bytes(task_id)
     text = b"\0" + task_id.encode()
     return text if len(text) != UUID_BYTES else b"\0" + text
+
+
+def ids_to_bytes(message: Message) -> tuple[bytes, bytes]:
+    """Return the ids of the envelope and of the task, which are mostly one UUID."""
+    envelope_id = uuid_to_bytes(message.envelope_id)
+    same = message.task_id == message.envelope_id
+    return envelope_id, envelope_id if same else task_id_to_bytes(message.task_id)
 
 
 def bytes_to_task_id(found: bytes) -> str:

@@ -203,8 +203,9 @@ inbox = Table(
     metadata,
     surrogate(),
     shard_column(),
-    required("kind", Text, "message, or the name of a command"),
-    required("payload", LargeBinary, "the message or the command's arguments"),
+    required("kind", Text, "message, messages, or the name of a command"),
+    required("payload", LargeBinary, "the message, some messages packed, or the command's arguments"),
+    optional("rows", Integer, "messages in it, where they are packed"),
     Index("wheel_inbox_shard", "shard", "id"),
     # No id is used twice: a deleted command must not be taken for a newer one.
     sqlite_autoincrement=True,

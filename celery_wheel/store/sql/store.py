@@ -27,6 +27,7 @@ from celery_wheel.store.model import (
     Change,
     InboxItem,
     LaneState,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -270,11 +271,11 @@ class SqlStore(SqlControl, SqlSchedules):
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
         self.put_inboxes({shard: list(items)})
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         rows = [
-            {"shard": shard, "kind": kind, "payload": payload}
+            {"shard": shard, "kind": kind, "payload": payload, "rows": count[0] if count else None}
             for shard, of_shard in items.items()
-            for kind, payload in of_shard
+            for kind, payload, *count in of_shard
         ]
         with self._database.writing() as connection:
             self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
@@ -292,20 +293,23 @@ class SqlStore(SqlControl, SqlSchedules):
     def bell(self) -> Bell:
         return self._database.bell()
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         with self._database.reading() as connection:
             if max_bytes is not None:
-                limit = self._inbox_within(connection, shard, limit, max_bytes)
+                limit = self._inbox_within(connection, shard, limit, max_bytes, max_rows)
             if limit == 0:
                 return []
             return [InboxItem(*row) for row in self._statements.read_inbox(connection, shard=shard, limit=limit)]
 
-    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int) -> int:
-        """Return how many of the oldest items fit into that many bytes; at least one if the inbox has any."""
-        weight = count = 0
-        for (size,) in self._statements.inbox_sizes(connection, shard=shard, limit=limit).all():
+    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int, max_rows: int) -> int:
+        """Return how many of the oldest items fit into that many messages and bytes; at least one if there is any."""
+        weight = total = count = 0
+        for size, rows in self._statements.inbox_sizes(connection, shard=shard, limit=limit).all():
             weight += size
-            if count and weight > max_bytes:
+            total += rows
+            if count and (weight > max_bytes or total > max_rows):
                 break
             count += 1
         return count

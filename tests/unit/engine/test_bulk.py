@@ -11,7 +11,7 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import run_round
 from celery_wheel.errors import StoreError
 from celery_wheel.store.message_pack import WHOLE, pack
-from celery_wheel.store.model import COMMITTED, DONE, STOPPED, Message, Unreadable
+from celery_wheel.store.model import COMMITTED, DONE, MESSAGES, STOPPED, Message, Unreadable
 from tests.unit.engine.conftest import START_MS, Rig
 
 LIMITS = Limits(bulk_count=2)
@@ -135,6 +135,49 @@ def test_commands_do_not_queue_behind_a_load() -> None:
     assert rig.store.answer(never) == {"nobody": "unknown"}
     assert "h" not in accepted(rig), "its tombstone met it"
     assert len(accepted(rig)) == 9
+
+
+def put_messages(rig: Rig, *task_ids: str) -> None:
+    rig.broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
+    payload = pack([(WHOLE, [task_id]) for task_id in task_ids])
+    rig.store.put_inboxes({0: [(MESSAGES, payload, len(task_ids))]})
+
+
+def test_packed_messages_of_the_inbox_are_accepted_in_one_commit_with_the_end_of_their_item() -> None:
+    rig = Rig()
+    put_messages(rig, "a", "b", "c")
+    rig.run("tend", "ingest")
+    assert (accepted(rig), rig.disk.shard(0).inbox) == (["a", "b", "c"], {})
+
+
+def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> None:
+    rig = Rig()
+    put_messages(rig, "a", "b")
+    number = ask(rig, "cancel", "a")
+    put_messages(rig, "c", "d")
+    put_messages(rig, "e", "a2")
+    rig.run("tend", "ingest")
+    assert rig.store.answer(number) == {"a": "done"}
+    assert accepted(rig) == ["b", "c", "d", "e", "a2"]
+
+
+def test_packed_messages_of_which_an_earlier_command_names_one_wait_behind_it() -> None:
+    rig = Rig()
+    rig.run("tend")
+    number = ask(rig, "cancel", "a")
+    put_messages(rig, "a", "b")
+    later = ask(rig, "cancel", "b")
+    rig.run("ingest")
+    assert (rig.store.answer(number), rig.store.answer(later), accepted(rig)) == ({"a": "unknown"}, None, [])
+
+
+def test_packed_messages_of_the_inbox_that_cannot_be_read_are_rejected() -> None:
+    rig = Rig()
+    rig.store.put_inboxes({0: [(MESSAGES, b"not packed", 2)]})
+    put_messages(rig, "b")
+    rig.run("tend", "ingest")
+    [rejected] = [one.message for one in rig.disk.shard(0).rows.values() if isinstance(one.message, Unreadable)]
+    assert (rejected.raw, accepted(rig)) == (b"not packed", ["b"])
 
 
 def test_the_wheel_queue_does_not_wait_for_a_load() -> None:

@@ -11,7 +11,7 @@ from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
 
 
 def test_unpack_returns_the_packed_messages() -> None:
-    reminder = PackTemplate('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0))
+    reminder = PackTemplate('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0), ("n", "id"))
     lines = [
         (reminder, ("7", '"\\u00e4"')),
         (WHOLE, ('{"whole": "50%"}',)),
@@ -24,7 +24,10 @@ def test_unpack_returns_the_packed_messages() -> None:
         "[8]",
         '{"id": "b", "again": "b", "share": "100%", "n": 9}',
     ]
-    assert [one.decode() for one in unpack(pack(lines))] == whole
+    unpacked = unpack(pack(lines))
+    assert [form.fill(values).decode() for form, values in unpacked] == whole
+    assert [form.names for form, _ in unpacked] == [("n", "id"), (), (), ("n", "id")]
+    assert unpacked[0][0] is unpacked[3][0]
     assert [form.fill(values).decode() for form, values in lines] == whole
     assert [form.size(values) for form, values in lines] == list(map(len, whole))
     assert unpack(pack([])) == []

@@ -49,7 +49,7 @@ PENDING_AMONG = (
     .select_from(TASKS.join(lane, _IS_PENDING))
     .where(_OF_SHARD, _AMONG_IDS)
 )
-COUNT_INBOX = select(func.count()).select_from(inbox)
+COUNT_INBOX = select(func.coalesce(func.sum(func.coalesce(inbox.c.rows, 1)), 0))
 
 # -- stopped rows -----------------------------------------------------------------------------------
 

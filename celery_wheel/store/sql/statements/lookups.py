@@ -64,7 +64,7 @@ class LookupStatements(StatementFactory):
         self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
         items = select(*columns_of(InboxItem, inbox)).where(inbox.c.shard == at_shard)
         self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))
-        sizes = select(func.length(inbox.c.payload)).where(inbox.c.shard == at_shard)
+        sizes = select(func.length(inbox.c.payload), func.coalesce(inbox.c.rows, 1)).where(inbox.c.shard == at_shard)
         self.inbox_sizes = self._prepare(sizes.order_by(inbox.c.id).limit(bindparam("limit")))
 
     def _rows_in(self, range_: ColumnElement[bool]) -> Any:

@@ -68,7 +68,7 @@ class WriteStatements(StatementFactory):
         self.delete_item = self._prepare(
             delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
         )
-        values: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload")}
+        values: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload", "rows")}
         self.put_inbox = self._bulk(inbox, insert(inbox).inline().values(values))
 
     def _prepare_catalogue(self) -> None:
