@@ -154,7 +154,8 @@ def path_of(app: Any) -> tuple[str, str]:
                 return module, name
     raise SettingError(
         f"wheel_processes must be 1 for the app {app.main!r}: no module has it as a global variable, so other "
-        "processes cannot import it; assign it to a variable of a module, or set wheel_processes = 1"
+        "processes cannot import it; assign it to a variable of a module, in a script run beat under "
+        "`if __name__ == '__main__':`, or set wheel_processes = 1"
     )
 
 
