@@ -82,6 +82,11 @@ class Conf:
         whole(1, 256),
         "The store's number of shards, each with its own queue, holder and order. `celery wheel reshard` changes it.",
     )
+    processes = Setting(
+        1,
+        whole(1, 256),
+        "The number of processes among which one `celery beat` divides the shards.",
+    )
     tick_ms = Setting(
         0.001,
         seconds(1, whole_ms=True),

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.share import share
+from celery_wheel.scheduler.share import Role, share
 from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock, SystemClock
 
@@ -45,11 +45,14 @@ class Balance:
         clock: Clock | None = None,
         *,
         pool: Pool | None = None,
+        role: Role = Role.ANY,
     ) -> None:
         self._store = store
         self._name = name
         self._engines = engines
         self._clock = clock or SystemClock()
+        self._role = role
+        engines[0].wanted = role is not Role.CHILD
         self._job = (pool or Pool()).job(self._run)
 
     def start(self) -> None:
@@ -70,7 +73,7 @@ class Balance:
         if len(self._engines) == 1:
             return
         held = [engine.shard for engine in self._engines if engine.held]
-        found = share(self._name, alive, self._store.holders(), held)
+        found = share(self._name, alive, self._store.holders(), held, self._role)
         for engine in self._engines:
             engine.wanted = engine.shard != found.give if engine.held else engine.shard in found.take
         if found.give is not None:

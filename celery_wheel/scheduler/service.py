@@ -32,6 +32,7 @@ from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
 from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.scheduler.share import Role
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
@@ -41,10 +42,14 @@ GARBAGE_EVERY = 200_000
 
 
 class WheelService:
-    """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork."""
+    """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork.
 
-    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None) -> None:
+    ``child``: it runs in a child of ``supervisor``, and serves all shards but the first.
+    """
+
+    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, child: bool = False) -> None:
         self._app = app
+        self._child = child
         self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._store: FullStore | None = None
@@ -100,12 +105,17 @@ class WheelService:
             engines.append(engine)
         pool = Pool()
         self._runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
-        self._balance = Balance(store, holder, engines, pool=pool)
+        self._balance = Balance(store, holder, engines, pool=pool, role=self._role())
         self._balance.start()
         self._runner.start()
         if conf.control:
             node.start()
             self._node = node
+
+    def _role(self) -> Role:
+        if self._child:
+            return Role.CHILD
+        return Role.PARENT if self._conf.processes > 1 else Role.ANY
 
     @property
     def started(self) -> bool:
@@ -119,6 +129,11 @@ class WheelService:
         """Show the state of the sources of schedules in the status of shard 0, whose holder follows them."""
         for engine in self._engines()[:1]:
             engine.stats.sources = found
+
+    def count_process_end(self) -> None:
+        """Count the unexpected end of another process of this scheduler, in the status of shard 0."""
+        for engine in self._engines()[:1]:
+            engine.stats.add(process_ends=1)
 
     def _engines(self) -> Sequence[Engine]:
         """Return the engines, by shard; none before the start and after the stop."""

@@ -27,6 +27,7 @@ from tests.benchmarks import (
     machine,
     many,
     pollers,
+    processes,
     producer,
     purgatory,
     rabbit,
@@ -71,6 +72,7 @@ ON_STORE: dict[str, Bench] = {
     "cold": cold.run,
     "scale": scale.run,
     "saturation": saturation.run,
+    "processes": processes.run,
 }
 NAMES = (*BENCHES, *ON_STORE)
 DEFAULT = (

@@ -23,6 +23,7 @@ app = make_app(
     os.environ.get("BENCH_BROKER", "redis://"),
     os.environ.get("BENCH_STORE", "sqlite:///"),
     wheel_shards=int(os.environ.get("BENCH_SHARDS", "1")),
+    wheel_processes=int(os.environ.get("BENCH_PROCESSES", "1")),
 )
 
 
@@ -49,8 +50,9 @@ class Beat:
 
 
 @contextmanager
-def beat(broker: str, store: str, shards: int) -> Iterator[Beat]:
-    environment = os.environ | {"BENCH_BROKER": broker, "BENCH_STORE": store, "BENCH_SHARDS": str(shards)}
+def beat(broker: str, store: str, shards: int, processes: int = 1) -> Iterator[Beat]:
+    numbers = {"BENCH_SHARDS": str(shards), "BENCH_PROCESSES": str(processes)}
+    environment = os.environ | {"BENCH_BROKER": broker, "BENCH_STORE": store, **numbers}
     celery = [sys.executable, "-m", "celery", "-q", "-A", "tests.benchmarks.beat"]
     command = [*celery, "beat", "-S", "wheel", "-l", "ERROR"]
     with tempfile.TemporaryDirectory() as folder:
