@@ -51,7 +51,7 @@ from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
-from celery_wheel.store.sql.statements.lookups import ENVELOPES
+from celery_wheel.store.sql.statements.lookups import ENVELOPES, FEW_ENVELOPES
 from celery_wheel.values.format import format_count
 
 #: The epoch of a shard that this store object has not held; no epoch is negative.
@@ -199,11 +199,13 @@ class SqlStore(SqlControl, SqlSchedules):
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
         found: set[bytes] = set()
         wanted = {id_: uuid_to_bytes(id_) for id_ in envelope_ids}
+        names, statement = ENVELOPES, self._statements.known
+        if len(wanted) <= len(FEW_ENVELOPES):
+            names, statement = FEW_ENVELOPES, self._statements.known_few
         with self._database.reading() as connection:
-            for part in in_parts(sorted(wanted.values()), len(ENVELOPES)):  # neighbours share a page of the index
-                values = dict(zip(ENVELOPES, part, strict=True))
-                known = self._statements.known(connection, shard=shard, **values).scalars()
-                found.update(map(bytes, known))
+            for part in in_parts(sorted(wanted.values()), len(names)):  # neighbours share a page of the index
+                values = dict(zip(names, part, strict=True))
+                found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
         return {id_ for id_, stored in wanted.items() if stored in found}
 
     def slice_end(
