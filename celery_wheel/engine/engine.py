@@ -113,10 +113,6 @@ class Engine:
         return self._ctx.store
 
     @property
-    def lease_ms(self) -> int:
-        return self._ctx.limits.lease_ms
-
-    @property
     def delivery(self) -> Delivery:
         return self._ctx.delivery
 
@@ -383,11 +379,15 @@ class Engine:
             work = settlement(state, ctx.clock.now_ms())
             state.end(reason)  # a chunk confirmed after this settlement could have its offset moved back
         self._lease_until_ms = None
-        self._drop(state, reason)  # now, as the store may not answer below
         yield "settlement made"
-        if work is not None:
-            ctx.store.apply(ctx.shard, state.epoch, work.change)
+        try:
+            if work is not None:
+                ctx.store.apply(ctx.shard, state.epoch, work.change)
+        except StoreError:
+            self._drop(state, reason)  # the state has ended, and would never be adopted again
+            raise
         yield "settled"
+        self._drop(state, reason)
         ctx.store.release(ctx.shard, state.epoch)
         logger.info(
             "shard %d is given up: %s",

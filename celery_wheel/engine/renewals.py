@@ -23,7 +23,7 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.errors import BrokerError, StoreError
 
 
-def renew(engines: Sequence[Engine]) -> set[int]:
+def renew(engines: Sequence[Engine], lease_ms: int) -> set[int]:
     """Renew the leases of those engines of a process that hold their shards; returns the renewed shards."""
     called = {engine.shard: (engine, call) for engine in engines if (call := engine.lease_call()) is not None}
     if not called:
@@ -32,7 +32,7 @@ def renew(engines: Sequence[Engine]) -> set[int]:
     try:
         verified = first.delivery.verified([call.state for _, call in called.values()])
         renewals = [call.renewal for shard, (_, call) in called.items() if shard in verified]
-        renewed = first.store.renew_all(renewals, first.clock.wall_ms(), first.lease_ms) if renewals else set()
+        renewed = first.store.renew_all(renewals, first.clock.wall_ms(), lease_ms) if renewals else set()
     except (BrokerError, StoreError):  # each engine's own call reports the error
         return set()
     for shard in renewed:

@@ -191,7 +191,7 @@ class Runner:
         self.shards = [
             ShardJobs(one, self._pool, self._fail, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines
         ]
-        self._tend_s = tend_s(lease_ms)
+        self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
         self._renewal = self._pool.job(self._renew)
         self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self._fail)
 
@@ -219,7 +219,7 @@ class Runner:
 
     def _renew(self) -> Wait:
         try:
-            renewed = renew(self.engines)
+            renewed = renew(self.engines, self._lease_ms)
         except BaseException as error:  # as in ``ShardJobs``
             logger.exception("the renew job died", extra={"action": "thread_died", "activity": "renew"})
             self._fail(self.engines[0].shard, error)

@@ -300,6 +300,9 @@ class ModelStore:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
+        return [self.put_command(*command) for command in commands]
+
     def command_payload(self, item: int) -> bytes | None:
         with self.disk.lock:
             return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)

@@ -216,6 +216,9 @@ class Store(Protocol):
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
         """Put one command into the inbox; returns the item's id."""
 
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
+        """Put commands (shard, kind, payload) into their inboxes, in one transaction; returns the items' ids."""
+
     def command_payload(self, item: int) -> bytes | None:
         """Return an inbox item's payload; None where the holder has deleted it, or where it was never committed."""
 

@@ -39,11 +39,18 @@ class SqlControl:
     _catalogue: Catalogue
 
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
+        [item] = self.put_commands([(shard, kind, payload)])
+        return item
+
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
         put = self._statements.control.put_command
         with self._database.writing() as connection:
-            item: int = put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
+            items: list[int] = [
+                put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
+                for shard, kind, payload in commands
+            ]
         self._database.ring()
-        return item
+        return items
 
     def command_payload(self, item: int) -> bytes | None:
         with self._database.reading() as connection:

@@ -52,7 +52,7 @@ from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
-from celery_wheel.store.sql.statements.lookups import ENVELOPES
+from celery_wheel.store.sql.statements.lookups import ENVELOPES, FEW_ENVELOPES
 from celery_wheel.values.format import format_count
 
 #: The epoch of a shard that this store object has not held; no epoch is negative.
@@ -200,14 +200,17 @@ class SqlStore(SqlControl, SqlSchedules):
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
         found: set[bytes] = set()
         wanted = {id_: uuid_to_bytes(id_) for id_ in envelope_ids}
+        names, statement = ENVELOPES, self._statements.known
+        if len(wanted) <= len(FEW_ENVELOPES):
+            names, statement = FEW_ENVELOPES, self._statements.known_few
         with self._database.reading() as connection:
-            # Ids are UUIDv7: most are later than all that are stored, and need no look of their own.
-            latest = bytes(self._statements.latest_envelope(connection, shard=shard).scalar() or b"")
-            asked = sorted(id_ for id_ in wanted.values() if id_ <= latest)
-            for part in in_parts(asked, len(ENVELOPES)):  # neighbours share a page of the index
-                values = dict(zip(ENVELOPES, part, strict=True))
-                known = self._statements.known(connection, shard=shard, **values).scalars()
-                found.update(map(bytes, known))
+            asked = sorted(wanted.values())  # neighbours share a page of the index
+            if len(asked) > len(names):  # ids are UUIDv7: most are later than all that are stored
+                latest = bytes(self._statements.latest_envelope(connection, shard=shard).scalar() or b"")
+                asked = [id_ for id_ in asked if id_ <= latest]
+            for part in in_parts(asked, len(names)):
+                values = dict(zip(names, part, strict=True))
+                found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
         return {id_ for id_, stored in wanted.items() if stored in found}
 
     def slice_end(

@@ -233,7 +233,7 @@ def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: 
     while next(steps) != "settlement made":
         pass
     rig.pass_time(100)
-    assert rig.run("dispatch") is Round.IDLE
+    assert rig.run("dispatch") is Round.FAILED
     run_round(steps)
     assert rig.pushed == ["a"]
     rig.run(rounds=3)

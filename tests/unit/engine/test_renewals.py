@@ -16,6 +16,8 @@ from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import ModelStore
 from tests.unit.engine.conftest import Rig
 
+LEASE_MS = 2_000
+
 
 @pytest.fixture
 def engines(rig: Rig) -> list[Engine]:
@@ -45,7 +47,7 @@ def test_all_leases_are_renewed_in_one_transaction(rig: Rig, engines: list[Engin
     before = until_ms(rig)
     rig.pass_time(rig.limits.lease_ms * 3 // 4)
     with mock.patch.object(rig.store, "renew_all", wraps=rig.store.renew_all) as renew_all:
-        assert renew(engines) == {0, 1}
+        assert renew(engines, LEASE_MS) == {0, 1}
     renew_all.assert_called_once()
     assert [later - earlier for later, earlier in zip(until_ms(rig), before, strict=True)] == [1_500, 1_500]
     rig.pass_time(rig.limits.lease_ms * 3 // 4)
@@ -56,7 +58,7 @@ def test_all_leases_are_renewed_in_one_transaction(rig: Rig, engines: list[Engin
 def test_a_fenced_shard_ends_only_its_own_state(rig: Rig, engines: list[Engine]) -> None:
     rig.pass_time(rig.limits.lease_ms + 1)
     assert ModelStore(rig.disk).acquire(1, "two", rig.clock.now_ms(), rig.limits.lease_ms) is not None
-    assert renew(engines) == {0}
+    assert renew(engines, LEASE_MS) == {0}
     assert run_round(engines[1].tend()) is Round.FAILED
     assert [engine.held for engine in engines] == [True, False]
     assert [engine.state is None for engine in engines] == [False, True]
@@ -65,7 +67,7 @@ def test_a_fenced_shard_ends_only_its_own_state(rig: Rig, engines: list[Engine])
 def test_a_shard_with_a_lost_chunk_is_left_to_its_own_tend(engines: list[Engine]) -> None:
     assert engines[1].state is not None
     engines[1].state.confirmed = 1
-    assert renew(engines) == {0}
+    assert renew(engines, LEASE_MS) == {0}
 
 
 @pytest.mark.parametrize(("name", "error"), [("verified", BrokerError("away")), ("renew_all", StoreError("away"))])
@@ -74,14 +76,14 @@ def test_without_an_answer_each_shard_renews_by_itself(
 ) -> None:
     target = ModelRedis if name == "verified" else ModelStore
     with mock.patch.object(target, name, side_effect=error):
-        assert renew(engines) == set()
+        assert renew(engines, LEASE_MS) == set()
     assert [run_round(engine.tend()) for engine in engines] == [Round.IDLE] * 2
 
 
 def test_a_shard_to_give_up_and_one_not_held_are_left_out(engines: list[Engine]) -> None:
     engines[0].wanted = False
     run_round(engines[1].release())
-    assert renew(engines) == set()
+    assert renew(engines, LEASE_MS) == set()
 
 
 def test_a_renewal_of_a_shard_that_is_given_up_meanwhile_is_worth_nothing(rig: Rig, engines: list[Engine]) -> None:
