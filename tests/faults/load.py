@@ -42,7 +42,10 @@ SETTINGS = {
 
 
 class StackUnderLoad(Stack):
-    """Two schedulers, a worker and a producer; ``every_s`` is the pause between two tasks."""
+    """Two schedulers, a worker and a producer; ``every_s`` is the pause between two tasks.
+
+    The producer sends nothing while ``pauses`` is true.
+    """
 
     def __init__(
         self, folder: Path, broker: Broker, store_url: str, rng: random.Random, every_s: float = 0.01, **settings: Any
@@ -53,6 +56,7 @@ class StackUnderLoad(Stack):
             self.app.conf.broker_transport_options = {"confirm_publish": True}
         self.rng = rng
         self.every_s = every_s
+        self.pauses = False
         self.scheduled: list[str] = []
         self.perhaps: list[str] = []
         self._stop = threading.Event()
@@ -96,9 +100,11 @@ class StackUnderLoad(Stack):
     def _produce(self) -> None:
         """Send a task every ``every_s`` or so, due within 4 s, until the load stops."""
         while not self._stop.wait(self.every_s):
-            self._send(self.rng.uniform(0.05, 4))
+            if not self.pauses:
+                self.schedule(self.rng.uniform(0.05, 4))
 
-    def _send(self, countdown_s: float) -> None:
+    def schedule(self, countdown_s: float) -> None:
+        """Send a task, which is judged with the others."""
         task_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         eta_ms = time.time_ns() // 1_000_000 + int(countdown_s * 1_000)
         try:
@@ -111,7 +117,7 @@ class StackUnderLoad(Stack):
 
     # -- the end -------------------------------------------------------------------------------------
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         return not set(self.scheduled) - set(self.ran())
 
     def _wait_for_the_worker(self) -> None:
@@ -119,7 +125,7 @@ class StackUnderLoad(Stack):
         ran = -1
         while ran < len(self.runs()):
             ran = len(self.runs())
-            wait_until(lambda ran=ran: len(self.runs()) > ran or self._is_done(), "a task runs", FOR_THE_WORKER_S)
+            wait_until(lambda ran=ran: len(self.runs()) > ran or self.is_done(), "a task runs", FOR_THE_WORKER_S)
 
     def settle(self, seconds: float, published: Callable[[], Mapping[str, int]] | None = None) -> Verdict:
         """Stop the load, wait until everything has arrived, and judge."""
@@ -130,7 +136,7 @@ class StackUnderLoad(Stack):
             if published:
                 wait_until(lambda: not expected - published().keys(), "all tasks are published", seconds)
                 self._wait_for_the_worker()
-            wait_until(self._is_done, "all tasks have run", seconds)
+            wait_until(self.is_done, "all tasks have run", seconds)
         said = published() if published else None
         if os.environ.get("FAULTS_JUDGE") == "reconcile":
             return audit(self.folder / "audit", self.scheduled, self.perhaps, self.runs(), said)
