@@ -43,6 +43,11 @@ class Database:
         self.url = url
         self._server = server
 
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the server's process; None for a file."""
+        return self._server and self._server.pid
+
     def bytes(self) -> int:
         """Return the size on disk: the file after a checkpoint, or all tables with their indexes and TOAST."""
         if self._server is not None:

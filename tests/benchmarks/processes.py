@@ -6,22 +6,26 @@
                       at their due time ─► task queues    dispatch: all rows are due in the same second
 
 The CPU a row is that of beat and its children. Rates gain from a second process where it has a core beside those of
-Redis and the database.
+Redis and the database. Where there is a database server, ``paper`` computes from the budgets of one process what up to
+32 shards on 8 machines would do.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+
+import psutil
 
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.store import open_store
-from tests.benchmarks.beat import Beat, beat
-from tests.benchmarks.databases import Database, database
+from tests.benchmarks.beat import Tree, beat
+from tests.benchmarks.databases import POSTGRESQL, Database, database
 from tests.benchmarks.letters import QUEUES, Letters
+from tests.benchmarks.paper import Budget, project
 from tests.benchmarks.parts import make_app
 from tests.kit.servers.redis import RedisServer
 
@@ -34,7 +38,7 @@ LEAD_S, LEAD_S_A_ROW = 5, 400e-6
 AT_MOST_S = 600
 
 #: By what is measured: rows a second, and µs of CPU a row.
-Costs = dict[str, tuple[float, float]]
+Costs = dict[str, tuple[float, Budget]]
 
 
 def run(folder: Path, rows: int, store: str) -> Iterator[Figure]:
@@ -46,12 +50,19 @@ def run(folder: Path, rows: int, store: str) -> Iterator[Figure]:
         with RedisServer(place / "redis") as server, database(place, store) as one:
             found.append(_measure(server, one, processes, count))
     one_process, two_processes = found
-    for what in one_process:
-        for at, (name, unit) in enumerate((("rate", "/s"), ("CPU a row", "µs"))):
-            words, less, against = f"{what}, {store}, %s: {name}", unit == "µs", one_process[what][at]
-            yield Figure("processes", words % "1 process", against, unit)
-            value = two_processes[what][at]
-            yield Figure("processes", words % "2 processes", value, unit, "1 process", against, less_is_better=less)
+    for what, (per_s, budget) in one_process.items():
+        two_per_s, two_budget = two_processes[what]
+        words = f"{what}, {store}, %s: %s"
+        yield Figure("processes", words % ("1 process", "rate"), per_s, "/s")
+        yield Figure("processes", words % ("2 processes", "rate"), two_per_s, "/s", "1 process", per_s)
+        us, two_us = budget.scheduler, two_budget.scheduler
+        yield Figure("processes", words % ("1 process", "CPU a row"), us, "µs")
+        name = words % ("2 processes", "CPU a row")
+        yield Figure("processes", name, two_us, "µs", "1 process", us, less_is_better=True)
+        for name, own_us in (("Redis's CPU a row", budget.redis), ("the database server's CPU a row", budget.database)):
+            yield Figure("processes", words % ("1 process", name), own_us, "µs")
+    if store == POSTGRESQL:
+        yield from project([budget for _, budget in one_process.values()])
 
 
 def _measure(server: RedisServer, one: Database, processes: int, count: int) -> Costs:
@@ -72,25 +83,34 @@ def _measure(server: RedisServer, one: Database, processes: int, count: int) -> 
         def is_dispatched() -> bool:
             return sum(client.llen(queue) for queue in QUEUES) == count
 
-        began = Moment(process)
+        servers = [Tree(psutil.Process(pid)) if pid else None for pid in (server.pid, one.pid)]
+        began = Moment(process, *servers)
         push()
         _wait(process, is_accepted)
         ingest = began.costs(count)
         assert time.time() * 1_000 < due_ms, "rows were due before all were accepted: raise LEAD_S_A_ROW"
         _wait(process, lambda: time.time() * 1_000 >= due_ms)
-        began = Moment(process)
+        began = Moment(process, *servers)
         _wait(process, is_dispatched)
         return {"ingest": ingest, "dispatch": began.costs(count)}
 
 
 class Moment:
-    def __init__(self, process: Beat) -> None:
-        self._process, self._cpu_s, self._at = process, process.cpu_s, time.perf_counter()
+    """The time and the CPU times of a moment: of beat, of Redis, and of the database's server where there is one."""
 
-    def costs(self, count: int) -> tuple[float, float]:
+    def __init__(self, *trees: Tree | None) -> None:
+        self._trees, self._cpu_s, self._at = trees, _cpu_s(trees), time.perf_counter()
+
+    def costs(self, count: int) -> tuple[float, Budget]:
         """Return the rate and the CPU a row since this moment."""
-        spent_s, cpu_s = time.perf_counter() - self._at, self._process.cpu_s - self._cpu_s
-        return count / spent_s, cpu_s / count * 1e6
+        spent_s = time.perf_counter() - self._at
+        return count / spent_s, Budget(
+            *((now - then) / count * 1e6 for now, then in zip(_cpu_s(self._trees), self._cpu_s, strict=True))
+        )
+
+
+def _cpu_s(trees: Sequence[Tree | None]) -> list[float]:
+    return [tree.cpu_s if tree else 0.0 for tree in trees]
 
 
 def _holders(url: str) -> int:
@@ -99,7 +119,7 @@ def _holders(url: str) -> int:
         return len(set(holders.values())) if all(holders.values()) else 0
 
 
-def _wait(process: Beat, is_over: Callable[[], bool]) -> None:
+def _wait(process: Tree, is_over: Callable[[], bool]) -> None:
     until_s = time.monotonic() + AT_MOST_S
     while not is_over():
         assert process.alive, "celery beat has ended; its output is above"

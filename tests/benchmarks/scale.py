@@ -34,7 +34,7 @@ from celery_wheel.console.output import progress
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks import plot
-from tests.benchmarks.beat import Beat, beat
+from tests.benchmarks.beat import Tree, beat
 from tests.benchmarks.databases import SQLITE, Database, database
 from tests.benchmarks.filler import Filler, realistic
 from tests.benchmarks.letters import KINDS, QUEUES, Letters, task_id_of
@@ -145,7 +145,7 @@ def measure(server: RedisServer, database: Database, setting: Setting, rows: int
 class Load:
     """Messages for all shards in turn."""
 
-    def __init__(self, client: redis.Redis, letters: Letters, process: Beat, shards: int) -> None:
+    def __init__(self, client: redis.Redis, letters: Letters, process: Tree, shards: int) -> None:
         self._client, self._letters, self._process = client, letters, process
         self._queues = itertools.cycle([wheel_queue_name("wheel", shard) for shard in range(shards)])
 
@@ -164,7 +164,7 @@ class Load:
         return [late for _, late in arrivals.pairs]
 
 
-def _idle(process: Beat) -> float:
+def _idle(process: Tree) -> float:
     """Return the CPU seconds that the process uses in a second in which nothing happens."""
     time.sleep(1)
     before_s, began = process.cpu_s, time.perf_counter()
