@@ -17,6 +17,7 @@ from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import (
     analytics,
+    budget,
     cold,
     complete,
     decoding,
@@ -50,6 +51,7 @@ BENCHES: dict[str, Bench] = {
     "purgatory": lambda _, rows: purgatory.run(rows // 10),
     "complete": lambda folder, rows: complete.run(folder, rows // 20),
     "decoding": decoding.run,
+    "budget": budget.run,
     "kombu": spine.run_yardstick,
     "producer": producer.run,
     "size": size.run,
