@@ -8,6 +8,7 @@
 
 A job never waits for the call of another job: before a thread runs a job, another thread leads, or is started. So a
 call that hangs keeps its own thread and nothing else. The pool grows by the calls that are under way, and keeps SPARES.
+Where the system gives no more threads, jobs wait for those that there are.
 
 Waking a thread of an idle process costs 100 to 200 µs, many times the work that it then finds. So waits of GRID_S and
 more end together, on a grid, and one thread runs these jobs one after the other. Where it makes no progress for
@@ -81,7 +82,7 @@ class Pool:
         self._origin_s = time.monotonic()
         self._leads = self._closed = False
         self._promoted = 0  #: threads that are about to lead
-        self._spares = 0
+        self._threads = self._spares = 0
 
     def job(self, run: Callable[[], Wait]) -> Job:
         return Job(self, run)
@@ -163,29 +164,41 @@ class Pool:
         if self._spares:
             self._follow.notify()
         else:
-            threading.Thread(target=self._work, name="wheel-pool", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="wheel-pool", daemon=True).start()
+            except RuntimeError:  # as at the limit of a container's processes
+                self._promoted = 0
+                if not self._threads:
+                    raise
 
     # -- the threads -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
         with self._lock:
             self._promoted = 0
-            goes_on = False
-            while not self._closed:
-                job = self._take(goes_on=goes_on)
-                if job is not None:
-                    self._run(job)
-                    goes_on = True
-                elif not self._leads:
-                    self._lead()
-                    goes_on = False
-                elif self._spares < SPARES:
-                    self._spares += 1
-                    self._follow.wait()
-                    self._spares -= 1
-                    self._promoted, goes_on = 0, False
-                else:
-                    return
+            self._threads += 1
+            try:
+                self._serve()
+            finally:
+                self._threads -= 1
+
+    def _serve(self) -> None:
+        goes_on = False
+        while not self._closed:
+            job = self._take(goes_on=goes_on)
+            if job is not None:
+                self._run(job)
+                goes_on = True
+            elif not self._leads:
+                self._lead()
+                goes_on = False
+            elif self._spares < SPARES:
+                self._spares += 1
+                self._follow.wait()
+                self._spares -= 1
+                self._promoted, goes_on = 0, False
+            else:
+                return
 
     def _run(self, job: Job) -> None:
         self._lock.release()

@@ -81,7 +81,8 @@ class Supervisor:
         now_s = time.monotonic()
         for one in self._children:
             if one.process is not None and one.process.exitcode is not None:
-                self._note_end(one, one.process, now_s)
+                code = one.process.exitcode
+                self._note_end(one, f"(pid {one.process.pid}) ended with exit code {code}", now_s, code)
             if one.process is None and now_s >= one.start_s:
                 self._start(one, now_s)
 
@@ -107,21 +108,22 @@ class Supervisor:
         one.process = multiprocessing.get_context("spawn").Process(
             target=child.main, args=(start,), name=f"wheel-{one.number}", daemon=True
         )
-        one.process.start()
+        try:
+            one.process.start()
+        except OSError as error:  # the system has no memory or no process ids left
+            self._note_end(one, f"did not start ({error})", now_s)
 
-    def _note_end(self, one: Child, process: BaseProcess, now_s: float) -> None:
+    def _note_end(self, one: Child, end: str, now_s: float, exit_code: int | None = None) -> None:
         one.process = None
         one.failures = 1 if now_s - one.start_s > STEADY_S else one.failures + 1
         wait_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** (one.failures - 1))
         one.start_s = now_s + wait_s
         logger.error(
-            "process %d of the scheduler (pid %d) ended with exit code %s; the other processes take its shards, and it "
-            "is started again in %g s",
+            "process %d of the scheduler %s; the other processes take its shards, and it is started again in %g s",
             one.number,
-            process.pid,
-            process.exitcode,
+            end,
             wait_s,
-            extra={"action": "process_ended", "exit_code": process.exitcode},
+            extra={"action": "process_ended", "exit_code": exit_code},
         )
         self._on_end()
 

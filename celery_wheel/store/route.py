@@ -37,7 +37,7 @@ class Route:
         """Return the route with these values, in the order of the fields."""
         found = _ROUTES.get(values)
         if found is None:
-            if len(_ROUTES) == MAX_ROUTES:
+            if len(_ROUTES) >= MAX_ROUTES:  # above it, where two threads made the last ones at once
                 _ROUTES.clear()
             found = _ROUTES[values] = cls(*values)
         return found

@@ -3,12 +3,13 @@
 ::
 
     reading   (…, route 17, …, message, packing 3)  ──►  Row(…, Route, …, packed, Dictionary)
-              each is read from the database once a process: none of them ever changes
+              each is read from the database once: none of them ever changes
     writing   Message ──► packed by the present dictionary, which ``learner`` replaces now and then
                       └─► the id of its route, in the transaction that writes the row
 
 A route is looked up by its digest in each transaction, and made where it is missing: a route that was made by a
-transaction that was rolled back is in no memory.
+transaction that was rolled back is in no memory. Each acquisition of a shard reads all anew (``forget``): a database
+that was restored, or failed over to a standby without the last commits, may have lost what this process remembers.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ class Catalogue:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._statements = database.statements
-        self._routes: dict[int, Route] = {}
-        self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
-        self._present: Dictionary | None = None
         self._learner = Learner()
         self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        with self._lock:
+            self._routes: dict[int, Route] = {}
+            self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
+            self._present: Dictionary | None = None
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -79,12 +84,13 @@ class Catalogue:
 
     def packing(self, connection: Connection, number: int) -> Packing:
         """Return the packing of that number."""
-        if number not in self._packings:
+        found = self._packings.get(number)
+        if found is None:
             content = connection.scalar(select(dictionary.c.content).where(dictionary.c.id == number))
             if content is None:
                 raise StoreError(self._missing(f"dictionary {number}"))
-            self._packings.setdefault(number, Dictionary(number, bytes(content)))
-        return self._packings[number]
+            found = self._packings.setdefault(number, Dictionary(number, bytes(content)))
+        return found
 
     def _missing(self, what: str) -> str:
         return (
@@ -115,9 +121,9 @@ class Catalogue:
         return self._present
 
     def _add(self, content: bytes) -> Dictionary:
-        # Later commits that name it are durable only together with it, so this one need not wait for the disk.
+        # Durable, whatever the store's durability: a process that outlives a crash of the server goes on packing by it.
         values = {"made_ms": time.time_ns() // 1_000_000, "content": content}
-        with self._database.writing(durable=False) as connection:
+        with self._database.writing(durable=True) as connection:
             number: int = self._statements.add_dictionary(connection, **values).scalar_one()
         self._present = self._packings[number] = Dictionary(number, content)
         return self._present

@@ -24,6 +24,8 @@ LEVEL = 1
 #: Bytes of a trained dictionary.
 TRAINED_BYTES = 32 * 1024
 SAMPLES = 2_000
+#: Of a sample, its beginning: headers, properties and the first arguments. 2,000 bodies may be gigabytes.
+SAMPLE_BYTES = 4 * 1024
 FIRST_LOOK, LOOK_FACTOR = 1_000, 8
 #: A new dictionary is worth its place if it packs to this part of what the present one does.
 WORTH = 0.9
@@ -77,7 +79,7 @@ class Learner:
         """Sample messages; returns whether it is time to train."""
         self._seen += len(plain)
         step = max(1, self._next_look // SAMPLES)
-        self._samples = [*self._samples, *plain[::step]][-SAMPLES:]
+        self._samples = [*self._samples, *(one[:SAMPLE_BYTES] for one in plain[::step])][-SAMPLES:]
         return self._seen >= self._next_look
 
     def train(self, present: Dictionary) -> bytes | None:

@@ -113,6 +113,7 @@ class SqlStore(SqlControl, SqlSchedules):
                 raise
             if epoch is not None:
                 self._held[shard] = epoch
+                self._catalogue.forget()
             return epoch
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import Change
@@ -61,3 +61,34 @@ def test_a_missing_part_of_the_catalogue_is_named(make_sql_store: Callable[[], S
     with pytest.raises(StoreError, match="which is missing: a part of it was deleted or not restored"):
         again.slice(0, 0, *EVERYTHING)
     assert count(again, timer) == 1
+
+
+def test_a_holder_packs_by_no_dictionary_that_the_database_has_lost(make_sql_store: Callable[[], SqlStore]) -> None:
+    store = make_sql_store()
+    holder = Holder(store)
+    holder.accept(NOW, body=b"[[], {}, {}]" * 50)
+    lose_the_catalogue(store)
+    holder.acquire()
+    holder.accept(NOW, body=b"[[], {}, {}]" * 50)
+    [found] = make_sql_store().slice(0, 0, *EVERYTHING)
+    assert found.parts().body == b"[[], {}, {}]" * 50
+
+
+def test_a_route_that_has_the_number_of_a_lost_one_is_read_anew(sql_holder: Holder, sql_store: SqlStore) -> None:
+    sql_holder.accept(NOW, queue="mail")
+    sql_holder.slice()
+    lose_the_catalogue(sql_store)
+    sql_holder.acquire()
+    sql_holder.accept(NOW, queue="sms")
+    [found] = sql_holder.slice()
+    assert found.route.queue == "sms"
+
+
+def lose_the_catalogue(store: SqlStore) -> None:
+    """Leave the database as a standby may be that became the server without the last commits."""
+    with store.database.writing() as connection:
+        for table in (timer, route, dictionary):
+            connection.execute(delete(table))
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("ALTER TABLE wheel_route ALTER COLUMN id RESTART"))
+            connection.execute(text("ALTER TABLE wheel_dictionary ALTER COLUMN id RESTART"))

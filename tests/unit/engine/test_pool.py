@@ -110,3 +110,37 @@ def test_a_cancelled_job_does_not_run(pool: Pool) -> None:
     pool.job(lambda: other.set() or Wait()).wake()  # type: ignore[func-returns-value]
     assert other.wait(patience(PATIENCE_S))
     assert not ran.is_set()
+
+
+def test_jobs_share_the_threads_that_there_are_where_the_system_gives_no_more(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, hang = [threading.Event() for _ in range(5)], threading.Event()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def begin() -> Wait:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for job in others:
+            job.wake()
+        hang.wait(patience(PATIENCE_S))
+        return Wait()
+
+    others = [pool.job(lambda one=one: one.set() or Wait(0.0, GRID_S)) for one in ran]  # type: ignore[misc, func-returns-value]
+    pool.job(begin).wake()
+    try:
+        assert all(one.wait(patience(PATIENCE_S)) for one in ran)
+    finally:
+        hang.set()
+
+
+def test_a_pool_that_gets_no_thread_at_all_says_so(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    job = pool.job(Wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            job.wake()

@@ -88,6 +88,20 @@ def test_a_child_that_ends_is_started_again_after_longer_and_longer_waits(rig: R
     assert rig.restart_s() == 1
 
 
+def test_a_child_that_the_system_does_not_start_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: FakeProcess) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeProcess, "start", refuse)
+        rig.restart_s()
+    assert rig.ends == 2
+    count = len(rig.started)
+    rig.now_s += 2
+    rig.supervisor.tend()
+    assert rig.started[count].pid is not None
+
+
 def test_a_stop_kills_a_child_that_does_not_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProcess, "stubborn", True)
     [process] = rig.started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from random import Random
 from uuid import UUID
 
@@ -81,6 +82,18 @@ def test_messages_with_nothing_in_common_teach_nothing() -> None:
     learner = Learner()
     learner.see([b"\x1e\x1e"] * FIRST_LOOK)
     assert learner.train(FIRST) is None
+
+
+def test_large_messages_are_sampled_by_their_beginning() -> None:
+    learner = Learner()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            learner.see([plain(number) + b"%d" % number * 2**19])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2**20
 
 
 def test_threads_pack_and_unpack_by_one_dictionary() -> None:
