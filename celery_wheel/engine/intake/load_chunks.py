@@ -11,14 +11,14 @@ CPU of a message of 820 bytes until it is accepted, 23 µs (SQLite, 100,000 mess
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 
 from celery_wheel.engine.intake.stored_form import Decode, read_messages
-from celery_wheel.store.message_pack import PackTemplate, unpack
-from celery_wheel.store.model import BulkLoadChunk, Message, Unreadable
+from celery_wheel.store.block import Arrival, each
+from celery_wheel.store.message_pack import unpack
+from celery_wheel.store.model import BulkLoadChunk, Unreadable
 
 
-def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Message | Unreadable]:
+def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Arrival]:
     try:
         return unpack_messages(chunk.payload, decode)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -27,11 +27,8 @@ def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Message | Unreada
         return [Unreadable(envelope_id, reason, chunk.payload)]
 
 
-def unpack_messages(payload: bytes, decode: Decode) -> list[Message | Unreadable]:
+def unpack_messages(payload: bytes, decode: Decode) -> list[Arrival]:
     """Return packed messages in their order. Raises ValueError and its like for bytes that ``pack`` did not make."""
-    lines = unpack(payload)
-    rows: defaultdict[PackTemplate, list[list[str]]] = defaultdict(list)
-    for template, values in lines:
-        rows[template].append(values)
-    found = {template: iter(read_messages(template, of_kind, decode)) for template, of_kind in rows.items()}
-    return [next(found[template]) for template, _ in lines]
+    found = unpack(payload)
+    arrivals = [read_messages(kind, decode) for kind in found.kinds]
+    return found.in_order(arrivals if found.order is None else map(each, arrivals))

@@ -23,8 +23,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import NewRow, Row
-from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
+from celery_wheel.store.model import Row
+from celery_wheel.store.packing import PLAIN, Packing, Parts, split
 from celery_wheel.store.route import MAX_ROUTES, Route
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dictionary import SKELETON, Dictionary, Learner
@@ -32,8 +32,8 @@ from celery_wheel.store.sql.schema import dictionary, route
 from celery_wheel.store.sql.statements.clauses import in_parts
 from celery_wheel.store.sql.statements.write import ROUTE_PLACES
 
-#: (packing, bytes) of a message, as the table has it.
-Packed = tuple[int, bytes]
+#: The packing and the bytes of each message, as the table has them.
+Packed = tuple[list[int], list[bytes]]
 
 _values_of = attrgetter(*Route.__slots__)
 
@@ -94,17 +94,20 @@ class Catalogue:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def pack(self, rows: Sequence[NewRow]) -> list[Packed]:
-        """Return the bytes of new rows as they are to be stored; call it before the transaction that writes them."""
-        plain = [join(one.message.headers, one.message.properties, one.message.body) for one in rows]
+    def pack(self, plain: Sequence[bytes]) -> Packed:
+        """Return messages as they are to be stored; call it before the transaction that writes them."""
+        if not plain:
+            return [], []
         with self._lock:
             present = self._present or self._open()
             if self._learner.see(plain) and (content := self._learner.train(present)) is not None:
                 present = self._add(content)
             packed = present.pack(plain)
-        return [
-            (present.number, new) if len(new) < len(old) else (0, old) for new, old in zip(packed, plain, strict=True)
-        ]
+        numbers = [present.number] * len(plain)
+        for place, old in enumerate(plain):
+            if len(packed[place]) >= len(old):
+                numbers[place], packed[place] = PLAIN.number, old
+        return numbers, packed
 
     def _open(self) -> Dictionary:
         """Return the latest dictionary, after making the first one of a new store."""
