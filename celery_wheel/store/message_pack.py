@@ -84,15 +84,15 @@ WHOLE = PackTemplate("%s", (0,))
 
 
 class PackedKind(NamedTuple):
-    """The messages of one template; a column is the values of all messages, joined by US."""
+    """The messages of one template; a column has a value of each message."""
 
     template: PackTemplate
     length: int
-    columns: Sequence[str]
+    columns: Sequence[Sequence[str]]
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the values of each message."""
-        return list(zip(*[column.split(US) for column in self.columns], strict=True))
+        return list(zip(*self.columns, strict=True))
 
 
 class Pack(NamedTuple):
@@ -130,8 +130,8 @@ def unpack(payload: bytes) -> Pack:
         raise ValueError(f"packed messages must be of version {VERSION}; a newer celery-wheel may have written them")
     kinds, left = [], iter(columns)
     for text, places, names, count, width in header["kinds"]:
-        found = list(islice(left, width))
-        if len(found) != width or any(column.count(US) + 1 != count for column in found):
+        found = [column.split(US) for column in islice(left, width)]
+        if len(found) != width or any(len(column) != count for column in found):
             raise ValueError(f"packed messages must have {width} columns of {count:,} values; their bytes are damaged")
         kinds.append(PackedKind(PackTemplate(text, places, names), count, found))
     order, counts = header["order"], {number: kind.length for number, kind in enumerate(kinds)}

@@ -30,7 +30,6 @@ from celery_wheel.store.message_pack import (
     ID,
     KEY,
     OWN_HEADERS,
-    US,
     PackedKind,
     PackTemplate,
 )
@@ -82,7 +81,7 @@ class StoredForm:
         text = f"{marked.headers.decode()}{_SEPARATOR}{marked.properties.decode()}{_SEPARATOR}"
         self._text, self._in_text = _split(text, marks)
 
-    def block(self, columns: Sequence[str]) -> MessageBlock | None:
+    def block(self, columns: Sequence[Sequence[str]]) -> MessageBlock | None:
         """Return the messages of some columns; None where they must be decoded."""
         texts = dict(zip(self._names, columns, strict=True))
         found: dict[str, list[Any]] = {}
@@ -95,10 +94,9 @@ class StoredForm:
         if not _are_ids(envelopes, [*task_ids, *filter(None, keys)]):
             return None
         expires_ms = found.get(EXPIRES_MS) or [self._constant.expires_ms] * len(bodies)
-        places = {name: texts[name].split(US) for name in dict.fromkeys(self._in_text)}
-        if OWN_HEADERS in places:
-            places[OWN_HEADERS] = [one[:-2] for one in places[OWN_HEADERS]]  # without a comma
-        format_, rows = self._text.__mod__, zip(*[places[name] for name in self._in_text], strict=True)
+        if OWN_HEADERS in texts:
+            texts[OWN_HEADERS] = [one[:-2] for one in texts[OWN_HEADERS]]  # without a comma
+        format_, rows = self._text.__mod__, zip(*[texts[name] for name in self._in_text], strict=True)
         plain = [(format_(row) + body).encode() for row, body in zip(rows, bodies, strict=True)]
         return MessageBlock(self._constant, envelopes, task_ids, eta_ms, created_ms, keys, expires_ms, plain)
 
@@ -111,20 +109,19 @@ def stored_form(kind: PackedKind, decode: Decode) -> StoredForm | None:
     template = kind.template
     if not set(template.names) >= {*_REQUIRED}:
         return None
-    values = [column.split(US) for column in kind.columns]
-    own = {name: column[0] for name, column in zip(template.names, values, strict=True)}
+    own = {name: column[0] for name, column in zip(template.names, kind.columns, strict=True)}
     marks = {name: f'"@{number} {own[ENVELOPE][1:]}' for number, name in enumerate(own) if name not in _UNMARKED}
     if OWN_HEADERS in marks:
         marks[OWN_HEADERS] += ": null, "
-    last = [column[-1] for column in values]
-    bound = template.size([max(column, key=len) for column in values])
+    last = [column[-1] for column in kind.columns]
+    bound = template.size([" " * max(map(len, column)) for column in kind.columns])
     marked = decode(template.fill([marks.get(name, value) for name, value in own.items()]))
     expected = decode(template.fill(last).ljust(bound))
     if not isinstance(marked, Message) or not isinstance(expected, Message):
         return None
     try:
         form = StoredForm(template, marked, marks)
-        block = form.block(last)
+        block = form.block([[value] for value in last])
     except (ValueError, LookupError):
         return None
     found = block and block.messages()[0]
@@ -138,15 +135,14 @@ def read_messages(kind: PackedKind, decode: Decode) -> list[Arrival]:
     return [decode(kind.template.fill(row)) for row in kind.rows()] if block is None else [block]
 
 
-def _read_column(name: str, column: str) -> list[Any] | None:
+def _read_column(name: str, column: Sequence[str]) -> list[Any] | None:
     """Return the values of a column; None where they are not of its type, or not as Python writes JSON."""
-    text = f"[{column.replace(US, ',')}]"
+    text = f"[{','.join(column)}]"
     try:
         found: list[Any] = _readers.get(name, _read_texts)(text)
     except ValueError:
         return None
-    is_whole = len(found) == column.count(US) + 1
-    return found if is_whole and (_encode(found) == text.encode() or _dumps(found) == text) else None
+    return found if len(found) == len(column) and (_encode(found) == text.encode() or _dumps(found) == text) else None
 
 
 def _are_ids(envelopes: Sequence[str], texts: Sequence[str]) -> bool:

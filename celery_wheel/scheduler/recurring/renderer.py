@@ -114,14 +114,14 @@ class ScheduleRenderer:
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)
-        template, values = rendered.template, rendered.values
+        template, columns = rendered.template, [[value] for value in rendered.values]
         if not isinstance(template, MessageTemplate):
-            return self._read(template.fill(values))
+            return self._read(template.fill(rendered.values))
         if template not in self._forms:
-            self._forms[template] = stored_form(PackedKind(template, 1, values), self._decode)
+            self._forms[template] = stored_form(PackedKind(template, 1, columns), self._decode)
         form = self._forms[template]
-        block = None if form is None else form.block(values)
-        return self._read(template.fill(values)) if block is None else block.messages()[0]
+        block = None if form is None else form.block(columns)
+        return self._read(template.fill(rendered.values)) if block is None else block.messages()[0]
 
     def _read(self, raw: bytes) -> Message:
         message = self._decode(raw)

@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from operator import attrgetter
+from itertools import compress, count
+from operator import attrgetter, ge
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -104,9 +105,9 @@ class Catalogue:
                 present = self._add(content)
             packed = present.pack(plain)
         numbers = [present.number] * len(plain)
-        for place, old in enumerate(plain):
-            if len(packed[place]) >= len(old):
-                numbers[place], packed[place] = PLAIN.number, old
+        larger = map(ge, map(len, packed), map(len, plain))
+        for place in compress(count(), larger):
+            numbers[place], packed[place] = PLAIN.number, plain[place]
         return numbers, packed
 
     def _open(self) -> Dictionary:

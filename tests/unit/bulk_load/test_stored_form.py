@@ -134,9 +134,9 @@ def test_a_value_that_breaks_a_rule_is_read_as_the_reader_reads_it(bad: dict[str
 
 
 def test_the_template_of_good_values_has_a_form() -> None:
-    assert stored_form(PackedKind(PLAIN, 1, GOOD), QueuedMessageReader().decode) is not None
+    assert stored_form(PackedKind(PLAIN, 1, [[one] for one in GOOD]), QueuedMessageReader().decode) is not None
 
 
 def test_a_template_that_names_its_values_wrongly_is_not_trusted() -> None:
     wrong = PackTemplate(BODY_TEXT + REST, (0, 1, 2, 1, 3, 4, 5), (BODY, ID, ENVELOPE, CREATED_MS, ETA_MS, KEY))
-    assert stored_form(PackedKind(wrong, 1, GOOD), QueuedMessageReader().decode) is None
+    assert stored_form(PackedKind(wrong, 1, [[one] for one in GOOD]), QueuedMessageReader().decode) is None
