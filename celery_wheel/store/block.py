@@ -6,7 +6,7 @@
                 └─► messages()             └─► rows()                           where one of them has to be looked at
 
 A block is all or nothing: where one of its messages may be known, cancelled or due in another lane, or is due so soon
-that it goes into the window, the block is taken apart. A message without a block costs 10 µs more.
+that it goes into the window, the block is taken apart. A message without a block costs 7 µs more.
 """
 
 from __future__ import annotations
