@@ -25,9 +25,11 @@ back: the state ends, and the shard is adopted anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from celery_wheel.engine.round import Context
@@ -35,7 +37,9 @@ from celery_wheel.engine.state.gates import Place
 from celery_wheel.engine.state.lane import END, Lane, Unsettled
 from celery_wheel.engine.state.lanes import has_more
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.window import MAIN
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
+from celery_wheel.store.block import MessageBlock, NewBlock
 from celery_wheel.store.model import (
     HOUR_MS,
     STOPPED,
@@ -99,6 +103,21 @@ class UnitOfWork:
         self._count(due_ms, Route.of(message), 1)
         self._touch(lane, due_ms, seq)
         return new
+
+    def accept_block(self, block: MessageBlock) -> None:
+        """Accept all messages of a block, in their order."""
+        lane, first_due_ms = self.state.lanes[MAIN], min(block.eta_ms)
+        if lane.watermark.due_ms > max(first_due_ms, self.now_ms):  # due time is behind: some may have another lane
+            for message in block.messages():
+                self.accept(message)
+            return
+        first, due_ms = self.state.next_seqs(len(block)), block.eta_ms
+        if first_due_ms < lane.watermark.due_ms:
+            due_ms = list(map(lane.late_due_ms, due_ms))
+        self.change.blocks.append(NewBlock(first, lane.number, due_ms, self.now_ms, block))
+        for hour, n in Counter([one // HOUR_MS for one in due_ms]).items():
+            self._count(hour * HOUR_MS, block.route, n)
+        self._touch(lane, min(due_ms), first)
 
     def accept_retired(self, message: Message, why: Retirement) -> NewRow:
         """Accept a message that will not be published: its row is retired at once."""
@@ -291,7 +310,8 @@ class UnitOfWork:
         for effect in self._applied:
             effect()
         window.end_removal(self._taken_out)
-        for new in self.change.rows:
+        near = [one.rows() for one in self.change.blocks if min(one.due_ms) <= state.lanes[one.lane].horizon.due_ms]
+        for new in chain(self.change.rows, *near):
             # Most rows are beyond the horizon and need no Row yet.
             if new.lane != STOPPED and (new.due_ms, new.seq) <= state.lanes[new.lane].horizon:
                 window.place(state.lanes[new.lane], Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))

@@ -21,11 +21,14 @@ in the order of commits: a reader who reads a shard's history up to a number, an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import ScheduleChange
+
+if TYPE_CHECKING:
+    from celery_wheel.store.block import NewBlock
 
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
@@ -332,6 +335,7 @@ class Change(ScheduleChange):
 
     seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq
     rows: list[NewRow] = field(default_factory=list)
+    blocks: list[NewBlock] = field(default_factory=list)
     rejects: list[NewReject] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)

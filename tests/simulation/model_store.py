@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
+from celery_wheel.store.block import new_rows
 from celery_wheel.store.model import (
     MAX_SEQ,
     STOPPED,
@@ -155,7 +156,7 @@ class ModelStore:
             data = self._held(shard, epoch)
             if any(item_id not in data.inbox for item_id in change.inbox):
                 raise RequestWithdrawn("simulated")
-            for new in change.rows:
+            for new in new_rows(change):
                 self._insert(
                     data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
                 )

@@ -39,6 +39,7 @@ from typing import Any
 from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
+from celery_wheel.store.block import Arrival
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
@@ -132,7 +133,7 @@ class Completion:
 AnyCommand = Command | Completion | ScheduleCommand
 
 
-def parse(item: InboxItem, decode: Decode) -> list[Message | Unreadable] | AnyCommand | RunEnded:
+def parse(item: InboxItem, decode: Decode) -> list[Arrival] | AnyCommand | RunEnded:
     """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes."""
     if item.kind == "message":
         return [decode(item.payload)]

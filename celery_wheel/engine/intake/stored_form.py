@@ -1,9 +1,9 @@
-"""The stored form of a kind of messages: a ``Message`` of a row's values, without the bytes of the wheel queue between.
+"""The stored form of a kind of messages: a block of rows' values, without the bytes of the wheel queue between.
 
 ::
 
     PackTemplate   values ─► fill ─► bytes ─► decode ─► Message      one by one        12 µs of CPU
-    StoredForm     values ────────────────────────────► Message      many at a time    4 µs
+    StoredForm     values ────────────────────► MessageBlock         many at a time    2 µs
 
 A form is made of one decoded message whose values are marks. Its messages are, byte for byte, those that ``decode``
 returns: one of them is compared, the values are JSON as Python writes it, and ids and instants keep the rules of the
@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from celery_wheel.store.block import Arrival, MessageBlock
 from celery_wheel.store.message_pack import (
     BODY,
     CREATED_MS,
@@ -31,6 +30,7 @@ from celery_wheel.store.message_pack import (
     ID,
     KEY,
     OWN_HEADERS,
+    PackedKind,
     PackTemplate,
 )
 from celery_wheel.store.model import Message, Unreadable
@@ -54,7 +54,9 @@ _FIELDS: dict[str, Any] = {
     BODY: str,
     EXPIRES_MS: _Instant | None,
 }
-_REQUIRED = _FIELDS.keys() - {EXPIRES_MS}
+_REQUIRED = tuple(name for name in _FIELDS if name != EXPIRES_MS)
+_readers = {name: msgspec.json.Decoder(list[of]).decode for name, of in _FIELDS.items()}  # type: ignore[valid-type]
+_read_texts = msgspec.json.Decoder(list[str]).decode
 
 #: Values that a message whose values are marks has all the same: of the envelope, where marks would be refused.
 _UNMARKED = (ENVELOPE, ETA_MS, CREATED_MS, EXPIRES_MS, KEY)
@@ -70,110 +72,84 @@ class StoredForm:
     """The messages of one kind, with places for the values of a row; ``stored_form`` makes one."""
 
     def __init__(self, template: PackTemplate, marked: Message, marks: dict[str, str]) -> None:
-        names = [name for name in template.names if name != OWN_HEADERS]
         if marked.task_id != json.loads(marks[ID]) or marked.body.decode() != json.loads(marks[BODY]):
             raise ValueError("its id and its body must be values")
+        if marked.watch is not None or marked.unique is not None:
+            raise ValueError("it must claim no key")
         self._constant = marked
-        self._own = template.names.index(OWN_HEADERS) if OWN_HEADERS in template.names else None
-        self._read = msgspec.json.Decoder(list[tuple[*(_FIELDS.get(name, str) for name in names)]]).decode  # type: ignore[misc]
-        self._fields = itemgetter(*map(names.index, [*_FIELDS] if EXPIRES_MS in names else [*_FIELDS][:-1]))
-        text = f"{marked.headers.decode()}{_SEPARATOR}{marked.properties.decode()}"
-        self._text, places = _split(text, marks)
-        self._in_text: Callable[[Sequence[str]], Any] = _getter(list(map(template.names.index, places)))
+        self._names = template.names
+        text = f"{marked.headers.decode()}{_SEPARATOR}{marked.properties.decode()}{_SEPARATOR}"
+        self._text, self._in_text = _split(text, marks)
 
-    def messages(self, rows: Sequence[Sequence[str]]) -> list[Message] | None:
-        """Return the messages of some rows; None where they must be decoded."""
-        if self._own is not None:
-            texts = [[*row[: self._own], *row[self._own + 1 :]] for row in rows]
-            rows = [[*row[: self._own], row[self._own][:-2], *row[self._own + 1 :]] for row in rows]  # without a comma
-        else:
-            texts = list(rows)  # type: ignore[arg-type]
-        text = f"[[{'],['.join(map(','.join, texts))}]]"
-        try:
-            found = self._read(text)
-        except ValueError:
+    def block(self, columns: Sequence[Sequence[str]]) -> MessageBlock | None:
+        """Return the messages of some columns; None where they must be decoded."""
+        texts = dict(zip(self._names, columns, strict=True))
+        found: dict[str, list[Any]] = {}
+        for name, column in texts.items():
+            if name != OWN_HEADERS and (values := _read_column(name, column)) is not None:
+                found[name] = values
+        if len(found) < len(texts) - (OWN_HEADERS in texts):
             return None
-        if _encode(found) != text.encode() and _dumps(found) != text:
+        envelopes, task_ids, eta_ms, created_ms, keys, bodies = [found[name] for name in _REQUIRED]
+        if not _are_ids(envelopes, [*task_ids, *filter(None, keys)]):
             return None
-        fields = list(map(self._fields, found))
-        if not _are_ids(fields):
-            return None
-        return list(map(self._message, fields, rows))
-
-    def _message(self, fields: tuple[Any, ...], row: Sequence[str]) -> Message:
-        one, (envelope_id, task_id, eta_ms, created_ms, key, body, *expires) = self._constant, fields
-        headers, properties = (self._text % self._in_text(row)).encode().split(b"\x1e")
-        return Message(  # by position, which takes a third of the time
-            envelope_id,
-            task_id,
-            one.task,
-            eta_ms,
-            created_ms,
-            one.exchange,
-            one.exchange_type,
-            one.routing_key,
-            one.queue,
-            one.priority,
-            key,
-            expires[0] if expires else one.expires_ms,
-            one.queue_expires_ms,
-            headers,
-            properties,
-            body.encode(),
-            one.misfire_ms,
-            one.watch,
-            one.unique,
-            one.on_conflict,
-        )
+        expires_ms = found.get(EXPIRES_MS) or [self._constant.expires_ms] * len(bodies)
+        if OWN_HEADERS in texts:
+            texts[OWN_HEADERS] = [one[:-2] for one in texts[OWN_HEADERS]]  # without a comma
+        format_, rows = self._text.__mod__, zip(*[texts[name] for name in self._in_text], strict=True)
+        plain = [(format_(row) + body).encode() for row, body in zip(rows, bodies, strict=True)]
+        return MessageBlock(self._constant, envelopes, task_ids, eta_ms, created_ms, keys, expires_ms, plain)
 
 
-def stored_form(template: PackTemplate, rows: Sequence[Sequence[str]], decode: Decode) -> StoredForm | None:
-    """Return the form of a template, proven by the last of these rows; None for a kind that must be decoded.
+def stored_form(kind: PackedKind, decode: Decode) -> StoredForm | None:
+    """Return the form of a template, proven by the last of its messages; None for a kind that must be decoded.
 
     The proof has as many bytes as the largest message of the rows may have, since ``decode`` refuses large ones.
     """
-    if not template.names or not set(template.names) >= _REQUIRED:
+    template = kind.template
+    if not set(template.names) >= {*_REQUIRED}:
         return None
-    own = dict(zip(template.names, rows[0], strict=True))
+    own = {name: column[0] for name, column in zip(template.names, kind.columns, strict=True)}
     marks = {name: f'"@{number} {own[ENVELOPE][1:]}' for number, name in enumerate(own) if name not in _UNMARKED}
     if OWN_HEADERS in marks:
         marks[OWN_HEADERS] += ": null, "
-    most = max(Counter(template.places).values()) * max(map(len, map("".join, rows)))
-    bound = template.size([""] * len(template.names)) + most
+    last = [column[-1] for column in kind.columns]
+    bound = template.size([" " * max(map(len, column)) for column in kind.columns])
     marked = decode(template.fill([marks.get(name, value) for name, value in own.items()]))
-    expected = decode(template.fill(rows[-1]).ljust(bound))
+    expected = decode(template.fill(last).ljust(bound))
     if not isinstance(marked, Message) or not isinstance(expected, Message):
         return None
     try:
         form = StoredForm(template, marked, marks)
-        found = form.messages(rows[-1:])
+        block = form.block([[value] for value in last])
     except (ValueError, LookupError):
         return None
-    is_same = found and all(getattr(found[0], name) == getattr(expected, name) for name in Message.__slots__)
-    return form if is_same else None
+    found = block and block.messages()[0]
+    return form if all(getattr(found, name, None) == getattr(expected, name) for name in Message.__slots__) else None
 
 
-def read_messages(
-    template: PackTemplate, rows: Sequence[Sequence[str]], decode: Decode
-) -> list[Message] | list[Message | Unreadable]:
-    """Return the messages of a template, by its form or decoded one by one."""
-    form = stored_form(template, rows, decode) if len(rows) >= FEW else None
-    found = None if form is None else form.messages(rows)
-    return [decode(template.fill(values)) for values in rows] if found is None else found
+def read_messages(kind: PackedKind, decode: Decode) -> list[Arrival]:
+    """Return the messages of a template, as a block by its form or decoded one by one."""
+    form = stored_form(kind, decode) if kind.length >= FEW else None
+    block = None if form is None else form.block(kind.columns)
+    return [decode(kind.template.fill(row)) for row in kind.rows()] if block is None else [block]
 
 
-def _are_ids(fields: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether the envelopes' ids are UUIDs, and task ids and keys are text that every store holds."""
-    columns = list(zip(*fields, strict=True))
-    texts = [*columns[1], *filter(None, columns[4])]
+def _read_column(name: str, column: Sequence[str]) -> list[Any] | None:
+    """Return the values of a column; None where they are not of its type, or not as Python writes JSON."""
+    text = f"[{','.join(column)}]"
+    try:
+        found: list[Any] = _readers.get(name, _read_texts)(text)
+    except ValueError:
+        return None
+    return found if len(found) == len(column) and (_encode(found) == text.encode() or _dumps(found) == text) else None
+
+
+def _are_ids(envelopes: Sequence[str], texts: Sequence[str]) -> bool:
+    """Whether the envelopes' ids are UUIDs, and the texts are such that every store holds."""
     joined = "".join(texts)
     is_plain = joined.isascii() and "\0" not in joined
-    return bool(_are_uuids("".join(columns[0]))) and (is_plain or not any(map(text_rule, texts)))
-
-
-def _getter(places: list[int]) -> Callable[[Sequence[str]], Any]:
-    get: Any = itemgetter(*places)
-    return get if len(places) > 1 else lambda values: (get(values),)
+    return bool(_are_uuids("".join(envelopes))) and (is_plain or not any(map(text_rule, texts)))
 
 
 def _split(text: str, marks: dict[str, str]) -> tuple[str, list[str]]:

@@ -98,8 +98,13 @@ class ShardState:
     # -- positions -------------------------------------------------------------------------------
 
     def next_seq(self) -> int:
-        self._count += 1
-        return self._count << SHARD_BITS | self.shard
+        return self.next_seqs(1)
+
+    def next_seqs(self, count: int) -> int:
+        """Return the first of ``count`` successive numbers."""
+        first = self._count + 1
+        self._count += count
+        return first << SHARD_BITS | self.shard
 
     @property
     def seq(self) -> int:

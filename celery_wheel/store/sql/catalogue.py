@@ -18,14 +18,15 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from operator import attrgetter
+from itertools import compress, count
+from operator import attrgetter, ge
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import NewRow, Row
-from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
+from celery_wheel.store.model import Row
+from celery_wheel.store.packing import PLAIN, Packing, Parts, split
 from celery_wheel.store.route import MAX_ROUTES, Route
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dictionary import SKELETON, Dictionary, Learner
@@ -33,8 +34,8 @@ from celery_wheel.store.sql.schema import dictionary, route
 from celery_wheel.store.sql.statements.clauses import in_parts
 from celery_wheel.store.sql.statements.write import ROUTE_PLACES
 
-#: (packing, bytes) of a message, as the table has it.
-Packed = tuple[int, bytes]
+#: The packing and the bytes of each message, as the table has them.
+Packed = tuple[list[int], list[bytes]]
 
 _values_of = attrgetter(*Route.__slots__)
 
@@ -100,17 +101,20 @@ class Catalogue:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def pack(self, rows: Sequence[NewRow]) -> list[Packed]:
-        """Return the bytes of new rows as they are to be stored; call it before the transaction that writes them."""
-        plain = [join(one.message.headers, one.message.properties, one.message.body) for one in rows]
+    def pack(self, plain: Sequence[bytes]) -> Packed:
+        """Return messages as they are to be stored; call it before the transaction that writes them."""
+        if not plain:
+            return [], []
         with self._lock:
             present = self._present or self._open()
             if self._learner.see(plain) and (content := self._learner.train(present)) is not None:
                 present = self._add(content)
             packed = present.pack(plain)
-        return [
-            (present.number, new) if len(new) < len(old) else (0, old) for new, old in zip(packed, plain, strict=True)
-        ]
+        numbers = [present.number] * len(plain)
+        larger = map(ge, map(len, packed), map(len, plain))
+        for place in compress(count(), larger):
+            numbers[place], packed[place] = PLAIN.number, plain[place]
+        return numbers, packed
 
     def _open(self) -> Dictionary:
         """Return the latest dictionary, after making the first one of a new store."""

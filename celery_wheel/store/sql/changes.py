@@ -13,17 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, TallyKey
-from celery_wheel.store.packing import PLAIN, join
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import SHARD_BITS, Change, TallyKey
+from celery_wheel.store.sql import timers
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.fields import in_order
-from celery_wheel.store.sql.ids import ids_to_bytes, task_id_to_bytes, uuid_to_bytes
 from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.control import ControlStatements
@@ -50,12 +47,13 @@ def write(
     shard: int,
     epoch: int,
     change: Change,
-    packed: Sequence[Packed],
+    packed: Packed,
 ) -> None:
-    """Write all parts of the change, behind the fence; ``packed`` are the bytes of its rows."""
+    """Write all parts of the change, behind the fence; ``packed`` are the bytes of its new messages."""
     late = _fenced(connection, statements, shard, epoch, change)
-    if change.rows or change.rejects:
-        _add(connection, statements, catalogue, shard, change, packed)
+    if change.rows or change.blocks or change.rejects:
+        route_ids, insert = catalogue.route_ids(connection, timers.routes(change)), statements.add_timer
+        insert.many(connection, timers.tuples(change, packed, route_ids, shard, insert.names))
     statements.move.many(connection, change.moves, shard)
     outcomes, batches = change.outcomes, change.batches
     if late:
@@ -123,42 +121,6 @@ def _delete_items(connection: Connection, statements: Statements, shard: int, it
             f"{len(items) - deleted} of {len(items)} inbox items of shard {shard} were withdrawn; nothing was written; "
             "the remaining items are read again"
         )
-
-
-def _add(
-    connection: Connection,
-    statements: Statements,
-    catalogue: Catalogue,
-    shard: int,
-    change: Change,
-    packed: Sequence[Packed],
-) -> None:
-    """Insert the new rows and the unreadable messages."""
-    timer, routes = statements.add_timer, [Route.of(row.message) for row in change.rows]
-    ids = catalogue.route_ids(connection, [*routes, *([NOWHERE] if change.rejects else [])])
-    row_of = timer.row
-    timers = [
-        row_of(row, shard, *ids_to_bytes(row.message), ids[route], *place)
-        for row, route, place in zip(change.rows, routes, packed, strict=True)
-    ]
-    if change.rejects:
-        stopped = [_stopped(shard, reject) | {"route": ids[NOWHERE]} for reject in change.rejects]
-        timers += in_order(timer.statement, stopped)
-    timer.statement.many(connection, timers)
-
-
-#: The route of unreadable bytes: they have no task and no destination.
-NOWHERE = Route.make("", "", "", "", None, None, None)
-
-
-def _stopped(shard: int, reject: NewReject) -> dict[str, Any]:
-    """Return the row at (accepted_ms, id) of lane STOPPED."""
-    at_ms, message = reject.accepted_ms, join(b"", b"", reject.unreadable.raw)
-    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
-    place = {"id": reject.id, "shard": shard, "lane": STOPPED, "seq": reject.id}
-    ids = {"envelope_id": uuid_to_bytes(reject.unreadable.envelope_id), "task_id": task_id_to_bytes("")}
-    content = {"packing": PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
-    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}
 
 
 def digits(uuid: str) -> str:

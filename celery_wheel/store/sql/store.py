@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -36,7 +37,7 @@ from celery_wheel.store.model import (
     TaskRow,
 )
 from celery_wheel.store.ports import Bell, Renewal, Retention
-from celery_wheel.store.sql import changes
+from celery_wheel.store.sql import changes, timers
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
 from celery_wheel.store.sql.browse import SqlBrowse
@@ -46,7 +47,7 @@ from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.handover import SqlHandover
-from celery_wheel.store.sql.ids import bytes_to_task_id, uuid_to_bytes
+from celery_wheel.store.sql.ids import bytes_to_task_id, uuids_to_bytes
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
@@ -174,7 +175,7 @@ class SqlStore(SqlControl, SqlSchedules):
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
-        packed = self._catalogue.pack(change.rows) if change.rows else []
+        packed = self._catalogue.pack(timers.plain(change))
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
 
@@ -200,7 +201,7 @@ class SqlStore(SqlControl, SqlSchedules):
 
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
         found: set[bytes] = set()
-        wanted = {id_: uuid_to_bytes(id_) for id_ in envelope_ids}
+        wanted = dict(zip(envelope_ids, uuids_to_bytes(envelope_ids), strict=True))
         names, statement = ENVELOPES, self._statements.known
         if len(wanted) <= len(FEW_ENVELOPES):
             names, statement = FEW_ENVELOPES, self._statements.known_few
@@ -208,11 +209,11 @@ class SqlStore(SqlControl, SqlSchedules):
             asked = sorted(wanted.values())  # neighbours share a page of the index
             if len(asked) > len(names):  # ids are UUIDv7: most are later than all that are stored
                 latest = bytes(self._statements.latest_envelope(connection, shard=shard).scalar() or b"")
-                asked = [id_ for id_ in asked if id_ <= latest]
+                del asked[bisect_right(asked, latest) :]
             for part in in_parts(asked, len(names)):
                 values = dict(zip(names, part, strict=True))
                 found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
-        return {id_ for id_, stored in wanted.items() if stored in found}
+        return {id_ for id_, stored in wanted.items() if stored in found} if found else set()
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int

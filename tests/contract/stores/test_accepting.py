@@ -7,10 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from celery_wheel.errors import StoreError
+from celery_wheel.store.block import MessageBlock, NewBlock
 from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, TallyKey
+from celery_wheel.store.packing import join, split
 from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.schema import timer
+from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, message
 from tests.kit.rows import values_of
 
@@ -43,6 +48,31 @@ def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
         assert value == expected, name
         assert type(value) is type(expected), name
     assert row.size == sent.size == 8 + 8 + 6
+
+
+@pytest.mark.parametrize("own_ids", [False, True], ids=["ids of the envelopes", "ids of tasks"])
+def test_a_block_is_stored_as_its_messages_one_by_one_are(sql_store: SqlStore, *, own_ids: bool) -> None:
+    like = message(task="app.mail", queue="mail", priority=3, misfire_ms=5_000, queue_expires_ms=60_000)
+    plain = [join(b"{}", b'{"n": 1}', b""), join(b"", b"", b""), join(b'{"h": 2}', b"{}", b"\x1e\xff" * 900)]
+    envelopes = [message().envelope_id for _ in plain]
+    tasks = ["a" * 36, "é", envelopes[2]] if own_ids else envelopes
+    keys, expires = ["a", None, "ü"], [None, NOW + 9, 0]
+    block = MessageBlock(like, envelopes, tasks, [NOW, NOW - 9, NOW], [NOW - 1, 0, 5], keys, expires, plain)
+    holders = Holder(sql_store, 0), Holder(sql_store, 1)
+    first_ids = [min([one.seq() for _ in plain]) for one in holders]
+    news = [NewBlock(first, 2, [NOW + 7, NOW + 3, NOW + 7], NOW, block) for first in first_ids]
+    holders[0].apply(blocks=news[:1], rows=[holders[0].row()], rejects=[holders[0].reject()])
+    holders[1].apply(rows=news[1].rows())
+    names = [column.name for column in timer.c if column.name not in ("shard", "id", "seq")]
+    with sql_store.database.reading() as connection:
+        found = [
+            connection.execute(select(timer).where(timer.c.shard == shard).order_by(timer.c.id)) for shard in (0, 1)
+        ]
+        mixed, one_by_one = [[row._asdict() for row in rows] for rows in found]
+    assert [row["id"] for row in mixed[:3]] == [row["seq"] for row in mixed[:3]] == list(news[0].ids)
+    assert [[row[name] for name in names] for row in mixed[:3]] == [[row[name] for name in names] for row in one_by_one]
+    assert sql_store.known(0, envelopes) == set(envelopes)
+    assert [row.parts() for row in sorted(holders[0].slice(lane=2), key=lambda row: row.id)] == list(map(split, plain))
 
 
 def test_a_missing_field_of_a_message_comes_back_as_none(holder: Holder) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.bulk_load import ScheduleResult, schedule_many
-from celery_wheel.store.message_pack import unpack
 from celery_wheel.store.model import MESSAGES, Message, NewItem
+from tests.kit.packs import lines
 from tests.unit.producer.conftest import add, app, broker, make_app
 from tests.unit.producer.memory_broker import read_message
 
@@ -24,7 +24,7 @@ def raw_messages(items: Sequence[NewItem]) -> list[bytes]:
         if kind == "message":
             found.append(payload)
         else:
-            messages = unpack(payload)
+            messages = lines(payload)
             assert (kind, count) == (MESSAGES, [len(messages)])
             found += [template.fill(values) for template, values in messages]
     return found

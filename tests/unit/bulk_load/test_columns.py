@@ -17,8 +17,9 @@ from celery_wheel.bulk_load import reject_rules as rules
 from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns, Packable
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.bulk_load.sample import Sampler
-from celery_wheel.store.message_pack import pack, unpack
+from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import Message
+from tests.kit.packs import lines
 
 NOW = datetime(2029, 1, 1, tzinfo=UTC)
 ETA = datetime(2030, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
@@ -56,7 +57,7 @@ def columns(*rows: dict[str, Any]) -> Columns:
 
 
 def unpacked(messages: list[Packable]) -> list[bytes]:
-    return [template.fill(values) for template, values in unpack(pack(messages))]
+    return [template.fill(values) for template, values in lines(pack(messages))]
 
 
 def packed(app: Any, *rows: dict[str, Any], shards: int = 1, max_bytes: int = 2**20) -> list[Message]:

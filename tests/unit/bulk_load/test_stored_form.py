@@ -13,7 +13,8 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.columns import ColumnRenderer, Packable
 from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.intake.stored_form import FEW, stored_form
-from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackTemplate, pack
+from celery_wheel.store.block import MessageBlock, each
+from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackedKind, PackTemplate, pack
 from celery_wheel.store.model import Message, Unreadable
 from tests.unit.bulk_load.test_columns import ETA, ETA_US, columns
 
@@ -46,7 +47,7 @@ def decoded(messages: list[Packable], reader: QueuedMessageReader) -> list[dict[
 
 
 def unpacked(messages: list[Packable], reader: QueuedMessageReader) -> list[dict[str, Any]]:
-    return [fields(one) for one in unpack_messages(pack(messages), reader.decode)]
+    return [fields(one) for one in each(unpack_messages(pack(messages), reader.decode))]
 
 
 def rendered(app: Any, rows: list[dict[str, Any]]) -> list[Packable]:
@@ -74,9 +75,15 @@ ROW = {"args": [1], "kwargs": {}, "queue": "mail", "eta_us": ETA_US, "eta": ETA.
 def test_many_messages_of_a_kind_are_read_by_a_form(app: Any) -> None:
     kind = [one for one in rendered(app, [ROW] * 6) if one[0].names]
     assert len(kind) == FEW
-    form = stored_form(kind[0][0], [values for _, values in kind], QueuedMessageReader().decode)
-    assert form is not None
-    assert form.messages([values for _, values in kind]) is not None
+    [block] = unpack_messages(pack(kind), QueuedMessageReader().decode)
+    assert isinstance(block, MessageBlock)
+    assert len(block) == FEW
+
+
+def test_kinds_that_alternate_keep_their_order(app: Any) -> None:
+    rows = [{**ROW, "args": [n], "queue": "mail" if n % 2 else "news"} for n in range(4 + 4 * FEW)]
+    messages, reader = rendered(app, rows), QueuedMessageReader()
+    assert unpacked(messages, reader) == decoded(messages, reader)
 
 
 def test_a_message_that_is_too_large_is_rejected(app: Any) -> None:
@@ -123,13 +130,13 @@ def test_a_value_that_breaks_a_rule_is_read_as_the_reader_reads_it(bad: dict[str
     for order in (messages, messages[::-1], messages[-1:] + messages[:2] + messages[-1:] * 2):
         reader = QueuedMessageReader()
         raw = [(template, values) for template, values in order]
-        assert [fields(one) for one in unpack_messages(pack(raw), reader.decode)] == decoded(raw, reader)
+        assert [fields(one) for one in each(unpack_messages(pack(raw), reader.decode))] == decoded(raw, reader)
 
 
 def test_the_template_of_good_values_has_a_form() -> None:
-    assert stored_form(PLAIN, [GOOD], QueuedMessageReader().decode) is not None
+    assert stored_form(PackedKind(PLAIN, 1, [[one] for one in GOOD]), QueuedMessageReader().decode) is not None
 
 
 def test_a_template_that_names_its_values_wrongly_is_not_trusted() -> None:
     wrong = PackTemplate(BODY_TEXT + REST, (0, 1, 2, 1, 3, 4, 5), (BODY, ID, ENVELOPE, CREATED_MS, ETA_MS, KEY))
-    assert stored_form(wrong, [GOOD], QueuedMessageReader().decode) is None
+    assert stored_form(PackedKind(wrong, 1, [[one] for one in GOOD]), QueuedMessageReader().decode) is None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import BigInteger, BindParameter, and_, bindparam, delete, false, func, insert, select, true, update
 
-from celery_wheel.store.model import NewRow
 from celery_wheel.store.route import Route
 from celery_wheel.store.sql.fields import ObjectInsert
 from celery_wheel.store.sql.schema import batch, dictionary, inbox, lane, outcome, route, tally, timer
@@ -24,10 +22,7 @@ class WriteStatements(StatementFactory):
     """A part of ``Statements``."""
 
     def _prepare_write(self) -> None:
-        new = {one.name for one in fields(NewRow)}
-        beside = ("shard", "envelope_id", "task_id", "route", "packing", "message")
-        inner = {name: f"message.{name}" for name in (one.name for one in timer.c) if name not in new}
-        self.add_timer = ObjectInsert(self._bulk(timer), *beside, **inner)
+        self.add_timer = self._bulk(timer)
         self._prepare_catalogue()
         self.add_outcome = ObjectInsert(self._bulk(outcome), "shard")
         ends = {f"{end}_{half}": f"{attribute}.{half}" for end, attribute in ENDS for half in ("due_ms", "seq")}
