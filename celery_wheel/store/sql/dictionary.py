@@ -24,7 +24,7 @@ LEVEL = 1
 #: Bytes of a trained dictionary.
 TRAINED_BYTES = 32 * 1024
 SAMPLES = 2_000
-#: Of a sample, its beginning: headers, properties and the first arguments. 2,000 bodies may be gigabytes.
+#: A sample is the beginning of a message: headers, properties and the first arguments. 2,000 bodies may be gigabytes.
 SAMPLE_BYTES = 4 * 1024
 FIRST_LOOK, LOOK_FACTOR = 1_000, 8
 #: A new dictionary is worth its place if it packs to this part of what the present one does.
