@@ -9,7 +9,6 @@ neither Celery nor the settings, and the edges know no engine.
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
 import socket
@@ -26,6 +25,7 @@ from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
+from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
 from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
@@ -36,9 +36,6 @@ from celery_wheel.scheduler.share import Role
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
-
-#: Objects that are made, less those that are freed, between two runs of the garbage collector: twice the window's rows.
-GARBAGE_EVERY = 200_000
 
 
 class WheelService:
@@ -67,7 +64,7 @@ class WheelService:
     def start(self) -> None:
         conf = self._conf
         conf.check()
-        collect_garbage_seldom()
+        tune_memory()
         self._store = store = open_store_of(conf)
         limits, clock = limits_of(conf), SystemClock()
         # A restarted container has the same host name and process id, and must not be taken for the former one.
@@ -166,15 +163,6 @@ class WheelService:
             self._node.join()
         if self._store is not None:
             self._store.close()
-
-
-def collect_garbage_seldom() -> None:
-    """Let the garbage collector of this process run seldom: rows make no cycles, and it looked at each 100,000 of them.
-
-    The window's rows were a fifth of the CPU time of ingest and dispatch. Other code makes the garbage that it frees.
-    """
-    gc.freeze()
-    gc.set_threshold(GARBAGE_EVERY, 10, 10)
 
 
 def node_name(holder: str, alive: list[str]) -> str:

@@ -29,7 +29,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.operations.bench.rig import BenchRig, rig
-from celery_wheel.scheduler.service import collect_garbage_seldom
+from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters
@@ -111,7 +111,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
 def _little_garbage() -> Iterator[None]:
     """Collect garbage as a scheduler does."""
     thresholds = gc.get_threshold()
-    collect_garbage_seldom()
+    tune_memory()
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench.rig import rig
-from celery_wheel.scheduler.service import collect_garbage_seldom
+from celery_wheel.scheduler.memory import tune_memory
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -49,7 +49,7 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runn
     app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
-        collect_garbage_seldom()
+        tune_memory()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
         waits = CoreWaits(runner)
         runner.start()
