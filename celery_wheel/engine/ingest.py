@@ -29,6 +29,10 @@ rows. While a load is not accepted as a whole, a cancel answers ``unknown`` for 
 sent yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits until the load is
 accepted.
 
+CPU of an ordinary message, 36 µs (Redis, SQLite, 600 bytes of arguments; ``python -m tests.benchmarks budget``)::
+
+    read 1.5   decode 13   known 0.3   pack 5.4   write and commit 11.8   trim 0.1   positions, tally and the rest 4.2
+
 A crash between any two steps leaves each message in the queue, in the store or in both, never in neither.
 """
 
