@@ -85,8 +85,8 @@ demo-pipeline: redis java $(DATABASE_EXTRA)  ## run a year of real flights throu
 	@cd example_project && exec ../$(VENV)/bin/python -m demo.pipeline \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(PORT),--port $(PORT))
 
-bench: $(VENV)/.installed-test  ## run the benchmarks
-	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks
+bench: $(VENV)/.installed-test  ## run the benchmarks; BENCH="herd size" ROWS=100000 STORE=PostgreSQL: of these, smaller, on that
+	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks $(BENCH) $(if $(ROWS),--rows $(ROWS)) $(if $(STORE),--store $(STORE))
 
 clean:  ## remove the files that the other targets made
 	rm -rf $(VENV) .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

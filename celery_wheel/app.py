@@ -74,7 +74,7 @@ class WheelApp:
     def send_task(self, *args: Any, wheel: Any = None, **options: Any) -> Any:
         """Send a task as Celery does; ``wheel`` is described in ``celery_wheel.producer.options``."""
         wheel_options = parse(wheel)
-        call = {**dict(zip(_POSITIONS, args, strict=False)), **options}
+        call = {**dict(zip(_POSITIONS[3:], args[3:], strict=False)), **options}
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
             # Without the mark a worker would rescue it, like the message of a producer without the wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
@@ -84,7 +84,8 @@ class WheelApp:
                 changes = {"eta": eta, "task_id": call.get("task_id") or uuid7()}
                 if "countdown" in call:
                     changes["countdown"] = None
-                args = tuple(changes.pop(name, value) for name, value in zip_longest(_POSITIONS[: len(args)], args))
+                if len(args) > 3:  # after name, args and kwargs
+                    args = tuple(changes.pop(name, value) for name, value in zip_longest(_POSITIONS[: len(args)], args))
                 options.update(changes)
         send: Any = super().send_task  # type: ignore[misc]
         args, named = _split_arguments(send, args)

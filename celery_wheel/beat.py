@@ -5,7 +5,8 @@
     celery beat ── tick() ──► WheelMixin ──► the base scheduler, with the periodic entries that it keeps
                                   │    │     only while this process holds shard 0
                                   │    └── PeriodicEntries: all others become schedules; see ``scheduler.sources``
-                                  └── WheelService: the engine's threads, with connections of their own
+                                  ├── WheelService: the engine's threads, with connections of their own
+                                  └── Supervisor: the other processes of ``wheel_processes``
 
 Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entries: a standby sets
 the base scheduler up at its takeover, and so continues from the state that the former holder has saved.
@@ -35,6 +36,7 @@ from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.scheduler.sources.base import PeriodicEntries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, follows_tables
+from celery_wheel.scheduler.supervisor import Supervisor
 from celery_wheel.store.place import read_url
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
         base = next(one for one in type(self).__mro__ if not issubclass(one, WheelMixin | FollowedTables))
         self._service = WheelService(app, BeatApplyEntry(base, app))
+        self._supervisor = Supervisor(app, install, self._service.count_process_end)
         self._periodic = False  #: the base scheduler is set up
         self._entries: PeriodicEntries | None = None  #: while it is
         self._closing = False
@@ -75,6 +78,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
             install(app)  # in this process: schedules are rendered by the installed app
         try:
             self._service.check()
+            self._supervisor.check()
         except WheelError as error:
             raise StartRefused(str(error)) from error
         # The base is set up only while this process holds the shard; see the module's header.
@@ -82,6 +86,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
 
     def tick(self, *args: Any, **kwargs: Any) -> float | None:
         """Send the periodic entries that are due while holding shard 0; raise the engine's failure, if any."""
+        self._supervisor.tend()
         if not self._service.started:
             self._service.start()
         self._service.raise_failure()
@@ -138,7 +143,9 @@ class WheelMixin(_Base):  # type: ignore[misc]
             return
         self._closing = True
         self._stop_entries()
+        self._supervisor.terminate()
         self._service.stop()
+        self._supervisor.join()
         if self._periodic:
             super().close()
 

@@ -263,7 +263,7 @@ class Wheel(Queries):
         """
         inbox = self._inbox(how)
         if inbox is not None:
-            request.put(names, self.conf.shards, inbox.put_command)
+            request.put(names, self.conf.shards, lambda items: [inbox.put_command(*item) for item in items])
             return TransactionalRequest(request, single)
         results = request.ask(names, timeout_of(how))
         return results if single is None else results[single]

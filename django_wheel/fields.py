@@ -67,7 +67,7 @@ def field(column: sqlalchemy.Column[Any]) -> Any:
     options: dict[str, Any] = {"db_comment": column.comment}
     if column.primary_key:
         return _key(column, {**options, "primary_key": True})
-    (kind,) = [kind for type_, kind in FIELDS if isinstance(column.type, type_)][:1]
+    (kind,) = [kind for type_, kind in FIELDS if isinstance(getattr(column.type, "impl", column.type), type_)][:1]
     if column.nullable:
         options["null"] = True
     return kind(**options)

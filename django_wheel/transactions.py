@@ -12,12 +12,29 @@ refused, because a rollback there would not remove the row. If several are open,
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
+
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.transaction import TransactionalInbox
+from celery_wheel.store.bell import CHANNEL, ring
+
+
+@dataclass(frozen=True)
+class _Ring:
+    alias: str
+
+    def __call__(self) -> None:
+        connection = connections[self.alias]
+        if connection.vendor == "sqlite":
+            ring(str(connection.settings_dict["NAME"]))
+        elif connection.vendor == "postgresql":
+            with suppress(DatabaseError), connection.cursor() as cursor:  # schedulers look a second later
+                cursor.execute(f"NOTIFY {CHANNEL}")
 
 
 class DjangoInbox(TransactionalInbox):
@@ -53,7 +70,21 @@ class DjangoInbox(TransactionalInbox):
         self._check_alias()
         self._revive()
         item: int = InboxRow.objects.using(self._alias).create(shard=shard, kind=kind, payload=payload).pk
+        self._ring_after_commit()
         return item
+
+    def _ring_after_commit(self) -> None:
+        """Tell the schedulers, once for a transaction.
+
+        With autocommit off Django has no hook for the commit. There PostgreSQL itself notifies at the commit, and on
+        SQLite the scheduler looks within a second.
+        """
+        connection, ring = connections[self._alias], _Ring(self._alias)
+        if not (connection.in_atomic_block or connection.get_autocommit()):
+            if connection.vendor == "postgresql":
+                ring()
+        elif all(hook[1] != ring for hook in connection.run_on_commit):
+            transaction.on_commit(ring, using=self._alias)
 
     def _check_alias(self) -> None:
         if connections[self._alias].in_atomic_block:

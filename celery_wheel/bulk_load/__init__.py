@@ -2,7 +2,7 @@
 
 ::
 
-    RowReader ──────────┐                                          ┌──► load     an inbox item each, a group a commit
+    RowReader ──────────┐                                          ┌──► load     some hundred in an inbox item
     (schedule_many)     ├──► TaskCall ──► Renderer ──► RenderedMessage
     columns ────────────┘                  │    template + values   └──► columns  some hundred in a pack of a bulk load
     (the Spark writer)                     │

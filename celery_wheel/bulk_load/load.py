@@ -3,29 +3,34 @@
 ::
 
     rows, one by one ──► message, or the reason of a rejection ──► rejected(number, reason)
-                            └─ ``group`` rows, or GROUP_BYTES ──► one commit, fsync ──► progress(result so far)
+                            └─ ``group`` rows, or GROUP_BYTES ──► packed, some hundred in an item of the inbox
+                                                                     └─ one commit, fsync ──► progress(result so far)
 
-The scheduler reads the inbox and the wheel queue in turn, 5,000 rows at a time, so neither waits for the other.
+The scheduler reads the inbox and the wheel queue in each round, so neither waits for the other.
 
 Memory has one group, the first KEPT reasons, and the ids if ``keep_ids`` is set (about 100 bytes each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from celery_wheel.broker import check_transport
-from celery_wheel.bulk_load.renderer import Renderer
+from celery_wheel.bulk_load.renderer import RenderedMessage, Renderer
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.interception import WheelAMQP
+from celery_wheel.store.message_pack import pack
+from celery_wheel.store.model import MESSAGES, NewItem
 
 #: Messages in memory at a time, whatever their number.
 GROUP_BYTES = 16 * 2**20
+#: The most messages of one item of the inbox, and about the most bytes; a message of LARGE bytes is an item itself.
+PACK_COUNT, PACK_BYTES, LARGE = 500, 2**20, 2**14
 #: Reasons that ``ScheduleResult`` remembers.
 KEPT = 1_000
 
@@ -36,7 +41,7 @@ class LoadInbox(Protocol):
     @property
     def shards(self) -> int: ...
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None: ...
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None: ...
 
 
 class RejectedRow(NamedTuple):
@@ -137,7 +142,7 @@ class _InboxLoad:
     rejected: Callable[[int, str], object] | None
     group: int
     done: ScheduleResult
-    items: dict[int, list[tuple[str, bytes]]] = field(default_factory=dict)
+    messages: dict[int, list[RenderedMessage]] = field(default_factory=dict)  #: by shard
     ids: list[str] = field(default_factory=list)
     bad: list[RejectedRow] = field(default_factory=list)
     bytes: int = 0
@@ -162,15 +167,15 @@ class _InboxLoad:
             if self.rejected is not None:
                 self.rejected(*self.bad[-1])
             return
-        raw = message.template.fill(message.values)
-        self.items.setdefault(message.shard, []).append(("message", raw))
+        self.messages.setdefault(message.shard, []).append(message)
         self.ids.append(message.task_id)
-        self.bytes += len(raw)
+        self.bytes += message.size
 
     def commit(self, number: int) -> None:
-        if self.items:
+        if self.messages:
+            items = {shard: list(_items(messages)) for shard, messages in self.messages.items()}
             self.committing = True
-            self.store.put_inboxes(self.items)
+            self.store.put_inboxes(items)
             self.committing = False
         done = self.done
         done.rows = number
@@ -179,7 +184,7 @@ class _InboxLoad:
         done.rejected += self.bad[: KEPT - len(done.rejected)]
         if done.ids is not None:
             done.ids += self.ids
-        self.items, self.ids, self.bad, self.bytes = {}, [], [], 0
+        self.messages, self.ids, self.bad, self.bytes = {}, [], [], 0
         if self.progress is not None:
             self.progress(done)
 
@@ -189,3 +194,24 @@ class _InboxLoad:
         if self.committing:
             return f"{text}; either all or none of the {len(self.ids):,} tasks after them are in the store too"
         return f"{text}, and none of the rows after them"
+
+
+def _items(messages: Sequence[RenderedMessage]) -> Iterator[NewItem]:
+    """Yield items of the inbox: packs of messages, and large messages, in their order."""
+    pack_, weight = list[RenderedMessage](), 0
+    for message in messages:
+        is_large = message.size >= LARGE
+        if pack_ and (is_large or len(pack_) == PACK_COUNT or weight + message.size > PACK_BYTES):
+            yield _pack(pack_)
+            pack_, weight = [], 0
+        if is_large:
+            yield "message", message.template.fill(message.values)
+        else:
+            pack_.append(message)
+            weight += message.size
+    if pack_:
+        yield _pack(pack_)
+
+
+def _pack(messages: Sequence[RenderedMessage]) -> NewItem:
+    return MESSAGES, pack([(one.template, one.values) for one in messages]), len(messages)

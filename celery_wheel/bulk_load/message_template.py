@@ -7,11 +7,10 @@
     values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key, envelope
     parts of the kind     all others: destination, serializer, compression, priority, limits, origin, parents …
 
-With the JSON serializer and no compression the body is text in the message. Arguments are then parts of a text, and
-take few bytes in a pack.
+With the JSON serializer and no compression the body is text in the message, which takes few bytes in a pack.
 
-``MessageTemplate.values`` returns the values of a row. ``MessageTemplate.fill`` (or ``message_pack.unpack``) makes the
-message of them, which ``MessageTemplate.agrees`` compares with a second sample of the same kind.
+``MessageTemplate.values`` returns the values of a row, and ``MessageTemplate.fill`` makes the message of them, which
+``MessageTemplate.agrees`` compares with a second sample of the same kind.
 """
 
 from __future__ import annotations
@@ -35,26 +34,24 @@ from celery_wheel.bulk_load.argsrepr import argsrepr
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.bulk_load.sample import Sample
 from celery_wheel.producer.eta import expiry_ms
-from celery_wheel.store.message_pack import PackTemplate
+from celery_wheel.store.message_pack import (
+    ARGSREPR,
+    BODY,
+    CREATED_MS,
+    ENVELOPE,
+    ETA,
+    ETA_MS,
+    EXPIRES,
+    EXPIRES_MS,
+    ID,
+    KEY,
+    KWARGSREPR,
+    OWN_HEADERS,
+    PLACES,
+    PackTemplate,
+)
 from celery_wheel.store.model import Message
 from celery_wheel.values.ids import uuid7
-
-#: The places, in the order of ``MessageTemplate.values``. Each stands for a JSON value, except the body, which may be
-#: the beginning of a value, and the own headers, which are members of an object.
-BODY, ID, ARGSREPR, KWARGSREPR, ETA, EXPIRES, OWN_HEADERS, ENVELOPE, ETA_MS, CREATED_MS, EXPIRES_MS, KEY = PLACES = (
-    "body",
-    "id",
-    "argsrepr",
-    "kwargsrepr",
-    "eta",
-    "expires",
-    "own headers",
-    "envelope",
-    "eta_ms",
-    "created_ms",
-    "expires_ms",
-    "key",
-)
 
 #: The encoder that ``kombu.utils.json.dumps`` makes anew for each call.
 _encoder = kombu_json.JSONEncoder()
@@ -69,7 +66,7 @@ class MessageTemplate(PackTemplate):
 
     def __init__(self, app: Any, call: TaskCall, sample: Sample) -> None:
         self.proven = False
-        self.key: str | None = sample.envelope["key"] if call.key is None else None  #: the route's
+        self.key: str | None = sample.envelope.get("key") if call.key is None else None  #: the route's
         self._app = app
         self._embed, self._serializer, self._compression = sample.embed, sample.serializer, sample.compression
         self._is_json = not sample.compression and _is_kombu_json(sample.serializer)
@@ -77,10 +74,10 @@ class MessageTemplate(PackTemplate):
         self._max_levels = app.conf.task_repr_maxlevels
         self._expires = call.options["expires"] if "expires" in call.options else getattr(call.task, "expires", None)
         self._check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
-        text, names = _with_places(call, sample, f", {_json(sample.embed)}]" if self._is_json else None)
+        self._behind = f", {_json(sample.embed)}]"  #: the arguments, in a JSON body
+        text, names = _with_places(call, sample, is_text=self._is_json)
         own = [name for name in PLACES if name in names]
-        super().__init__(text, [own.index(name) for name in names])
-        self.names = own  #: the places of ``values``
+        super().__init__(text, [own.index(name) for name in names], own)
         self._own = itemgetter(*map(PLACES.index, own))
         self._can_expire = EXPIRES in own
 
@@ -119,7 +116,7 @@ class MessageTemplate(PackTemplate):
                 text = "".join(_chunks((args, kwargs), 0))
             except Exception:
                 text = _json((args, kwargs))  # its error names the fault
-            return quoted(text[:-1])[:-1]
+            return quoted(text[:-1] + self._behind)
         body, _, _ = preparer._prepare(
             (args, kwargs, self._embed), self._serializer, compression=self._compression, headers={}
         )
@@ -164,10 +161,10 @@ def _comparable(raw: bytes) -> Any:
     return {**fields, "headers": json.dumps(headers)}  # as text: the order counts
 
 
-def _with_places(call: TaskCall, sample: Sample, behind_arguments: str | None) -> tuple[str, list[str]]:
+def _with_places(call: TaskCall, sample: Sample, *, is_text: bool) -> tuple[str, list[str]]:
     """Return the message with %s for each place, and the places in order; a place may occur twice.
 
-    ``behind_arguments`` ends a body that is text; None: the body is one value, in base64.
+    ``is_text``: the body is text; otherwise it is in base64.
     """
     message = sample.message
     headers, properties, envelope = dict(message["headers"]), dict(message["properties"]), dict(sample.envelope)
@@ -193,11 +190,9 @@ def _with_places(call: TaskCall, sample: Sample, behind_arguments: str | None) -
     headers |= {**own, HEADER: envelope, **behind}
     if properties.get("correlation_id") == task_id:
         properties["correlation_id"] = at[ID]
-    if behind_arguments is not None:
+    if is_text:
         properties["body_encoding"] = "utf-8"
     text = _json({**message, "body": at[BODY], "headers": headers, "properties": properties})
-    if behind_arguments is not None:
-        text = text.replace(f'"{at[BODY]}"', f'"{at[BODY]}"{quoted(behind_arguments)[1:]}')
     text = text.replace(f'"{at[OWN_HEADERS]}": null, ', f'"{at[OWN_HEADERS]}"')
     return _split(text.replace("%", "%%"), mark)
 

@@ -51,6 +51,7 @@ class RenderedMessage(NamedTuple):
     template: PackTemplate
     values: tuple[str, ...]
     task_id: str
+    size: int  #: bytes of the whole message
 
 
 class Renderer:
@@ -96,7 +97,7 @@ class Renderer:
             if not template.proven:
                 self._templates[kind] = None
         envelope = sample.envelope
-        return self._rendered(envelope["key"], WHOLE, (sample.raw.decode(),), envelope["task_id"])
+        return self._rendered(envelope.get("key"), WHOLE, (sample.raw.decode(),), envelope["task_id"])
 
     def _rendered(
         self, key: str | None, template: PackTemplate, values: tuple[str, ...], task_id: str
@@ -106,7 +107,7 @@ class Renderer:
             raise ValueError(
                 f"message must be at most {self._max_bytes:,} bytes (wheel_max_message_bytes), got {size:,}"
             )
-        return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id)
+        return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id, size)
 
     def is_outage(self, error: Exception) -> bool:
         """Whether a row failed because the broker or the result backend did not answer."""

@@ -15,7 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.conf.setting import Setting, flag, folder, matching, one_of, rates, scheduler, seconds, whole
+from celery_wheel.conf.setting import (
+    Setting,
+    flag,
+    folder,
+    matching,
+    one_of,
+    rates,
+    scheduler,
+    seconds,
+    spellings,
+    whole,
+)
 from celery_wheel.errors import SettingError
 
 MIB = 2**20
@@ -71,6 +82,11 @@ class Conf:
         whole(1, 256),
         "The store's number of shards, each with its own queue, holder and order. `celery wheel reshard` changes it.",
     )
+    processes = Setting(
+        1,
+        whole(1, 256),
+        "The number of processes among which one `celery beat` divides the shards.",
+    )
     tick_ms = Setting(
         0.001,
         seconds(1, whole_ms=True),
@@ -118,7 +134,7 @@ class Conf:
     poll_interval_ms = Setting(
         0.05,
         seconds(1),
-        "The seconds between two looks at an empty inbox, and at an empty wheel queue where the broker is not Redis.",
+        "The seconds between two looks at a wheel queue that is not in Redis, and at an inbox whose store cannot tell.",
     )
     on_broker_rollback = Setting(
         "replay",
@@ -187,20 +203,13 @@ class Conf:
         prefix = self.app.conf.prefix or ""
         for spelling in sorted(map(str, self.app.conf.keys())):
             name = spelling.removeprefix(prefix).lower()
-            if not name.startswith("wheel_") or (name in known and spelling in _spellings(name, prefix)):
+            if not name.startswith("wheel_") or (name in known and spelling in spellings(name, prefix)):
                 continue
             if prefix and not spelling.startswith((prefix, "wheel_")):
                 continue  # WHEEL_SIZE beside CELERY_… in a project's settings: another package's
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            meant = _spellings(nearest, prefix)[0]
+            meant = spellings(nearest, prefix)[0]
             yield SettingError(f"{spelling} is an unknown setting and has no effect; did you mean {meant}?")
-
-
-def _spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """Return the spellings under which Celery finds a setting, the recommended one first."""
-    if not prefix:
-        return (name,)
-    return ((prefix + name).upper() if prefix.isupper() else prefix + name), name
 
 
 def _all() -> Iterator[Setting[Any]]:

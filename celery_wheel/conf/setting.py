@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -62,12 +63,33 @@ class Setting(Generic[T]):
     def __get__(self, conf: HasApp | None, owner: type) -> Setting[T] | T:
         if conf is None:
             return self
-        value = conf.app.conf.get(self.name, self.default)
+        value = self._value(conf.app.conf)
         try:
             return self.rule.parse(value() if value is self.default and callable(value) else value)
         except ValueError:
             got = "another value (not shown)" if self.secret else repr(value)
             raise SettingError(f"{self.name} must be {self.rule.phrase}, got {got}") from None
+
+    def _value(self, settings: Any) -> Any:
+        """Return what Celery's ``settings.get`` returns, which takes 4 µs to find that no dictionary has a name."""
+        maps = getattr(settings, "maps", ())
+        if len(maps) > 1:  # one: Celery has not read its configuration, and would not for ``in``
+            names = spellings(self.name, settings.prefix)
+            for mapping in maps:
+                for name in names:
+                    if name in mapping:
+                        return settings.get(self.name, self.default)
+            return self.default
+        return settings.get(self.name, self.default)
+
+
+@cache
+def spellings(name: str, prefix: str | None) -> tuple[str, ...]:
+    """Return the spellings under which Celery finds a setting, the recommended one first."""
+    if not prefix:
+        return (name,)
+    spelled = prefix + name
+    return spelled.upper() if prefix.isupper() else spelled.lower(), name
 
 
 def _reject(value: object) -> ValueError:

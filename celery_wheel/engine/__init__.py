@@ -24,6 +24,7 @@ The life of a message: eta 10.0 s, sent at 0.0 s; the numbers are positions (due
 The modules; each imports from its own row and the rows below it::
 
     runner       threads that run the activities
+    renewals     the leases of all shards of a process
     engine       one shard: rounds, errors, the lease
     listen, ingest, dispatch, settle, prefetch, announce, housekeeping       the activities, one module each; ingest has
                                                                              commands/, intake/ and recurring/

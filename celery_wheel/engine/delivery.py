@@ -26,6 +26,7 @@ from celery_wheel.engine.port import (
     BrokerOffset,
     Chunk,
     Confirmed,
+    ConfirmedChunk,
     ConfirmingBroker,
     FencingBroker,
     PublishResult,
@@ -67,6 +68,10 @@ class Delivery(ABC):
     @abstractmethod
     def verify(self, state: ShardState) -> None:
         """Raise OffsetLost where the broker has lost a chunk that it had confirmed."""
+
+    @abstractmethod
+    def verified(self, states: Sequence[ShardState]) -> set[int]:
+        """Verify several shards of the broker in one call; returns those that need no ``verify`` of their own."""
 
     @abstractmethod
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
@@ -123,6 +128,9 @@ class FencedDelivery(Delivery):
     def verify(self, state: ShardState) -> None:
         self._broker.verify(state.shard, state.epoch, state.confirmed)
 
+    def verified(self, states: Sequence[ShardState]) -> set[int]:
+        return self._broker.verified([ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
+
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         with state.active():
             chunk = self._chunk(state, lane, flight, now_ms, checksum=True)
@@ -168,6 +176,9 @@ class ConfirmedDelivery(Delivery):
 
     def verify(self, state: ShardState) -> None:
         """Do nothing: the broker keeps no offset by which a loss could be seen."""
+
+    def verified(self, states: Sequence[ShardState]) -> set[int]:
+        return {one.shard for one in states}
 
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         may_send = self._may_send(state)

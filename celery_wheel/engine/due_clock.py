@@ -46,8 +46,9 @@ clock: due time follows a step of the whole machine. Standbys in other processes
 own.
 
 Each engine has its own DueClock, also where several engines run in one process: an engine is a deterministic object
-with its own connection to a second clock, and no shard waits for the clock of another. The activities of an engine
-read no other clock.
+with its own connection to a second clock, and no shard waits for the clock of another. Engines of one process that
+check in the same moment share the answer of the first (``ClockReadings``): the difference between the second clock and
+the monotonic clock is the same for all. The activities of an engine read no other clock.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ TOLERANCE_MS = 100
 MAX_ROUND_TRIP_MS = 200
 MAX_READINGS = 3
 
+#: A reading serves the other due clocks of its process for so long: those that are checked in the same moment.
+SHARED_MS = 100
+
 #: Attempts to read the wall clock and the monotonic clock at one instant; another thread may run in between.
 READS = 5
 
@@ -83,11 +87,29 @@ class _ClockReading(NamedTuple):
     uncertainty_ms: int
 
 
+class ClockReadings:
+    """The last reading of the second clock, for the due clocks of a process: they tick, and are read, at one pace."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, _ClockReading] | None = None
+
+    def recent(self, monotonic_ms: int) -> _ClockReading | None:
+        """Return the reading of another due clock, if it is not older than SHARED_MS."""
+        last = self._last
+        return last[1] if last is not None and monotonic_ms - last[0] <= SHARED_MS else None
+
+    def put(self, monotonic_ms: int, reading: _ClockReading) -> None:
+        self._last = monotonic_ms, reading
+
+
 class DueClock:
     """Implements ``timing.Clock``. Thread-safe; no lock is held while the second clock is read."""
 
-    def __init__(self, clock: Clock, *, tick_ms: int = 1, max_skew_ms: int = 5_000) -> None:
+    def __init__(
+        self, clock: Clock, *, tick_ms: int = 1, max_skew_ms: int = 5_000, readings: ClockReadings | None = None
+    ) -> None:
         self._clock = clock
+        self._readings = readings
         self._near_ms = tick_ms + TOLERANCE_MS
         self._max_skew_ms = max_skew_ms
         self._lock = threading.Lock()
@@ -122,9 +144,10 @@ class DueClock:
         Args:
             second_clock: may raise BrokerError or StoreError: then the last decision stands, False before the first.
         """
+        shared = self._readings.recent(self._clock.monotonic_ms()) if self._readings is not None else None
         for _ in range(MAX_READINGS):
             try:
-                reading = self._read(second_clock)
+                reading, shared = shared or self._read(second_clock), None
             except (BrokerError, StoreError):
                 with self._lock:
                     self._compare(None)
@@ -154,7 +177,10 @@ class DueClock:
             return None
         ended_ms = self._clock.monotonic_ms()
         uncertainty_ms = (ended_ms - began_ms + 1) // 2 + 1  # all three are rounded down
-        return _ClockReading(second_ms - (began_ms + ended_ms) // 2, uncertainty_ms)
+        reading = _ClockReading(second_ms - (began_ms + ended_ms) // 2, uncertainty_ms)
+        if self._readings is not None:
+            self._readings.put(began_ms, reading)
+        return reading
 
     def _wall_offset_ms(self) -> int:
         """Return the wall clock less the monotonic clock, never too large: the wall clock is read first."""

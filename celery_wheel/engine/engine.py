@@ -35,9 +35,9 @@ from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
-from celery_wheel.engine.delivery import delivery_to
+from celery_wheel.engine.delivery import Delivery, delivery_to
 from celery_wheel.engine.dispatch import dispatch, wait_ms
-from celery_wheel.engine.due_clock import DueClock
+from celery_wheel.engine.due_clock import ClockReadings, DueClock
 from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
 from celery_wheel.engine.limits import Limits
@@ -45,7 +45,7 @@ from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
 from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, OnCancelled, Round, RoundSteps, Steps
+from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, Round, RoundSteps, Signal, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
@@ -62,7 +62,7 @@ from celery_wheel.errors import (
     StoreConflict,
     StoreError,
 )
-from celery_wheel.store.ports import Store
+from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import Clock
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class Engine:
         stamps: RevokedStamps | None = None,
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
+        readings: ClockReadings | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -96,7 +97,7 @@ class Engine:
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
         self._quiet_until_ms = clock.monotonic_ms()
         #: The only clock that the activities read.
-        self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms)
+        self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
         self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
         self._ctx.renderer, self._ctx.on_overlap = renderer, on_overlap
@@ -106,6 +107,14 @@ class Engine:
     @property
     def shard(self) -> int:
         return self._ctx.shard
+
+    @property
+    def store(self) -> Store:
+        return self._ctx.store
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._ctx.delivery
 
     @property
     def stats(self) -> Stats:
@@ -120,40 +129,34 @@ class Engine:
         return self._lease_until_ms is not None and self._ctx.clock.monotonic_ms() < self._lease_until_ms
 
     @property
-    def wake(self) -> threading.Event:
+    def wake(self) -> Signal:
         """Set when dispatch may have more to do than ``wait_ms`` said."""
         return self._ctx.wake
 
     @property
-    def arrived(self) -> threading.Event:
+    def arrived(self) -> Signal:
         """Set when ingest has to peek at the wheel queue."""
         return self._ctx.queue.arrived
 
     @property
-    def emptied(self) -> threading.Event:
+    def emptied(self) -> Signal:
         """Set when ``listen`` may wait for the next message of the wheel queue."""
         return self._ctx.queue.emptied
 
     @property
-    def room(self) -> threading.Event:
+    def room(self) -> Signal:
         """Set when prefetch may have more to read."""
         return self._ctx.room
 
     @property
-    def unsettled(self) -> threading.Event:
+    def unsettled(self) -> Signal:
         """Set when ``settle`` has something to do."""
         return self._ctx.unsettled
 
     @property
-    def unannounced(self) -> threading.Event:
+    def unannounced(self) -> Signal:
         """Set when ``announce`` has something to do."""
         return self._ctx.unannounced
-
-    @property
-    def events(self) -> tuple[threading.Event, ...]:
-        """The events for which threads wait between their rounds."""
-        ctx = self._ctx
-        return ctx.wake, ctx.room, ctx.unsettled, ctx.unannounced, ctx.queue.arrived, ctx.queue.emptied
 
     @property
     def prefetch_wait_ms(self) -> int:
@@ -164,13 +167,10 @@ class Engine:
         """Return how long dispatch may wait."""
         return wait_ms(self._ctx, self.state)
 
-    def has_arrivals(self) -> bool:
-        """Whether a round of ingest may find a message or a command; cheap enough for 20 calls a second."""
-        ctx = self._ctx
-        try:
-            return self.state is not None and (ctx.queue.may_have_messages() or ctx.store.has_arrivals(ctx.shard))
-        except StoreError:
-            return True  # the round asks again, and reports the error
+    @property
+    def may_have_messages(self) -> bool:
+        """Whether the wheel queue may have messages, of which the broker does not tell."""
+        return self._ctx.queue.may_have_messages()
 
     def ingest_wait_ms(self) -> int:
         """Return how long ingest may wait for the next schedule."""
@@ -229,6 +229,8 @@ class Engine:
         except (Fenced, OffsetLost, InvariantBroken, CommitInDoubt) as error:
             self.stats.add(store_errors=isinstance(error, StoreError), guard_trips=isinstance(error, InvariantBroken))
             if isinstance(error, Fenced) and self.state is state:
+                if state is not None:
+                    state.end(str(error))  # before the lease: ``renewed`` notes none of a state that has ended
                 self._lease_until_ms = None
             self._end(state, str(error))
             yield Round.FAILED
@@ -270,7 +272,7 @@ class Engine:
 
     def _tend(self) -> RoundSteps:
         ctx = self._ctx
-        fit = self.clock.check(self._second_clock_ms)
+        fit = self.clock.check(ctx.second_clock_ms)
         yield "clock compared"
         state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
@@ -289,6 +291,21 @@ class Engine:
             ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
             self._renewed(state, lease_until_ms)
             yield Round.IDLE
+
+    def lease_call(self) -> LeaseCall | None:
+        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
+        ctx, state, lease_until_ms = self._ctx, self.state, self.clock.monotonic_ms() + self._ctx.limits.lease_ms
+        if state is None or not self.wanted or not self.clock.check(ctx.second_clock_ms):
+            return None
+        with state.lock:
+            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
+        return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot))
+
+    def renewed(self, call: LeaseCall) -> None:
+        """Note that the store has made a renewal; it is worth nothing where the state has ended meanwhile."""
+        with call.state.lock:
+            if call.state.ended is None:
+                self._renewed(call.state, call.lease_until_ms)
 
     def _renewed(self, state: ShardState, lease_until_ms: int) -> None:
         state.renewed(lease_until_ms, self._ctx.limits.lease_ms)
@@ -311,26 +328,6 @@ class Engine:
                 self.shard,
                 extra={"action": "stand_by", "shard": self.shard},
             )
-
-    def _second_clock_ms(self) -> int | None:
-        """Return the broker's clock, or the store's where the broker has none or is down.
-
-        Raises StoreError, or the broker's error where the store has no clock.
-        """
-        silent: BrokerError | None = None
-        try:
-            now_ms = self._ctx.broker.now_ms()
-        except BrokerError as error:
-            self.stats.add(broker_errors=1)
-            now_ms, silent = None, error
-        try:
-            now_ms = self._ctx.store.now_ms() if now_ms is None else now_ms
-        except StoreError:
-            self.stats.add(store_errors=1)
-            raise
-        if now_ms is None and silent is not None:
-            raise silent
-        return now_ms
 
     def _adopt(self, lease_until_ms: int) -> RoundSteps:
         ctx = self._ctx
@@ -375,15 +372,20 @@ class Engine:
     def _stand_down(self, reason: str) -> Steps:
         """End the state and release the shard at once, so that a standby need not wait for the lease to end."""
         ctx, state = self._ctx, self.state
-        self._lease_until_ms = None
         if state is None:
+            self._lease_until_ms = None
             return
         with state.active():
             work = settlement(state, ctx.clock.now_ms())
             state.end(reason)  # a chunk confirmed after this settlement could have its offset moved back
+        self._lease_until_ms = None
         yield "settlement made"
-        if work is not None:
-            ctx.store.apply(ctx.shard, state.epoch, work.change)
+        try:
+            if work is not None:
+                ctx.store.apply(ctx.shard, state.epoch, work.change)
+        except StoreError:
+            self._drop(state, reason)  # the state has ended, and would never be adopted again
+            raise
         yield "settled"
         self._drop(state, reason)
         ctx.store.release(ctx.shard, state.epoch)

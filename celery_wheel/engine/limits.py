@@ -17,12 +17,12 @@ class Limits:
     window_bytes: int = 64 * 2**20
     chunk_count: int = 1_000
     chunk_bytes: int = 4 * 2**20  #: of one call to the broker; a single larger message is still published
-    load_count: int = 5_000  #: rows of one prefetched slice; bounds how long one read takes
-    load_bytes: int = 16 * 2**20
+    load_count: int = 25_000  #: rows of one prefetched slice; of a cold disk, many are read faster than few
+    load_bytes: int = 32 * 2**20
     intake_count: int = 5_000  #: messages of the wheel queue in one group commit
     intake_bytes: int = 16 * 2**20
     inbox_count: int = 1_000  #: items of the inbox beside them: a full inbox must not delay the wheel queue for long
-    bulk_count: int = 1_000  #: messages of bulk loads beside them, for the same reason
+    bulk_count: int = 2_500  #: messages of bulk loads, and packed ones of the inbox, beside them: some 50 ms of work
     occurrence_count: int = 1_000  #: occurrences of schedules beside them, and schedules read for them
     look_ahead_ms: int = 2_000  #: occurrences are accepted this long before their instants
     herd_count: int = 1_000  #: the fewest schedules, due within a short time, that are a herd (see ``recurring.herd``)

@@ -57,6 +57,14 @@ class Chunk:
     redelivered: bool = False  #: the rows may be in their queues already: a ConfirmingBroker marks them
 
 
+class ConfirmedChunk(NamedTuple):
+    """The last chunk of an epoch that the broker has confirmed."""
+
+    shard: int
+    epoch: int
+    number: int  #: 0: no chunk
+
+
 class PublishResult(Enum):
     """The result of a compare-and-set on a lane's offset; the table above has the cases."""
 
@@ -189,6 +197,12 @@ class FencingBroker(WheelQueue, Protocol):
         """Raise OffsetLost unless the broker has this epoch's chunk number ``confirmed`` or a later chunk; 0: no chunk.
 
         The call also tells the broker that the holder lives.
+        """
+
+    def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
+        """Verify the chunks of several shards in one call; returns the shards for which ``verify`` raises nothing.
+
+        The other shards are those that ``verify`` has to decide on: the call may leave out any.
         """
 
     def publish(self, chunk: Chunk) -> Published:

@@ -2,11 +2,11 @@
 
 ::
 
-    1 reach           the end of the next slice: at most 5,000 rows and 16 MiB, due within 300 s
+    1 reach           the end of the next slice: at most 25,000 rows and 32 MiB, due within 300 s
     2 horizon moves   to that end, with a reservation at the old horizon
     3 slice           the rows are read, then the epoch: a row of a later epoch does not enter memory, since dispatch
                       would move the watermark past the seqs that this holder assigns
-    4 place           in the window; the reservation ends, and dispatch is woken
+    4 place           in the window, 1,000 at a time; the reservation ends, and dispatch is woken
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.store.model import Position
+
+#: Rows that are placed at a time: dispatch waits meanwhile.
+PORTION = 1_000
 
 
 def prefetch(ctx: Context, state: ShardState) -> RoundSteps:
@@ -49,8 +52,11 @@ def _read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, up
         # The horizon has moved past rows that are not in memory, so the window is no longer complete.
         raise CommitInDoubt(str(error)) from error
     yield "sliced"
+    for start in range(0, len(rows), PORTION):
+        with state.active():
+            state.window.place_prefetched(lane, slice_, rows[start : start + PORTION])
     with state.active():
-        state.window.finish_prefetch(lane, slice_, rows)
+        state.window.finish_prefetch(lane, slice_)
         state.window.evict(state.lanes)
     ctx.wake.set()
     yield "prefetched"

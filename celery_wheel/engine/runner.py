@@ -1,40 +1,46 @@
-"""The runner: the threads that run an engine's rounds and wait between them.
+"""The runner: the jobs that run the rounds of a process's engines, and the waits between them.
 
 ::
 
-    tend        every half second, or every quarter of the lease if that is shorter
+    renew       every half second, or every quarter of the lease if that is shorter: for all shards (``renewals``)
+    tend        as often; does nothing where ``renew`` has just renewed the lease
     listen      when the wheel queue is empty; its call may hang, so ``stop`` does not wait for it
-    ingest      at once after a busy round; else after ``poll_ms``, when a schedule is due, or when listen has found a
-                message
+    ingest      at once after a busy round; else when a schedule is due, when listen has found a message, or when the
+                inbox has an item; and every ``poll_ms`` where the broker does not tell of messages
     prefetch    at once after a busy round; else when dispatch or a commit may have made room, at most every 100 ms; and
                 after a second, or a quarter of the window, since due time moves the window
     dispatch    at once after a busy round; else when the next row is due, at most after a second; commits and prefetch
                 wake it
     settle      when dispatch has confirmed a chunk, at most every 50 ms
-    announce    when tasks were cancelled; its call may hang, so neither another thread nor ``stop`` waits for it
+    announce    when tasks were cancelled; its call may hang, so neither another job nor ``stop`` waits for it
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
                 dispatched, which need the store too; else after 10 s
 
-After a failed round a thread waits, longer each time up to two seconds, with jitter. A thread that dies by an
-unexpected error stops all the others; ``failure`` then has the error, and the scheduler process ends with it.
+Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes all of its jobs.
+One thread watches the inboxes of all shards (``inbox_watch``).
+
+After a failed round a job waits, longer each time up to two seconds, with jitter. A job that dies by an unexpected
+error stops all the others; ``failure`` then has the error, and the scheduler process ends with it.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.inbox_watch import InboxWatch
+from celery_wheel.engine.pool import Pool, Wait
+from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, RoundSteps, run_round
 
 logger = logging.getLogger(__name__)
 
-#: Waits after a round; the arguments are the end of the round and the seconds that it took.
-Pause = Callable[[Round, float], None]
+#: Returns the wait after a round; the arguments are its end and the seconds that it took.
+After = Callable[[Round, float], Wait]
 
 SETTLE_S = 0.05
 PREFETCH_S = 0.1
@@ -42,107 +48,186 @@ PREFETCH_S = 0.1
 BACK_OFF_FIRST_S = 0.05
 BACK_OFF_MAX_S = 2.0
 
+AT_ONCE = Wait(0.0, 0.0)
+UNTIL_WOKEN = Wait()
 
-class Runner:
-    def __init__(self, engine: Engine, *, lease_ms: int, poll_ms: int, rng: random.Random | None = None) -> None:
+#: Activities whose calls may hang.
+PATIENT = ("announce", "listen")
+
+
+def tend_s(lease_ms: int) -> float:
+    """Return the seconds between two renewals of a lease."""
+    return min(0.5, lease_ms / 4_000)
+
+
+class ShardJobs:
+    """The jobs of one engine, by the name of their activity."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        fail: Callable[[int, BaseException], None],
+        rng: random.Random,
+        *,
+        lease_ms: int,
+        poll_ms: int,
+    ) -> None:
         self.engine = engine
-        self.failure: BaseException | None = None
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self._stop = threading.Event()
+        self._fail = fail
+        self._rng = rng
+        self._poll_ms = poll_ms
         self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
-        tend_s = min(0.5, lease_ms / 4_000)
-        plan: dict[str, tuple[Callable[[], RoundSteps], Pause]] = {
-            "tend": (engine.tend, lambda _, took_s: self._pause(tend_s)),
-            "listen": (engine.listen, self._await_emptied),
-            "ingest": (engine.ingest, partial(self._await_arrivals, poll_ms)),
-            "prefetch": (engine.prefetch, self._await_room),
-            "dispatch": (engine.dispatch, self._await_due),
-            "settle": (engine.settle, self._await_unsettled),
-            "announce": (engine.announce, self._await_unannounced),
-            "keep_house": (engine.keep_house, self._pause_after_housekeeping),
+        self._failures: dict[str, int] = {}
+        self._tend_s = tend_s(lease_ms)
+        self._renewed_s: float | None = None  #: when ``renew`` last renewed the lease; None where ``tend`` has to act
+        plan: dict[str, tuple[Callable[[], RoundSteps], After]] = {
+            "tend": (self._tend, self._after_tend),
+            "listen": (engine.listen, self._after_listen),
+            "ingest": (engine.ingest, self._after_ingest),
+            "prefetch": (engine.prefetch, self._after_prefetch),
+            "dispatch": (engine.dispatch, self._after_dispatch),
+            "settle": (engine.settle, lambda *_: Wait(SETTLE_S)),  # so that one settlement records many chunks
+            "announce": (engine.announce, lambda *_: UNTIL_WOKEN),
+            "keep_house": (engine.keep_house, self._after_housekeeping),
         }
-        self._threads = [
-            threading.Thread(target=self._run, args=(name, *parts), name=f"wheel-{engine.shard}-{name}", daemon=True)
-            for name, parts in plan.items()
-        ]
+        self.jobs = {name: pool.job(partial(self._run, name, *parts)) for name, parts in plan.items()}
+        for name, signal in {
+            "listen": engine.emptied,
+            "ingest": engine.arrived,
+            "prefetch": engine.room,
+            "dispatch": engine.wake,
+            "settle": engine.unsettled,
+            "announce": engine.unannounced,
+        }.items():
+            signal.listener = self.jobs[name].wake
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+    def wake(self) -> None:
+        for job in self.jobs.values():
+            job.wake()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Let every thread but ``announce`` and ``listen`` finish its round, then settle and give up the shard."""
-        self._stop.set()
-        for event in self.engine.events:
-            event.set()
-        own = [thread for thread in self._threads if not thread.name.endswith(("announce", "listen"))]
-        for thread in own:
-            thread.join(timeout_s)
-        if not any(thread.is_alive() for thread in own):
+    def cancel(self) -> None:
+        for job in self.jobs.values():
+            job.cancel()
+
+    def release(self, until_s: float) -> None:
+        """Let the jobs but PATIENT finish their rounds, then settle and give up the shard."""
+        own = [job for name, job in self.jobs.items() if name not in PATIENT]
+        if all(job.join(until_s) for job in own):
             run_round(self.engine.release())
 
-    # -- one thread ----------------------------------------------------------------------------------
+    # -- one job -------------------------------------------------------------------------------------
 
-    def _run(self, name: str, activity: Callable[[], RoundSteps], pause: Pause) -> None:
-        failures = 0
+    def _run(self, name: str, activity: Callable[[], RoundSteps], after: After) -> Wait:
+        began_s = time.monotonic()
         try:
-            while not self._stop.is_set():
-                began_s = time.monotonic()
-                result = run_round(activity())
-                failures = failures + 1 if result is Round.FAILED else 0
-                if failures:
-                    self._pause(min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1))
-                else:
-                    pause(result, time.monotonic() - began_s)
+            result = run_round(activity())
+            if result is not Round.FAILED:
+                self._failures[name] = 0
+                return after(result, time.monotonic() - began_s)
         except BaseException as error:  # ``failure`` has the error, and the beat process ends with it
-            logger.exception("the %s thread died", name, extra={"action": "thread_died", "activity": name})
-            self.failure = error
-            self._stop.set()
+            logger.exception("the %s job died", name, extra={"action": "thread_died", "activity": name})
+            self._fail(self.engine.shard, error)
+            return UNTIL_WOKEN
+        failures = self._failures[name] = self._failures.get(name, 0) + 1
+        back_off_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1)
+        return Wait(back_off_s, back_off_s)
 
-    def _pause(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+    def note_renewal(self, *, renewed: bool) -> None:
+        """Note whether ``renew`` has renewed the lease; where it has not, ``tend`` acts at once."""
+        was_renewed = self._renewed_s is not None
+        self._renewed_s = time.monotonic() if renewed else None
+        if was_renewed and not renewed:
+            self.jobs["tend"].wake()
 
-    def _await_arrivals(self, poll_ms: int, round_: Round, took_s: float) -> None:
+    def _tend(self) -> RoundSteps:
+        renewed_s = self._renewed_s
+        if renewed_s is not None and time.monotonic() < renewed_s + 1.5 * self._tend_s:
+            return iter((Round.IDLE,))
+        return self.engine.tend()
+
+    def _after_tend(self, round_: Round, took_s: float) -> Wait:
+        if round_ is Round.BUSY:  # the shard was adopted
+            self.wake()
+        return Wait(0.0 if self._renewed_s is not None else self._tend_s, self._tend_s)
+
+    def _after_listen(self, round_: Round, took_s: float) -> Wait:
+        """Listen again after a call that has found nothing; else when a peek has found the queue empty."""
+        return UNTIL_WOKEN if self.engine.state is None or self.engine.arrived.is_set() else AT_ONCE
+
+    def _after_ingest(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:
-            return
-        while not self._stop.is_set():
-            # Without a shard no round peeks, and the event would stay set.
-            event = self._stop if self.engine.state is None else self.engine.arrived
-            schedule_ms = self.engine.ingest_wait_ms()
-            event.wait(min(poll_ms, schedule_ms) / 1_000)
-            if schedule_ms <= poll_ms or self.engine.has_arrivals():
-                return
+            return AT_ONCE
+        wait_ms: float = self.engine.ingest_wait_ms()
+        if self.engine.state is not None and self.engine.may_have_messages:
+            wait_ms = min(self._poll_ms, wait_ms)
+        return Wait(0.0, wait_ms / 1_000)
 
-    def _await_emptied(self, round_: Round, took_s: float) -> None:
-        if not self._stop.is_set():
-            self.engine.emptied.wait()
-        self.engine.emptied.clear()
-
-    def _await_room(self, round_: Round, took_s: float) -> None:
+    def _after_prefetch(self, round_: Round, took_s: float) -> Wait:
         """Wait at least PREFETCH_S, since each chunk that is dispatched makes room."""
-        if round_ is not Round.BUSY:
-            self._pause(PREFETCH_S)
-            self.engine.room.wait(self.engine.prefetch_wait_ms / 1_000)
-            self.engine.room.clear()
+        return AT_ONCE if round_ is Round.BUSY else Wait(PREFETCH_S, self.engine.prefetch_wait_ms / 1_000)
 
-    def _pause_after_housekeeping(self, round_: Round, took_s: float) -> None:
+    def _after_dispatch(self, round_: Round, took_s: float) -> Wait:
+        return AT_ONCE if round_ is Round.BUSY else Wait(0.0, self.engine.wait_ms() / 1_000)
+
+    def _after_housekeeping(self, round_: Round, took_s: float) -> Wait:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched
         share = 9 if self._dispatched > before else 1
-        self._pause(share * took_s if round_ is Round.BUSY else 10)
+        pause_s = share * took_s if round_ is Round.BUSY else 10.0
+        return Wait(pause_s, pause_s)
 
-    def _await_unsettled(self, round_: Round, took_s: float) -> None:
-        """Wait until there are chunks to settle, and at least SETTLE_S, so that one settlement records many chunks."""
-        self._pause(SETTLE_S)
-        if not self._stop.is_set():
-            self.engine.unsettled.wait()
-        self.engine.unsettled.clear()
 
-    def _await_unannounced(self, round_: Round, took_s: float) -> None:
-        if round_ is Round.IDLE and not self._stop.is_set():
-            self.engine.unannounced.wait()
-        self.engine.unannounced.clear()
+class Runner:
+    """Runs engines that share a store, until ``stop``."""
 
-    def _await_due(self, round_: Round, took_s: float) -> None:
-        if round_ is Round.IDLE and not self._stop.is_set():
-            self.engine.wake.wait(self.engine.wait_ms() / 1_000)
-        self.engine.wake.clear()
+    def __init__(
+        self, *engines: Engine, lease_ms: int, poll_ms: int, pool: Pool | None = None, rng: random.Random | None = None
+    ) -> None:
+        self.engines = engines
+        self.failure: BaseException | None = None
+        self.failed_shard: int | None = None
+        self._pool = pool or Pool()
+        rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self.shards = [
+            ShardJobs(one, self._pool, self._fail, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines
+        ]
+        self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
+        self._renewal = self._pool.job(self._renew)
+        self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self._fail)
+
+    def start(self) -> None:
+        self._watch.start()
+        for shard in self.shards:
+            shard.wake()
+        if len(self.shards) > 1:  # a ``tend`` costs less than a renewal of one
+            self._renewal.wake()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Let every job finish its round, but those whose calls may hang; then settle and give up the shards."""
+        self._cancel()
+        until_s = time.monotonic() + timeout_s
+        self._renewal.join(until_s)
+        for shard in self.shards:
+            shard.release(until_s)
+        self._pool.close()
+
+    def _cancel(self) -> None:
+        self._watch.cancel()
+        self._renewal.cancel()
+        for shard in self.shards:
+            shard.cancel()
+
+    def _renew(self) -> Wait:
+        try:
+            renewed = renew(self.engines, self._lease_ms)
+        except BaseException as error:  # as in ``ShardJobs``
+            logger.exception("the renew job died", extra={"action": "thread_died", "activity": "renew"})
+            self._fail(self.engines[0].shard, error)
+            return UNTIL_WOKEN
+        for shard in self.shards:
+            shard.note_renewal(renewed=shard.engine.shard in renewed)
+        return Wait(self._tend_s, self._tend_s)
+
+    def _fail(self, shard: int, error: BaseException) -> None:
+        self.failed_shard, self.failure = shard, error
+        self._cancel()

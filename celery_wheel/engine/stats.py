@@ -30,6 +30,7 @@ class Stats:
     adoptions: int = 0
     rollbacks: int = 0  #: lanes on which the broker was found to have lost writes
     guard_trips: int = 0
+    process_ends: int = 0  #: of the scheduler's other processes, unexpectedly; in the counts of shard 0
     broker_errors: int = 0
     store_errors: int = 0
     late_ms_max: int = 0

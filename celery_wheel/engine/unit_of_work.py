@@ -25,9 +25,11 @@ back: the state ends, and the shard is adopted anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from celery_wheel.engine.round import Context
@@ -35,7 +37,9 @@ from celery_wheel.engine.state.gates import Place
 from celery_wheel.engine.state.lane import END, Lane, Unsettled
 from celery_wheel.engine.state.lanes import has_more
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.window import MAIN
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
+from celery_wheel.store.block import MessageBlock, NewBlock
 from celery_wheel.store.model import (
     HOUR_MS,
     STOPPED,
@@ -54,6 +58,7 @@ from celery_wheel.store.model import (
     Unreadable,
     Watch,
 )
+from celery_wheel.store.route import Route
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +83,7 @@ class UnitOfWork:
     _lowest: dict[int, tuple[int, int]] = field(default_factory=dict)  #: lane → position to reserve
     _tokens: list[tuple[Lane, int]] = field(default_factory=list)
     _saved: dict[int, tuple[Lane, Position]] = field(default_factory=dict)  #: lane → (lane to write, its offset)
-    _tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
+    _tally: dict[tuple[int, Route], int] = field(default_factory=dict)  #: by hour and route
     _taken_out: set[int] = field(default_factory=set)
     _applied: list[Callable[[], None]] = field(default_factory=list)
     _rolled_back: list[Callable[[], None]] = field(default_factory=list)
@@ -95,9 +100,24 @@ class UnitOfWork:
         new = NewRow(seq, lane.number, due_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         # Plain tuples in the loops and named tuples at the end: making a named tuple costs three times as much.
-        self._count(due_ms, message.queue or message.routing_key, message.task, 1)
+        self._count(due_ms, Route.of(message), 1)
         self._touch(lane, due_ms, seq)
         return new
+
+    def accept_block(self, block: MessageBlock) -> None:
+        """Accept all messages of a block, in their order."""
+        lane, first_due_ms = self.state.lanes[MAIN], min(block.eta_ms)
+        if lane.watermark.due_ms > max(first_due_ms, self.now_ms):  # due time is behind: some may have another lane
+            for message in block.messages():
+                self.accept(message)
+            return
+        first, due_ms = self.state.next_seqs(len(block)), block.eta_ms
+        if first_due_ms < lane.watermark.due_ms:
+            due_ms = list(map(lane.late_due_ms, due_ms))
+        self.change.blocks.append(NewBlock(first, lane.number, due_ms, self.now_ms, block))
+        for hour, n in Counter([one // HOUR_MS for one in due_ms]).items():
+            self._count(hour * HOUR_MS, block.route, n)
+        self._touch(lane, min(due_ms), first)
 
     def accept_retired(self, message: Message, why: Retirement) -> NewRow:
         """Accept a message that will not be published: its row is retired at once."""
@@ -124,7 +144,7 @@ class UnitOfWork:
         state.window.remove(row.id)
         self._taken_out.add(row.id)
         self.rows.append(row)
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
         return True
 
     def retire(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int | None = None) -> None:
@@ -145,7 +165,7 @@ class UnitOfWork:
         move = Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)
         self.change.moves.append(move)
         self._moved.append((row, move))
-        self._count(move.due_ms, row.target, row.task, 1)
+        self._count(move.due_ms, row.route, 1)
         self._touch(lane, move.due_ms, move.seq)
 
     def divert(self, row: Row, place: Place, redelivered: bool) -> None:
@@ -155,7 +175,7 @@ class UnitOfWork:
             lane.redelivered = False
         lane.redelivered |= redelivered
         self._diverts = True
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
         self.move(row, lane, row.due_ms)
         lane.last_due_ms = max(lane.last_due_ms, self._moved[-1][1].due_ms)
 
@@ -190,7 +210,7 @@ class UnitOfWork:
         for row_id, reason in done.failed.items():
             self.retire(row_id, "rejected", reason, "broker", done.published_ms)
         for row in done.refused:
-            place: Place = (None, row.target)
+            place: Place = (None, row.route.target)
             self.state.lanes.for_place(place).distrust()
             self.divert(row, place, done.redelivered or lane.redelivered)
         self.save(lane, upto)
@@ -199,7 +219,7 @@ class UnitOfWork:
     def expire(self, row: Row, reason: str) -> None:
         """Retire a row that is later than its misfire option allows."""
         self.retire(row.id, "expired", reason, "wheel")
-        self._count(row.due_ms, row.target, row.task, -1)
+        self._count(row.due_ms, row.route, -1)
 
     def destinations(self) -> list[Lane]:
         """Return the lanes in which the change touches a position."""
@@ -219,8 +239,8 @@ class UnitOfWork:
         """Run ``effect`` under the lock where the change was not committed, and will not be."""
         self._rolled_back.append(effect)
 
-    def _count(self, due_ms: int, queue: str, task: str, n: int) -> None:
-        key = due_ms // HOUR_MS, queue, task
+    def _count(self, due_ms: int, route: Route, n: int) -> None:
+        key = due_ms // HOUR_MS, route
         self._tally[key] = self._tally.get(key, 0) + n
 
     def _touch(self, lane: Lane, due_ms: int, seq: int) -> None:
@@ -243,7 +263,9 @@ class UnitOfWork:
         if self._moved:
             self._removed = state.window.track_removed()
             self._removed -= self._taken_out
-        change.tally = {TallyKey(*key): n for key, n in self._tally.items() if n}
+        for (hour, route), n in self._tally.items():
+            key = TallyKey(hour, route.target, route.task)
+            change.tally[key] = change.tally.get(key, 0) + n
         change.seq = state.seq
 
     # -- commit, apply, roll back ------------------------------------------------------------------
@@ -288,7 +310,8 @@ class UnitOfWork:
         for effect in self._applied:
             effect()
         window.end_removal(self._taken_out)
-        for new in self.change.rows:
+        near = [one.rows() for one in self.change.blocks if min(one.due_ms) <= state.lanes[one.lane].horizon.due_ms]
+        for new in chain(self.change.rows, *near):
             # Most rows are beyond the horizon and need no Row yet.
             if new.lane != STOPPED and (new.due_ms, new.seq) <= state.lanes[new.lane].horizon:
                 window.place(state.lanes[new.lane], Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))

@@ -27,7 +27,7 @@ INT, LONG, STRING, INSTANT = IntegerType(), LongType(), StringType(), TimestampT
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column; ``sql`` is an expression over the tables timer, batch and outcome that both databases understand."""
+    """A column; ``sql`` is an expression over timer, route, batch and outcome that both databases understand."""
 
     name: str
     type: DataType
@@ -39,12 +39,24 @@ class SourceColumn:
         return self.outcome or self.sql
 
 
-TARGET = "coalesce(nullif(t.queue, ''), t.routing_key)"
+TARGET = "r.target"
+
+#: A task id as text, in the SQL of each database; ``celery_wheel.store.sql.ids`` has the form of its bytes.
+TASK_ID = "TASK_ID"
+_TEXT = "substr(t.task_id, CASE WHEN substr(t.task_id, 2, 1) = {zero} THEN 3 ELSE 2 END)"
+_POSTGRESQL_TEXT, _SQLITE_TEXT = _TEXT.format(zero=r"'\x00'::bytea"), _TEXT.format(zero="x'00'")
+_GROUPS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+_SQLITE_UUID = " || '-' || ".join(f"lower(substr(hex(t.task_id), {first}, {count}))" for first, count in _GROUPS)
+TASK_ID_SQL = {
+    "postgresql": "CASE length(t.task_id) WHEN 16 THEN CAST(CAST(encode(t.task_id, 'hex') AS uuid) AS text)"
+    f" ELSE convert_from({_POSTGRESQL_TEXT}, 'UTF8') END",
+    "sqlite": f"CASE length(t.task_id) WHEN 16 THEN {_SQLITE_UUID} ELSE CAST({_SQLITE_TEXT} AS TEXT) END",
+}
 
 _MESSAGE = (
     SourceColumn("id", LONG, "t.id"),
-    SourceColumn("task_id", STRING, "t.task_id"),
-    SourceColumn("task", STRING, "t.task"),
+    SourceColumn("task_id", STRING, TASK_ID),
+    SourceColumn("task", STRING, "r.task"),
     SourceColumn("queue", STRING, TARGET),
     SourceColumn("key", STRING, "t.key"),
 )
@@ -63,7 +75,7 @@ COLUMNS: dict[str, tuple[SourceColumn, ...]] = {
     PENDING: (
         *_POSITION,
         *_MESSAGE,
-        SourceColumn("priority", INT, "t.priority"),
+        SourceColumn("priority", INT, "r.priority"),
         _ETA,
         SourceColumn("due", INSTANT, "t.due_ms"),
         SourceColumn("expires", INSTANT, "t.expires_ms"),

@@ -16,15 +16,13 @@ By this time Celery has resolved routes, queues and keys. Three rules remain:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     exchange: str
     exchange_type: str
     routing_key: str

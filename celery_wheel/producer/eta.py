@@ -16,9 +16,8 @@ Where Celery would publish an eta that no worker can read, the call raises here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
@@ -28,8 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class DueTime:
+class DueTime(NamedTuple):
     """An instant with the text that Celery writes for it into the eta header."""
 
     text: str

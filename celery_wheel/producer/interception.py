@@ -35,7 +35,7 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.broker.names import is_own_name, shard_of
 from celery_wheel.broker.queued_message import build_message, encode_message
-from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
+from celery_wheel.broker.queues import DEFAULT_EXCHANGE, Undeclared, wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.errors import DestinationError
 from celery_wheel.producer.destination import resolve_destination
@@ -127,8 +127,9 @@ def _wheel_etas(message: Any) -> list[dict[str, Any]]:
 
 def _with_jitter(eta: WheelEta, route: CallOptions) -> WheelEta:
     """Return the eta with the options of the route as well, later by a random part of the jitter, if it has any."""
-    options = eta.options.over(route)
-    due = eta.due
+    options, due = eta.options.over(route), eta.due
+    if options is eta.options and not options.jitter_ms:
+        return eta
     if options.jitter_ms:
         due = postpone(due, random.randint(0, options.jitter_ms))  # noqa: S311 - no secret
     return WheelEta(due, eta.created_ms, options)
@@ -173,7 +174,7 @@ class DivertingProducer:
         if self._is_transactional(envelope.task_id):
             inbox_of(self._app).put_command(shard, "message", encode_message(build_message(body, publish)))
         else:
-            publish["declare"] = [*(publish.get("declare") or ()), queue]
+            publish["declare"] = Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)
         if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
             own["compression"] = headers["compression"]

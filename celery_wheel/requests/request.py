@@ -84,7 +84,7 @@ class Request(Generic[Result]):
         check_interruption()
         with self._withdrawn_on_error():
             store = self.open_store().store
-            self.put(names, store.shards, store.put_command)
+            self.put(names, store.shards, store.put_commands)
 
     def receive(self, timeout_s: float) -> dict[str, Result]:
         """Return the results of ``send``, as ``ask`` does."""
@@ -109,17 +109,22 @@ class Request(Generic[Result]):
             self.withdraw(error)
             raise
 
-    def put(self, names: Names, shards: int, ask: Callable[[int, str, bytes], int]) -> None:
-        """Put the commands into the shards' inboxes; ``ask`` is as ``store.put_command``."""
+    def put(self, names: Names, shards: int, ask: Callable[[list[tuple[int, str, bytes]]], list[int]]) -> None:
+        """Put the commands into the shards' inboxes; ``ask`` is as ``store.put_commands``."""
         self._names = list(dict.fromkeys(names))
         of_shard = self._by_shard(shards)
         for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
+            commands: list[_InboxCommand] = []
             for shard, own in enumerate(of_shard):
                 if part := own[start : start + TASKS_AT_ONCE]:
                     number = str(uuid.uuid4())
                     content = {name: names[name] for name in part} if isinstance(names, Mapping) else part
                     payload = json.dumps({self.list_name: content, "id": number, **self.options}).encode()
-                    self._commands.append(_InboxCommand(shard, number, part, ask(shard, self.kind, payload), payload))
+                    commands.append(_InboxCommand(shard, number, part, 0, payload))
+            items = ask([(command.shard, self.kind, command.payload) for command in commands])
+            for command, item in zip(commands, items, strict=True):
+                command.item = item
+            self._commands += commands
 
     def _by_shard(self, shards: int) -> list[list[str]]:
         if self.shard_of is None:

@@ -1,4 +1,4 @@
-"""The thread that keeps a scheduler's share of the shards: it reports the scheduler alive, and applies ``share``.
+"""The job that keeps a scheduler's share of the shards: it reports the scheduler alive, and applies ``share``.
 
 ::
 
@@ -12,12 +12,13 @@ last.
 from __future__ import annotations
 
 import logging
-import threading
+import time
 from collections.abc import Sequence
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.share import share
+from celery_wheel.scheduler.share import Role, share
 from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock, SystemClock
 
@@ -28,27 +29,39 @@ EVERY_S = 0.5
 #: With one shard the sign of life decides nothing but the names of control nodes.
 EVERY_S_OF_ONE = 1.0
 
+#: A stop waits no longer for a call that hangs.
+STOP_S = 10.0
+
 #: A scheduler that is silent for this long does not count. A mistake costs little: a shard has its lease.
 SILENT_MS = 1_500
 
 
 class Balance:
-    def __init__(self, store: Store, name: str, engines: Sequence[Engine], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        engines: Sequence[Engine],
+        clock: Clock | None = None,
+        *,
+        pool: Pool | None = None,
+        role: Role = Role.ANY,
+    ) -> None:
         self._store = store
         self._name = name
         self._engines = engines
         self._clock = clock or SystemClock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wheel-balance", daemon=True)
+        self._role = role
+        engines[0].wanted = role is not Role.CHILD
+        self._job = (pool or Pool()).job(self._run)
 
     def start(self) -> None:
         self._try_once()  # before any engine acquires its shard
-        self._thread.start()
+        self._job.wake()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._job.cancel()
+        self._job.join(time.monotonic() + STOP_S)
         try:
             self._store.unregister_scheduler(self._name)
         except StoreError as error:  # the others notice its silence instead
@@ -60,7 +73,7 @@ class Balance:
         if len(self._engines) == 1:
             return
         held = [engine.shard for engine in self._engines if engine.held]
-        found = share(self._name, alive, self._store.holders(), held)
+        found = share(self._name, alive, self._store.holders(), held, self._role)
         for engine in self._engines:
             engine.wanted = engine.shard != found.give if engine.held else engine.shard in found.take
         if found.give is not None:
@@ -71,9 +84,10 @@ class Balance:
                 extra={"action": "give", "shard": found.give},
             )
 
-    def _run(self) -> None:
-        while not self._stop.wait(EVERY_S if len(self._engines) > 1 else EVERY_S_OF_ONE):
-            self._try_once()
+    def _run(self) -> Wait:
+        self._try_once()
+        every_s = EVERY_S if len(self._engines) > 1 else EVERY_S_OF_ONE
+        return Wait(every_s, every_s)
 
     def _try_once(self) -> None:
         try:

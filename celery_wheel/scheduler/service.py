@@ -1,4 +1,4 @@
-"""The wheel of one scheduler process: a store, a broker edge, and an engine in its threads for each shard.
+"""The wheel of one scheduler process: a store, a broker edge, and an engine for each shard, in one pool of threads.
 
 Each of several schedulers reports itself alive twice a second, and holds its share of the shards. Each is a node of
 Celery's remote control (``celery_wheel.scheduler.remote_control``).
@@ -12,36 +12,45 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from celery_wheel.broker import broker_for
 from celery_wheel.conf import Conf
+from celery_wheel.engine.due_clock import ClockReadings
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
+from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
 from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
 from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.scheduler.share import Role
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
 
 
 class WheelService:
-    """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork."""
+    """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork.
 
-    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None) -> None:
+    ``child``: it runs in a child of ``supervisor``, and serves all shards but the first.
+    """
+
+    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, child: bool = False) -> None:
         self._app = app
+        self._child = child
         self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._store: FullStore | None = None
-        self._runners: list[Runner] = []
+        self._runner: Runner | None = None
         self._renderers: list[ScheduleRenderer] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
@@ -55,6 +64,7 @@ class WheelService:
     def start(self) -> None:
         conf = self._conf
         conf.check()
+        tune_memory()
         self._store = store = open_store_of(conf)
         limits, clock = limits_of(conf), SystemClock()
         # A restarted container has the same host name and process id, and must not be taken for the former one.
@@ -63,6 +73,7 @@ class WheelService:
         others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
+        engines, readings = [], ClockReadings()
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store.uuid)
@@ -86,48 +97,65 @@ class WheelService:
                 stamps=stamps,
                 renderer=renderer,
                 on_overlap=on_overlap,
+                readings=readings,
             )
-            self._runners.append(Runner(engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms))
-        self._balance = Balance(store, holder, [runner.engine for runner in self._runners])
+            engines.append(engine)
+        pool = Pool()
+        self._runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
+        self._balance = Balance(store, holder, engines, pool=pool, role=self._role())
         self._balance.start()
-        for runner in self._runners:
-            runner.start()
+        self._runner.start()
         if conf.control:
             node.start()
             self._node = node
+
+    def _role(self) -> Role:
+        if self._child:
+            return Role.CHILD
+        return Role.PARENT if self._conf.processes > 1 else Role.ANY
 
     @property
     def started(self) -> bool:
         return self._store is not None
 
     def holds(self, shard: int) -> bool:
-        runners = self._runners  # none before the start and after the stop
-        return bool(runners) and runners[shard].engine.held
+        engines = self._engines()
+        return bool(engines) and engines[shard].held
 
     def report_sources(self, found: dict[str, Any]) -> None:
         """Show the state of the sources of schedules in the status of shard 0, whose holder follows them."""
-        for runner in self._runners[:1]:
-            runner.engine.stats.sources = found
+        for engine in self._engines()[:1]:
+            engine.stats.sources = found
+
+    def count_process_end(self) -> None:
+        """Count the unexpected end of another process of this scheduler, in the status of shard 0."""
+        for engine in self._engines()[:1]:
+            engine.stats.add(process_ends=1)
+
+    def _engines(self) -> Sequence[Engine]:
+        """Return the engines, by shard; none before the start and after the stop."""
+        runner = self._runner
+        return runner.engines if runner is not None else ()
 
     def _held(self) -> list[int]:
-        return [runner.engine.shard for runner in list(self._runners) if runner.engine.held]
+        return [engine.shard for engine in self._engines() if engine.held]
 
     def raise_failure(self) -> None:
-        """Raise the error that ended an engine's thread, so that the process ends and its supervisor restarts it."""
-        for runner in self._runners:
-            if runner.failure is not None:
-                raise WheelError(
-                    f"the engine of shard {runner.engine.shard} ended: {runner.failure!r}; nothing was lost; another "
-                    "scheduler, or this one after a restart, goes on from the store"
-                ) from runner.failure
+        """Raise the error that ended an engine's job, so that the process ends and its supervisor restarts it."""
+        runner = self._runner
+        if runner is not None and runner.failure is not None:
+            raise WheelError(
+                f"the engine of shard {runner.failed_shard} ended: {runner.failure!r}; nothing was lost; another "
+                "scheduler, or this one after a restart, goes on from the store"
+            ) from runner.failure
 
     def stop(self) -> None:
         if self._node is not None:
             self._node.stop()  # a node takes up to a second to stop, and no shard waits for it
-        runners, self._runners = self._runners, []
+        runner, self._runner = self._runner, None
         if self._balance is not None:
             self._balance.stop()
-        for runner in runners:
+        if runner is not None:
             runner.stop()
         for renderer in self._renderers:
             renderer.close()

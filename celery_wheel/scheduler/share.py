@@ -17,7 +17,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from zlib import crc32
+
+
+class Role(Enum):
+    """The part of a scheduler with ``wheel_processes``: shard 0 stays with beat's own process, for its entries."""
+
+    ANY = "one process alone"
+    PARENT = "takes shard 0 whenever it is free"
+    CHILD = "never takes shard 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,9 @@ class Share:
     give: int | None = None
 
 
-def share(me: str, alive: Sequence[str], holders: Mapping[int, str | None], held: Sequence[int]) -> Share:
+def share(
+    me: str, alive: Sequence[str], holders: Mapping[int, str | None], held: Sequence[int], role: Role = Role.ANY
+) -> Share:
     """Return the shards that the scheduler ``me`` takes or gives up now.
 
     Args:
@@ -55,4 +66,9 @@ def share(me: str, alive: Sequence[str], holders: Mapping[int, str | None], held
         holders.keys() - set(held),
         key=lambda shard: (holders[shard] in schedulers, crc32(f"{me} {shard}".encode())),
     )
-    return Share(take=frozenset(wanted[: max(0, room)]))
+    if role is Role.CHILD and 0 in wanted:
+        wanted.remove(0)
+    take = set(wanted[: max(0, room)])
+    if role is Role.PARENT and 0 in wanted and holders[0] not in schedulers:
+        take.add(0)  # even without room, since the others that have room may be children
+    return Share(take=frozenset(take))

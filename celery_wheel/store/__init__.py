@@ -6,6 +6,7 @@
     url           a URL ─► SqlStore                  place          a URL's database, and the command for its tables
     sql           the store on any SQL database      message_pack   many messages in few bytes
     sqlite        a SQLite file as its database      postgresql     a PostgreSQL database
+    block         messages of a kind, as columns
 
 ``model`` and ``ports`` need nothing but Python; the other modules are imported when a store is opened.
 """

@@ -21,9 +21,14 @@ in the order of commits: a reader who reads a shard's history up to a number, an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
+from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import ScheduleChange
+
+if TYPE_CHECKING:
+    from celery_wheel.store.block import NewBlock
 
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
@@ -104,7 +109,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of the message in the window and in the history."""
+        """Bytes of its headers, properties and body."""
         return len(self.headers) + len(self.properties) + len(self.body)
 
 
@@ -129,44 +134,32 @@ class Row:
     due_ms: int
     seq: int
     eta_ms: int
-    task: str
-    exchange: str
-    exchange_type: str
-    routing_key: str
-    queue: str | None
-    priority: int | None
+    route: Route
     expires_ms: int | None
-    queue_expires_ms: int | None
-    headers: bytes
-    properties: bytes
-    body: bytes
-    misfire_ms: int | None = None
+    misfire_ms: int | None
+    size: int  #: bytes of its headers, properties and body
+    packed: bytes
+    packing: Packing
 
     @classmethod
     def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:
         """Return the message as a row at that position."""
-        address = (message.exchange, message.exchange_type, message.routing_key, message.queue)
-        limits = (message.priority, message.expires_ms, message.queue_expires_ms)
-        parts = (message.headers, message.properties, message.body)
-        fields: tuple[Any, ...] = (*address, *limits, *parts, message.misfire_ms)
-        return cls(row_id, lane, due_ms, seq, message.eta_ms, message.task, *fields)
+        packed = join(message.headers, message.properties, message.body)
+        expires_ms, misfire_ms, route = message.expires_ms, message.misfire_ms, Route.of(message)
+        place = (row_id, lane, due_ms, seq, message.eta_ms)
+        return cls(*place, route, expires_ms, misfire_ms, message.size, packed, PLAIN)
 
     @property
     def position(self) -> Position:
         return Position(self.due_ms, self.seq)
 
-    @property
-    def size(self) -> int:
-        return len(self.headers) + len(self.properties) + len(self.body)
+    def parts(self) -> Parts:
+        """Return headers, properties and body. Raises ValueError where the stored bytes are damaged."""
+        return split(self.packing.unpack(self.packed))
 
     @property
     def tally_key(self) -> TallyKey:
-        return TallyKey(self.due_ms // HOUR_MS, self.target, self.task)
-
-    @property
-    def target(self) -> str:
-        """The destination's name: the queue, or the routing key where the queue is unknown."""
-        return self.queue or self.routing_key
+        return TallyKey(self.due_ms // HOUR_MS, self.route.target, self.route.task)
 
 
 class TallyKey(NamedTuple):
@@ -342,6 +335,7 @@ class Change(ScheduleChange):
 
     seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq
     rows: list[NewRow] = field(default_factory=list)
+    blocks: list[NewBlock] = field(default_factory=list)
     rejects: list[NewReject] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -360,9 +354,16 @@ class Change(ScheduleChange):
     opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates to remove
 
 
+#: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).
+MESSAGES = "messages"
+
+#: Kind and payload of an item for the inbox; and how many messages it has, where they are packed.
+NewItem = tuple[str, bytes] | tuple[str, bytes, int]
+
+
 @dataclass(slots=True)
 class InboxItem:
-    """A message or a command for the holder: ``kind`` is ``message`` or a command's name."""
+    """A message or a command for the holder: ``kind`` is ``message``, ``messages`` or a command's name."""
 
     id: int
     kind: str

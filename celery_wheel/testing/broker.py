@@ -15,7 +15,7 @@ from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual.publisher import KombuPublisher
 from celery_wheel.conf import Conf
-from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence
 from celery_wheel.testing.memory_queue import is_head, peek_arrivals
@@ -72,6 +72,10 @@ class MemoryBroker:
     def verify(self, shard: int, epoch: int, confirmed: int) -> None:
         self._fence.verify(epoch, confirmed)
 
+    def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
+        """Leave the shard to ``verify``: there is no other to share a call with."""
+        return set()
+
     def publish(self, chunk: Chunk) -> Published:
         refused = self._fence.check_chunk(chunk)
         if refused is not None:
@@ -81,7 +85,7 @@ class MemoryBroker:
         self.sent += chunk.rows
         for row in chunk.rows:
             if row.id in failed:
-                self._rejected(_loads(row.headers), failed[row.id])
+                self._rejected(_loads(row.parts().headers), failed[row.id])
         return self._fence.move(chunk, failed)
 
     # -- the wheel queue ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One level of the wheel and its buckets; the wheel moves it.
+"""Views of one level of the wheel and of its buckets.
 
 Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347::
 
@@ -7,18 +7,18 @@ Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347::
       1          20          400              340         367 ...        739   20 ms: 17 was 340 ... 359, it is empty
       2         400        8,000                0         740 ...      7,999   400 ms: 1 is 400 ... 799
 
-The number of a bucket is ``due // tick_ms``; no number is used again. Its index on the wheel is that number modulo the
-size, its expiration that number times the tick. Only *open* buckets are kept, by number. A bucket is open from its
-first timer until the wheel pops its expiration from the expiry queue, also while it is empty because its timers were
-cancelled: the queue has exactly one entry for each open bucket.
+The expiration of a bucket is its timers' due time, rounded down to the level's tick; no expiration is used again. Its
+index on the wheel is ``expiration // tick_ms``, modulo the size. Only *open* buckets are kept, by expiration. A bucket
+is open from its first timer until the wheel pops its expiration from the expiry queue, also while it is empty because
+its timers were cancelled: the queue has exactly one entry for each open bucket.
 
 Promises:
-  - At most ``wheel_size - 1`` buckets are open, so that within a level index and number are one to one:
+  - At most ``wheel_size - 1`` buckets are open, so that within a level index and expiration are one to one:
     every open expiration lies in (current_time_ms, current_time_ms + interval_ms).
   - ``pending`` is exact at every moment: it is the length of the buckets, not a counter.
 
 Not promised:
-  - A copy: a Level or Bucket is a live view of the wheel. Read it before the wheel changes.
+  - A copy: a Level or Bucket is a view of the wheel. Read it before the wheel changes.
   - Constant time: ``Level.pending`` and ``Level.buckets`` walk the open buckets, O(wheel_size).
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimerTaskList`` of Kafka's org.apache.kafka.server.util.timer.
@@ -29,10 +29,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from celery_wheel.timing.timer import Record
-
-Contents: TypeAlias = dict[Hashable, Record]
-"""Records of a bucket by timer id, in the order in which they entered it."""
+Contents: TypeAlias = dict[Hashable, int]
+"""Due times of a bucket's timers by id. Timers of one due time are in the order of scheduling."""
 
 
 class Bucket:
@@ -56,7 +54,7 @@ class Bucket:
         return len(self._contents)
 
     def timer_ids(self) -> list[Hashable]:
-        """Return the ids of its timers in the order in which they entered this bucket."""
+        """Return the ids of its timers. Timers of one due time are in the order of scheduling."""
         return list(self._contents)
 
     def __repr__(self) -> str:
@@ -75,14 +73,14 @@ class Level:
 
     __slots__ = ("current_time_ms", "interval_ms", "number", "opened", "tick_ms", "wheel_size")
 
-    def __init__(self, number: int, tick_ms: int, wheel_size: int, start_ms: int) -> None:
+    def __init__(self, number: int, tick_ms: int, wheel_size: int, now_ms: int, opened: dict[int, Contents]) -> None:
         self.number = number
         self.tick_ms = tick_ms
         self.wheel_size = wheel_size
         self.interval_ms = tick_ms * wheel_size
-        self.current_time_ms = start_ms - start_ms % tick_ms
-        # For the wheel only: bucket number → contents. Bucket objects are made when ``buckets`` is read.
-        self.opened: dict[int, Contents] = {}
+        self.current_time_ms = now_ms - now_ms % tick_ms
+        # The wheel's own: expiration → contents. Bucket objects are made when ``buckets`` is read.
+        self.opened = opened
 
     @property
     def pending(self) -> int:
@@ -93,8 +91,8 @@ class Level:
     def buckets(self) -> list[Bucket]:
         """The non-empty buckets in order of index."""
         found = [
-            Bucket(number % self.wheel_size, number * self.tick_ms, contents)
-            for number, contents in self.opened.items()
+            Bucket(expiration_ms // self.tick_ms % self.wheel_size, expiration_ms, contents)
+            for expiration_ms, contents in self.opened.items()
             if contents
         ]
         return sorted(found, key=lambda bucket: bucket.index)

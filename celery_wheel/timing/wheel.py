@@ -6,7 +6,7 @@ Tick 1, size 20, start 0. A timer goes to the lowest level that reaches it; a le
     level 1   tick  20 ms   0 20 40 ... 340 ... 380                  reaches to 400 ms       made by the first timer
     level 2   tick 400 ms   0 400 800 ... 7600                       reaches to 8,000 ms       that needs it
                                 │
-    expiry queue: a heap of (expiration, level), one for each open bucket. Time goes from entry to entry.
+    expiry queue: a heap of expirations, one for each open bucket. Time goes from entry to entry.
 
 The worked example, timers due at 350 and 450 scheduled at 0::
 
@@ -31,9 +31,26 @@ Not promised:
   - Time going back: ``advance`` to an earlier instant does nothing.
   - Order between one ``advance`` and the next for timers scheduled in between.
 
+The order of scheduling is nowhere written down. Timers of one due time lie on a coarser level the earlier they were
+scheduled, because the reach of a level only grows. So what cascades into a bucket goes before what the bucket holds,
+buckets of one expiration are emptied from the coarsest down, and a stable sort by due time does the rest.
+
 No lap can be mistaken for another: all current times are level 0's, rounded down to the level's tick. A level accepts
 only timers at least one of its ticks past its current time and less than an interval, and a bucket that expires is
 popped before the current time passes it. So the open expirations of a level are less than a lap apart.
+
+A timer is no object but an entry in two or three dicts; the garbage collector tracks none of them while ids are numbers
+or strings. Memory of a timer, and CPU time of its life (a million timers at random instants of an hour, 512 buckets a
+level, time advanced from bucket to bucket, CPython 3.11, shared cores)::
+
+     42 B          due time by id: to find the bucket where only the id is known, and the order of scheduling
+     30 to 60 B    due time by id in the bucket, a dict that is about half full
+     42 B          payload by id, only where there is one
+
+    0.7 µs         schedule
+    1.0 µs         two cascades: most timers begin on level 2
+    0.2 µs         next_expiration_ms
+    1.4 µs         advance: the heap, the bucket, its timer's entry, the Timer that is returned
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimingWheel`` of Kafka's org.apache.kafka.server.util.timer, whose rule
 "due now" is one tick looser (it rounds down and may be a tick early).
@@ -41,14 +58,18 @@ Source: Varghese & Lauck 1987, scheme 7; ``TimingWheel`` of Kafka's org.apache.k
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from celery_wheel.timing.arguments import integer
 from celery_wheel.timing.level import Contents, Level
-from celery_wheel.timing.timer import Record, Timer
+from celery_wheel.timing.timer import Timer
+
+_by_due_time = itemgetter(0)
 
 
 class TimingWheel:
@@ -64,20 +85,35 @@ class TimingWheel:
         ValueError: ``tick_ms`` or ``wheel_size`` is too small.
     """
 
-    __slots__ = ("_index", "_levels", "_order", "_queue", "_reaches", "_tick_ms", "_wheel_size")
+    __slots__ = (
+        "_dues",
+        "_lasts",
+        "_now_ms",
+        "_opened",
+        "_payloads",
+        "_queue",
+        "_tick_ms",
+        "_ticks",
+        "_turned_ms",
+        "_wheel_size",
+    )
 
     def __init__(self, tick_ms: int = 1, wheel_size: int = 20, start_ms: int = 0) -> None:
         self._tick_ms = integer("tick_ms", tick_ms, at_least=1)
         self._wheel_size = integer("wheel_size", wheel_size, at_least=2)
-        self._order = 0
-        # The contents of the bucket that holds a timer, by the timer's id.
-        self._index: dict[Hashable, Contents] = {}
-        # (expiration, level number) of every open bucket.
-        self._queue: list[tuple[int, int]] = []
-        self._levels: list[Level] = []
-        # For each level the first instant beyond it. It increases with the level, so bisection finds the level.
-        self._reaches: list[int] = []
-        self._add_level(self._tick_ms, integer("start_ms", start_ms))
+        start_ms = integer("start_ms", start_ms)
+        self._now_ms = self._turned_ms = start_ms - start_ms % self._tick_ms
+        # The due time of every timer by id, in the order of scheduling.
+        self._dues: dict[Hashable, int] = {}
+        self._payloads: dict[Hashable, Any] = {}
+        # The expiration of every open bucket, once for each level that has one.
+        self._queue: list[int] = []
+        # For each level its tick, its open buckets by expiration, and the last instant that it reaches, which increases
+        # with the level, so bisection finds the level of an instant.
+        self._ticks: list[int] = []
+        self._opened: list[dict[int, Contents]] = []
+        self._lasts: list[int] = []
+        self._add_level(self._tick_ms)
 
     @property
     def tick_ms(self) -> int:
@@ -92,7 +128,7 @@ class TimingWheel:
     @property
     def current_time_ms(self) -> int:
         """The instant up to which every timer has expired: level 0's current time."""
-        return self._levels[0].current_time_ms
+        return self._now_ms
 
     def schedule(self, timer_id: Hashable, due_at_ms: int, payload: Any = None) -> bool:
         """Place a timer; a timer of that id in the wheel is moved and gets a new place in the order.
@@ -110,30 +146,50 @@ class TimingWheel:
         """
         if type(due_at_ms) is not int:
             due_at_ms = integer("due_at_ms", due_at_ms)
-        if timer_id in self._index:
+        if timer_id in self._dues:
             self.cancel(timer_id)
-        due_ms = due_at_ms + -due_at_ms % self._tick_ms
-        if due_ms <= self._levels[0].current_time_ms:
+        if due_at_ms <= self._now_ms:
             return False
-        self._order = order = self._order + 1
-        self._place((due_at_ms, order, timer_id, payload), due_ms)
+        if self._turned_ms != self._now_ms:
+            self._turn()
+        level = bisect_left(self._lasts, due_at_ms)
+        if level == len(self._lasts):
+            self._add_levels(due_at_ms)
+            level = len(self._lasts) - 1
+        # Up to the finest tick, and from there down to the level's: its tick is a multiple of the finest.
+        expiration_ms = due_at_ms + self._tick_ms - 1
+        expiration_ms -= expiration_ms % self._ticks[level]
+        opened = self._opened[level]
+        contents = opened.get(expiration_ms)
+        if contents is None:
+            # Once a lap, however many timers follow: only opening a bucket makes an entry in the expiry queue.
+            opened[expiration_ms] = {timer_id: due_at_ms}
+            heappush(self._queue, expiration_ms)
+        else:
+            contents[timer_id] = due_at_ms
+        if payload is not None:
+            self._payloads[timer_id] = payload
+        self._dues[timer_id] = due_at_ms
         return True
 
     def cancel(self, timer_id: Hashable) -> Timer | None:
         """Remove a timer and return it; None if the wheel does not have it."""
-        contents = self._index.pop(timer_id, None)
-        if contents is None:
+        due_at_ms = self._dues.pop(timer_id, None)
+        if due_at_ms is None:
             return None
-        record = contents.pop(timer_id)
+        contents = self._contents_of(timer_id, due_at_ms)
+        del contents[timer_id]
         if not contents:
             # The bucket stays open, but a dict that held a million timers would keep their 40 MB until it closes.
             contents.clear()
-        return Timer._make(record)
+        return Timer(due_at_ms, timer_id, self._payloads.pop(timer_id, None))
 
     def get(self, timer_id: Hashable) -> Timer | None:
         """Return the timer of this id; None if the wheel does not have it."""
-        contents = self._index.get(timer_id)
-        return None if contents is None else Timer._make(contents[timer_id])
+        due_at_ms = self._dues.get(timer_id)
+        if due_at_ms is None:
+            return None
+        return Timer(due_at_ms, timer_id, self._payloads.get(timer_id))
 
     def advance(self, now_ms: int) -> list[Timer]:
         """Move time to ``now_ms``, rounded down to the tick, and remove the timers that are due.
@@ -150,27 +206,25 @@ class TimingWheel:
         if type(now_ms) is not int:
             now_ms = integer("now_ms", now_ms)
         target_ms = now_ms - now_ms % self._tick_ms
-        if target_ms <= self._levels[0].current_time_ms:
+        if target_ms <= self._now_ms:
             return []
-        expired: list[Record] = []
-        queue = self._queue
-        while queue and queue[0][0] <= target_ms:
-            expiration_ms, number = heappop(queue)
-            level = self._levels[number]
-            contents = level.opened.pop(expiration_ms // level.tick_ms)
-            if not contents:
-                continue
-            if expiration_ms + level.tick_ms - self._tick_ms <= target_ms:
-                # The whole bucket is due by the target (on level 0 always): no due time needs to be compared.
-                expired += contents.values()
-                for timer_id in contents:
-                    del self._index[timer_id]
-            else:
-                self._turn_to(expiration_ms)
-                self._cascade(contents, target_ms, expired)
-        self._turn_to(target_ms)
-        expired.sort()
-        return list(map(Timer._make, expired))
+        expired: list[Timer] = []
+        queue, finest, dues, payloads = self._queue, self._opened[0], self._dues, self._payloads
+        new = tuple.__new__  # half the time of calling Timer
+        lap_ms = self._tick_ms * self._wheel_size
+        while queue and queue[0] <= target_ms:
+            expiration_ms = heappop(queue)
+            # Coarse buckets begin only where a lap of level 0 does.
+            due = finest.pop(expiration_ms, None) if expiration_ms % lap_ms else self._cascade(expiration_ms, target_ms)
+            if due:
+                for timer_id, due_at_ms in due.items():
+                    del dues[timer_id]
+                    payload = payloads.pop(timer_id, None) if payloads else None
+                    expired.append(new(Timer, (due_at_ms, timer_id, payload)))
+        self._now_ms = target_ms
+        if len(expired) > 1:
+            expired.sort(key=_by_due_time)
+        return expired
 
     def next_expiration_ms(self) -> int | None:
         """Return when the earliest non-empty bucket begins, the next useful instant for ``advance``; None if empty.
@@ -180,83 +234,108 @@ class TimingWheel:
         """
         queue = self._queue
         while queue:
-            expiration_ms, number = queue[0]
-            level = self._levels[number]
-            if level.opened[expiration_ms // level.tick_ms]:
-                return expiration_ms
-            del level.opened[expiration_ms // level.tick_ms]
+            expiration_ms = queue[0]
+            for opened in self._opened:
+                if opened.get(expiration_ms):
+                    return expiration_ms
             heappop(queue)
+            for opened in self._opened:
+                opened.pop(expiration_ms, None)
         return None
 
     def timers(self) -> Iterator[Timer]:
         """Yield all timers in the order of scheduling; the wheel must not be changed meanwhile."""
-        # A move removes an id from the index and inserts it anew, a cascade does not: the index has the order needed.
-        for timer_id, contents in self._index.items():
-            yield Timer._make(contents[timer_id])
+        for timer_id, due_at_ms in self._dues.items():
+            yield Timer(due_at_ms, timer_id, self._payloads.get(timer_id))
 
     def levels(self) -> list[Level]:
-        """Return the levels, finest first: live views, to be read before the wheel changes."""
-        return list(self._levels)
+        """Return the levels, finest first: views, to be read before the wheel changes."""
+        return [
+            Level(number, tick_ms, self._wheel_size, self._now_ms, opened)
+            for number, (tick_ms, opened) in enumerate(zip(self._ticks, self._opened, strict=True))
+        ]
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._dues)
 
     def __contains__(self, timer_id: Hashable) -> bool:
-        return timer_id in self._index
+        return timer_id in self._dues
 
     def __repr__(self) -> str:
         return (
             f"TimingWheel(tick_ms={self._tick_ms}, wheel_size={self._wheel_size}, "
-            f"current_time_ms={self.current_time_ms}, pending={len(self)}, levels={len(self._levels)})"
+            f"current_time_ms={self.current_time_ms}, pending={len(self)}, levels={len(self._ticks)})"
         )
 
-    def _place(self, record: Record, due_ms: int) -> None:
-        """Put a record that is not yet due into the bucket of the lowest level that reaches it."""
-        number = bisect_right(self._reaches, due_ms)
-        if number == len(self._levels):
-            number = self._add_levels(due_ms)
-        level = self._levels[number]
-        bucket = due_ms // level.tick_ms
-        contents = level.opened.get(bucket)
-        if contents is None:
-            # Once a lap, however many timers follow: only this makes an entry in the expiry queue.
-            level.opened[bucket] = contents = {}
-            heappush(self._queue, (bucket * level.tick_ms, number))
-        timer_id = record[2]
-        contents[timer_id] = record
-        self._index[timer_id] = contents
+    def _contents_of(self, timer_id: Hashable, due_at_ms: int) -> Contents:
+        """Return the contents of a timer's bucket: on the lowest level that reaches it, or a coarser one."""
+        if self._turned_ms != self._now_ms:
+            self._turn()
+        level = bisect_left(self._lasts, due_at_ms)
+        padded_ms = due_at_ms + self._tick_ms - 1
+        while True:
+            contents = self._opened[level].get(padded_ms - padded_ms % self._ticks[level])
+            if contents is not None and timer_id in contents:
+                return contents
+            level += 1
 
-    def _cascade(self, contents: Contents, target_ms: int, expired: list[Record]) -> None:
-        """Empty a bucket that has begun: timers due by ``target_ms`` expire, the other timers cascade.
+    def _cascade(self, expiration_ms: int, target_ms: int) -> Contents:
+        """Empty the buckets that begin at an instant, from the coarsest down, each into the level below.
 
-        A timer that is due by the target expires in this ``advance``, so it skips the levels in between; the sort at
-        the end gives it its place. The other timers are placed as of this bucket's beginning.
+        Returns:
+            Their timers that are due by the target: they skip the levels in between.
         """
-        tick_ms = self._tick_ms
-        for timer_id, record in contents.items():
-            due_ms = record[0] + -record[0] % tick_ms
-            if due_ms <= target_ms:
-                del self._index[timer_id]
-                expired.append(record)
+        due: Contents = {}
+        for level in range(len(self._ticks) - 1, -1, -1):
+            contents = self._opened[level].pop(expiration_ms, None)
+            if not contents:
+                continue
+            if expiration_ms + self._ticks[level] - self._tick_ms <= target_ms:
+                # The whole bucket is due by the target (on level 0 always): no due time needs to be compared.
+                due.update(contents)
             else:
-                self._place(record, due_ms)
+                self._spread(contents, level - 1, target_ms, due)
+        return due
 
-    def _turn_to(self, now_ms: int) -> None:
-        """Turn the levels to an instant, from the finest up to the first whose tick is not over."""
-        for level in self._levels:
-            if now_ms < level.current_time_ms + level.tick_ms:
+    def _spread(self, contents: Contents, level: int, target_ms: int, due: Contents) -> None:
+        """Spread the timers of a bucket of the next level over a level, except those that are due by the target."""
+        padding_ms, tick_ms = self._tick_ms - 1, self._ticks[level]
+        spread: defaultdict[int, Contents] = defaultdict(dict)
+        for timer_id, due_at_ms in contents.items():
+            if due_at_ms <= target_ms:
+                due[timer_id] = due_at_ms
+            else:
+                expiration_ms = due_at_ms + padding_ms
+                spread[expiration_ms - expiration_ms % tick_ms][timer_id] = due_at_ms
+        opened = self._opened[level]
+        for expiration_ms, earlier in spread.items():
+            later = opened.get(expiration_ms)
+            if later is None:
+                heappush(self._queue, expiration_ms)
+            else:
+                # The level did not reach these instants when the timers that cascade were scheduled, so they go first.
+                earlier.update(later)
+        opened.update(spread)
+
+    def _turn(self) -> None:
+        """Turn the levels to the current time, from the finest up to the first whose tick is not over."""
+        self._turned_ms = self._now_ms
+        for level, tick_ms in enumerate(self._ticks):
+            last_ms = self._last_ms(tick_ms)
+            if last_ms == self._lasts[level]:
                 break
-            level.current_time_ms = now_ms - now_ms % level.tick_ms
-            self._reaches[level.number] = level.current_time_ms + level.interval_ms
+            self._lasts[level] = last_ms
 
-    def _add_levels(self, due_ms: int) -> int:
-        """Add coarser levels, one at a time, until one reaches ``due_ms``; return its number."""
-        while self._reaches[-1] <= due_ms:
-            below = self._levels[-1]
-            self._add_level(below.interval_ms, below.current_time_ms)
-        return len(self._levels) - 1
+    def _last_ms(self, tick_ms: int) -> int:
+        """Return the last instant, a multiple of the finest tick, that a level of this tick reaches."""
+        return self._now_ms - self._now_ms % tick_ms + tick_ms * self._wheel_size - self._tick_ms
 
-    def _add_level(self, tick_ms: int, start_ms: int) -> None:
-        level = Level(len(self._levels), tick_ms, self._wheel_size, start_ms)
-        self._levels.append(level)
-        self._reaches.append(level.current_time_ms + level.interval_ms)
+    def _add_levels(self, due_at_ms: int) -> None:
+        """Add coarser levels, one at a time, until one reaches ``due_at_ms``."""
+        while self._lasts[-1] < due_at_ms:
+            self._add_level(self._ticks[-1] * self._wheel_size)
+
+    def _add_level(self, tick_ms: int) -> None:
+        self._ticks.append(tick_ms)
+        self._opened.append({})
+        self._lasts.append(self._last_ms(tick_ms))

@@ -23,6 +23,23 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="DictionaryRow",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("made_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("content", models.BinaryField(db_comment="a dictionary of zstd")),
+            ],
+            options={
+                "db_table": "wheel_dictionary",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="MetaRow",
             fields=[
                 ("id", models.SmallIntegerField(db_comment="always 1", primary_key=True, serialize=False)),
@@ -35,22 +52,6 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "wheel_meta",
-                "default_permissions": (),
-            },
-        ),
-        migrations.CreateModel(
-            name="PayloadRow",
-            fields=[
-                ("id", django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False)),
-                ("headers", models.BinaryField(db_comment="JSON object, UTF-8")),
-                ("properties", models.BinaryField(db_comment="JSON object, UTF-8")),
-                (
-                    "body",
-                    models.BinaryField(db_comment="serialised body; all bytes of an unreadable message"),
-                ),
-            ],
-            options={
-                "db_table": "wheel_payload",
                 "default_permissions": (),
             },
         ),
@@ -96,10 +97,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("seq", models.BigIntegerField(db_comment="highest seq taken")),
-                (
-                    "history_bytes",
-                    models.BigIntegerField(db_comment="sum of the batches' bytes"),
-                ),
+                ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
                 (
                     "snapshot_at_ms",
                     models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
@@ -177,12 +175,27 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Batch",
+            fields=[],
+            options={
+                "verbose_name": "batch",
+                "verbose_name_plural": "batches",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.batchrow",),
+        ),
+        migrations.CreateModel(
             name="Lateness",
             fields=[],
             options={
                 "verbose_name_plural": "lateness",
                 "proxy": True,
                 "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
             },
             bases=("django_wheel.batchrow",),
         ),
@@ -230,8 +243,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="message, or the name of a command")),
-                ("payload", models.BinaryField(db_comment="the message or the command's arguments")),
+                ("kind", models.TextField(db_comment="message, messages, or the name of a command")),
+                (
+                    "payload",
+                    models.BinaryField(db_comment="the message, some messages packed, or the command's arguments"),
+                ),
+                ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
             ],
             options={
                 "db_table": "wheel_inbox",
@@ -266,17 +283,13 @@ class Migration(migrations.Migration):
                 ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
                 (
                     "target",
-                    models.TextField(
-                        db_comment="the destination or gate that it is for; none: for all",
-                        null=True,
-                    ),
+                    models.TextField(db_comment="the destination or gate that it is for; none: for all", null=True),
                 ),
                 ("redelivered", models.BooleanField(db_comment="its rows may be in their queues already")),
                 (
                     "scope",
                     models.TextField(
-                        db_comment="queue or task, where the target is a gate; none: a destination",
-                        null=True,
+                        db_comment="queue or task, where the target is a gate; none: a destination", null=True
                     ),
                 ),
                 ("closed", models.BooleanField(db_comment="it has no pending rows and gets none")),
@@ -285,6 +298,58 @@ class Migration(migrations.Migration):
                 "db_table": "wheel_lane",
                 "default_permissions": (),
                 "constraints": [models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
+            },
+        ),
+        migrations.CreateModel(
+            name="LoadChunkRow",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("load", models.BigIntegerField(db_comment="id of the load")),
+                ("part", models.IntegerField(db_comment="number of the part, from 0")),
+                ("number", models.IntegerField(db_comment="number of its slice of the part's rows, from 0")),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("rows", models.IntegerField(db_comment="messages in it")),
+                (
+                    "digest",
+                    models.TextField(db_comment="hash of the slice's rows and of the template of their messages"),
+                ),
+                ("payload", models.BinaryField(db_comment="the messages, packed")),
+            ],
+            options={
+                "db_table": "wheel_load_chunk",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("load", "part", "number", "shard"), name="wheel_load_chunk_place")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="LoadPartRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("load", models.BigIntegerField(db_comment="id of the load")),
+                ("part", models.IntegerField(db_comment="number of the part, from 0")),
+                ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
+                (
+                    "attempt",
+                    models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
+                ),
+            ],
+            options={
+                "db_table": "wheel_load_part",
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
             },
         ),
         migrations.CreateModel(
@@ -333,61 +398,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="LoadChunkRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("load", models.BigIntegerField(db_comment="id of the load")),
-                ("part", models.IntegerField(db_comment="number of the part, from 0")),
-                (
-                    "number",
-                    models.IntegerField(db_comment="number of its slice of the part's rows, from 0"),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("rows", models.IntegerField(db_comment="messages in it")),
-                (
-                    "digest",
-                    models.TextField(db_comment="hash of the slice's rows and of the template of their messages"),
-                ),
-                ("payload", models.BinaryField(db_comment="the messages, packed")),
-            ],
-            options={
-                "db_table": "wheel_load_chunk",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
-                "constraints": [
-                    models.UniqueConstraint(fields=("load", "part", "number", "shard"), name="wheel_load_chunk_place")
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="LoadPartRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("load", models.BigIntegerField(db_comment="id of the load")),
-                ("part", models.IntegerField(db_comment="number of the part, from 0")),
-                ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
-                (
-                    "attempt",
-                    models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
-                ),
-            ],
-            options={
-                "db_table": "wheel_load_part",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
-            },
-        ),
-        migrations.CreateModel(
             name="OutcomeRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
@@ -414,190 +424,10 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "rejected tasks",
                 "proxy": True,
                 "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
             },
             bases=("django_wheel.outcomerow",),
-        ),
-        migrations.CreateModel(
-            name="Wheel",
-            fields=[],
-            options={
-                "verbose_name": "wheel",
-                "verbose_name_plural": "wheel",
-                "permissions": [
-                    ("view_wheel", "Can view the wheel"),
-                    ("operate_wheel", "Can operate the wheel"),
-                ],
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.shardrow",),
-        ),
-        migrations.CreateModel(
-            name="TallyRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
-                ("queue", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
-                ("task", models.TextField(db_comment="name of the task")),
-                ("pending", models.BigIntegerField(db_comment="pending messages")),
-            ],
-            options={
-                "db_table": "wheel_tally",
-                "default_permissions": (),
-                "constraints": [
-                    models.UniqueConstraint(fields=("shard", "hour", "queue", "task"), name="wheel_tally_place")
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Forecast",
-            fields=[],
-            options={
-                "verbose_name_plural": "forecast from archive",
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.tallyrow",),
-        ),
-        migrations.CreateModel(
-            name="TimerRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.GivenKey(
-                        db_comment="first seq of the row; never changes", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
-                ("due_ms", models.BigIntegerField(db_comment="first half of its position; instant, Unix milliseconds")),
-                (
-                    "seq",
-                    models.BigIntegerField(
-                        db_comment="second half of its position; counter << 8 | shard, new with every move"
-                    ),
-                ),
-                (
-                    "eta_ms",
-                    models.BigIntegerField(
-                        db_comment="requested by the producer; instant, Unix milliseconds, rounded up"
-                    ),
-                ),
-                ("envelope_id", models.UUIDField(db_comment="makes accepting idempotent; UUID")),
-                ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("task", models.TextField(db_comment="name of the task")),
-                ("exchange", models.TextField(db_comment="exchange to publish to; empty: the default exchange")),
-                ("exchange_type", models.TextField(db_comment="direct, topic, fanout, …")),
-                ("routing_key", models.TextField(db_comment="routing key to publish with")),
-                ("queue", models.TextField(db_comment="name of the queue, if the producer named one", null=True)),
-                ("priority", models.IntegerField(db_comment="AMQP priority", null=True)),
-                ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
-                (
-                    "expires_ms",
-                    models.BigIntegerField(db_comment="the task's own expires; instant, Unix milliseconds", null=True),
-                ),
-                (
-                    "queue_expires_ms",
-                    models.BigIntegerField(db_comment="x-expires of the queue; duration in milliseconds", null=True),
-                ),
-                (
-                    "created_ms",
-                    models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
-                ),
-                ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
-                ("size", models.IntegerField(db_comment="headers, properties and body together; bytes")),
-                (
-                    "misfire_ms",
-                    models.BigIntegerField(
-                        db_comment="it expires when it is found later than this; duration in milliseconds", null=True
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "wheel_timer",
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
-                    models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
-                ],
-                "constraints": [models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
-            },
-        ),
-        migrations.CreateModel(
-            name="History",
-            fields=[],
-            options={
-                "verbose_name_plural": "history",
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.timerrow",),
-        ),
-        migrations.CreateModel(
-            name="Pending",
-            fields=[],
-            options={
-                "verbose_name": "pending task",
-                "verbose_name_plural": "pending tasks",
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.timerrow",),
-        ),
-        migrations.CreateModel(
-            name="TombstoneRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("until_ms", models.BigIntegerField(db_comment="removed after this; instant, Unix milliseconds")),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("actor", models.TextField(db_comment="user or part that did it")),
-            ],
-            options={
-                "db_table": "wheel_tombstone",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
-            },
-        ),
-        migrations.CreateModel(
-            name="WatchRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "kind",
-                    models.TextField(
-                        db_comment="watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced"
-                    ),
-                ),
-                ("key", models.TextField(db_comment="the key, a name chosen by producers")),
-                ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
-            ],
-            options={
-                "db_table": "wheel_watch",
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["shard", "kind", "key", "timer_id"], name="wheel_watch_key"),
-                    models.Index(fields=["timer_id"], name="wheel_watch_timer"),
-                ],
-            },
         ),
         migrations.CreateModel(
             name="RevisionRow",
@@ -631,6 +461,34 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="RouteRow",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("digest", models.BinaryField(db_comment="of the other columns; 16 bytes")),
+                ("task", models.TextField(db_comment="name of the task")),
+                ("exchange", models.TextField(db_comment="exchange to publish to; empty: the default exchange")),
+                ("exchange_type", models.TextField(db_comment="direct, topic, fanout, …")),
+                ("routing_key", models.TextField(db_comment="routing key to publish with")),
+                ("queue", models.TextField(db_comment="name of the queue, if the producer named one", null=True)),
+                ("priority", models.IntegerField(db_comment="AMQP priority", null=True)),
+                (
+                    "queue_expires_ms",
+                    models.BigIntegerField(db_comment="x-expires of the queue; duration in milliseconds", null=True),
+                ),
+                ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
+            ],
+            options={
+                "db_table": "wheel_route",
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
+            },
+        ),
+        migrations.CreateModel(
             name="ScheduleRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
@@ -645,8 +503,7 @@ class Migration(migrations.Migration):
                 (
                     "next_ms",
                     models.BigIntegerField(
-                        db_comment="next instant to be made, if any; instant, Unix milliseconds",
-                        null=True,
+                        db_comment="next instant to be made, if any; instant, Unix milliseconds", null=True
                     ),
                 ),
                 ("made", models.BigIntegerField(db_comment="occurrences made so far")),
@@ -672,6 +529,19 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
                 "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
             },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.schedulerow",),
         ),
         migrations.CreateModel(
             name="ScheduleRunRow",
@@ -725,28 +595,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Batch",
-            fields=[],
-            options={
-                "verbose_name": "batch",
-                "verbose_name_plural": "batches",
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.batchrow",),
-        ),
-        migrations.CreateModel(
-            name="Schedule",
-            fields=[],
-            options={
-                "verbose_name": "schedule",
-                "verbose_name_plural": "schedules",
-                "proxy": True,
-                "default_permissions": (),
-            },
-            bases=("django_wheel.schedulerow",),
-        ),
-        migrations.CreateModel(
             name="Shard",
             fields=[],
             options={
@@ -754,8 +602,208 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "shards",
                 "proxy": True,
                 "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
             },
             bases=("django_wheel.shardrow",),
+        ),
+        migrations.CreateModel(
+            name="Wheel",
+            fields=[],
+            options={
+                "verbose_name": "wheel",
+                "verbose_name_plural": "wheel",
+                "permissions": [("view_wheel", "Can view the wheel"), ("operate_wheel", "Can operate the wheel")],
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.shardrow",),
+        ),
+        migrations.CreateModel(
+            name="TallyRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
+                ("queue", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
+                ("task", models.TextField(db_comment="name of the task")),
+                ("pending", models.BigIntegerField(db_comment="pending messages")),
+            ],
+            options={
+                "db_table": "wheel_tally",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("shard", "hour", "queue", "task"), name="wheel_tally_place")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Forecast",
+            fields=[],
+            options={
+                "verbose_name_plural": "forecast from archive",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.tallyrow",),
+        ),
+        migrations.CreateModel(
+            name="TimerRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.GivenKey(
+                        db_comment="first seq of the row; never changes", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
+                ("due_ms", models.BigIntegerField(db_comment="first half of its position; instant, Unix milliseconds")),
+                (
+                    "seq",
+                    models.BigIntegerField(
+                        db_comment="second half of its position; counter << 8 | shard, new with every move"
+                    ),
+                ),
+                (
+                    "eta_ms",
+                    models.BigIntegerField(
+                        db_comment="requested by the producer; instant, Unix milliseconds, rounded up"
+                    ),
+                ),
+                ("envelope_id", models.BinaryField(db_comment="makes accepting idempotent; the 16 bytes of a UUID")),
+                (
+                    "task_id",
+                    models.BinaryField(
+                        db_comment="Celery's task id; the 16 bytes of a UUID, or text after a zero byte"
+                    ),
+                ),
+                ("route", models.BigIntegerField(db_comment="id of its task and destination")),
+                ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
+                (
+                    "expires_ms",
+                    models.BigIntegerField(db_comment="the task's own expires; instant, Unix milliseconds", null=True),
+                ),
+                (
+                    "created_ms",
+                    models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
+                ),
+                ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
+                (
+                    "size",
+                    models.IntegerField(
+                        db_comment="headers, properties and body together, before they are packed; bytes"
+                    ),
+                ),
+                (
+                    "misfire_ms",
+                    models.BigIntegerField(
+                        db_comment="it expires when it is found later than this; duration in milliseconds", null=True
+                    ),
+                ),
+                (
+                    "packing",
+                    models.BigIntegerField(db_comment="id of the dictionary by which message is packed; 0: none"),
+                ),
+                (
+                    "message",
+                    models.BinaryField(
+                        db_comment="headers, properties and body, packed; all bytes of an unreadable message"
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "wheel_timer",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
+                    models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
+            },
+        ),
+        migrations.CreateModel(
+            name="History",
+            fields=[],
+            options={
+                "verbose_name_plural": "history",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.timerrow",),
+        ),
+        migrations.CreateModel(
+            name="Pending",
+            fields=[],
+            options={
+                "verbose_name": "pending task",
+                "verbose_name_plural": "pending tasks",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.timerrow",),
+        ),
+        migrations.CreateModel(
+            name="TombstoneRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("task_id", models.TextField(db_comment="Celery's task id")),
+                ("until_ms", models.BigIntegerField(db_comment="removed after this; instant, Unix milliseconds")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("actor", models.TextField(db_comment="user or part that did it")),
+            ],
+            options={
+                "db_table": "wheel_tombstone",
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
+            },
+        ),
+        migrations.CreateModel(
+            name="WatchRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                (
+                    "kind",
+                    models.TextField(
+                        db_comment="watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced"
+                    ),
+                ),
+                ("key", models.TextField(db_comment="the key, a name chosen by producers")),
+                ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
+            ],
+            options={
+                "db_table": "wheel_watch",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["shard", "kind", "key", "timer_id"], name="wheel_watch_key"),
+                    models.Index(fields=["timer_id"], name="wheel_watch_timer"),
+                ],
+            },
         ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
     ]

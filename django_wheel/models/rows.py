@@ -8,12 +8,16 @@ from django_wheel.models.table import StoreTable
 # -- the log: messages and their bytes, lanes with their offsets, settlements, outcomes and counts ---------------------
 
 
-class TimerRow(StoreTable, table=schema.timer, text="{0.task} {0.task_id}"):
+class TimerRow(StoreTable, table=schema.timer, text="message {0.id}"):
     """A message, from its acceptance until retention removes it."""
 
 
-class PayloadRow(StoreTable, table=schema.payload, text="bytes of {0.id}"):
-    """The bytes of a message."""
+class RouteRow(StoreTable, table=schema.route, text="{0.task} to {0.target}"):
+    """The task and the destination of messages."""
+
+
+class DictionaryRow(StoreTable, table=schema.dictionary, text="dictionary {0.id}"):
+    """A dictionary of zstd: the common text of messages, by which they are packed."""
 
 
 class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.shard}"):

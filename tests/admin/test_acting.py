@@ -254,10 +254,10 @@ def test_the_tasks_of_a_silent_shard_are_reported(
 def test_a_store_that_fails_is_reported(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     row = holder.accept(LATER)[0].id
 
-    def failing(*_: Any) -> int:
+    def failing(*_: Any) -> list[int]:
         raise StoreError("the disk is <full>")
 
-    monkeypatch.setattr(SqlStore, "put_command", failing)
+    monkeypatch.setattr(SqlStore, "put_commands", failing)
     ((level, text),) = post(operator, "cancel", row)
     assert level == "error"
     assert text.endswith("check the tasks before you repeat it. Cause: the disk is <full>.")

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [names…] [--rows N] [--json FILE]``; without names, all of them."""
+"""``python -m tests.benchmarks [names…] [--rows N] [--store NAME] [--json FILE]``; without names, ``DEFAULT``."""
 
 from __future__ import annotations
 
@@ -17,38 +17,70 @@ from celery_wheel.cli.bench import print_figures
 from celery_wheel.operations.bench.figure import Figure
 from tests.benchmarks import (
     analytics,
+    budget,
+    cold,
     complete,
+    decoding,
+    herd,
+    idle,
     lanes,
     load,
     machine,
     many,
+    pollers,
+    processes,
+    producer,
     purgatory,
     rabbit,
     reading,
     recurring,
+    saturation,
+    scale,
     schedules,
+    size,
     spine,
+    steady,
     wheel,
 )
+from tests.benchmarks.databases import KINDS, SQLITE
 
-Bench = Callable[[Path, int], Iterator[Figure]]
+Bench = Callable[..., Iterator[Figure]]
 
 BENCHES: dict[str, Bench] = {
     "wheel": lambda _, rows: wheel.run(rows // 2),
     "purgatory": lambda _, rows: purgatory.run(rows // 10),
     "complete": lambda folder, rows: complete.run(folder, rows // 20),
+    "decoding": decoding.run,
+    "budget": budget.run,
     "kombu": spine.run_yardstick,
-    "spine": spine.run,
+    "producer": producer.run,
+    "size": size.run,
+    "pollers": pollers.run,
     "rabbit": rabbit.run,
     "lanes": lanes.run,
     "reading": reading.run,
     "many": many.run,
     "recurring": recurring.run,
+    "idle": idle.run,
     "load": load.run,
     "schedules": schedules.run,
     "analytics": analytics.run,
 }
-DEFAULT = ("wheel", "purgatory", "complete", "spine", "rabbit", "many")
+#: Benches on one store, which ``--store`` names.
+ON_STORE: dict[str, Bench] = {
+    "spine": spine.run,
+    "herd": herd.run,
+    "steady": steady.run,
+    "cold": cold.run,
+    "scale": scale.run,
+    "saturation": saturation.run,
+    "processes": processes.run,
+}
+NAMES = (*BENCHES, *ON_STORE)
+DEFAULT = (
+    *("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many"),
+    *("size", "herd", "steady", "cold", "idle"),
+)
 ROWS = 2_000_000
 MIN_ROWS = 10_000
 
@@ -68,7 +100,13 @@ def main() -> int:
     try:
         facts = machine.facts(folder)
         for name in options.names:
-            figures.extend(BENCHES[name](_made(folder / name), options.rows))
+            place = _made(folder / name)
+            found = (
+                BENCHES[name](place, options.rows)
+                if name in BENCHES
+                else ON_STORE[name](place, options.rows, options.store)
+            )
+            figures.extend(found)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -82,13 +120,14 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(BENCHES)}; default: {DEFAULT}")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(NAMES)}; default: {DEFAULT}")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"pending messages; default {ROWS:,}")
+    parser.add_argument("--store", choices=KINDS, default=SQLITE, help=f"of {', '.join(ON_STORE)}; default {SQLITE}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     options = parser.parse_args()
     options.names = options.names or list(DEFAULT)
-    if unknown := [name for name in options.names if name not in BENCHES]:
-        parser.error(f"name must be one of {', '.join(BENCHES)}, got {', '.join(unknown)}")
+    if unknown := [name for name in options.names if name not in NAMES]:
+        parser.error(f"name must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
     if options.rows < MIN_ROWS:
         parser.error(f"--rows must be at least {MIN_ROWS:,}, got {options.rows:,}")
     return options
@@ -99,7 +138,7 @@ def _folder(names: list[str], rows: int) -> Path:
     above = Path(os.environ.get("TMPDIR") or RUN)
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
-    if "spine" in names and free < needed:
+    if ON_STORE.keys() & names and free < needed:
         raise SystemExit(
             f"{above} has {free / 1e9:.1f} GB free and {rows:,} rows need {needed / 1e9:.1f}; "
             "make room, set TMPDIR to another disk, or give fewer --rows"

@@ -43,7 +43,7 @@ SIZES = """
 NO_LIMIT = 2**62
 
 #: Tables with all their figures in each sample.
-SHOWN = ("wheel_timer", "wheel_payload")
+SHOWN = ("wheel_timer",)
 _OF_EACH = ("live", "dead", "MB", "index MB")
 COLUMNS = ("passed", "rows/s", *(f"{name[6:]} {what}" for name in SHOWN for what in _OF_EACH), "rest MB")
 

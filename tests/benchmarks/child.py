@@ -29,7 +29,7 @@ class Status(NamedTuple):
     forgotten: int
     defects: int
     cpu_s: float
-    core_wait_s: dict[str, float]  #: by thread: seconds in which it was ready to run and others had the cores
+    core_wait_s: dict[str, float]  #: by activity: seconds in which its thread was ready to run and others had the cores
     rss: int
     rss_peak: int
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 from celery_wheel.store.model import (
@@ -24,6 +26,8 @@ from celery_wheel.store.model import (
     TallyKey,
 )
 from celery_wheel.store.ports import Store
+from tests.benchmarks.arguments import arguments, repr_of
+from tests.benchmarks.letters import BODY_BYTES, KINDS, body_of
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
 LEASE_MS = 3_000
@@ -31,6 +35,36 @@ LEASE_MS = 3_000
 _PLACE = {"exchange": "", "exchange_type": "direct", "routing_key": "celery", "priority": None, "key": None}
 _EMPTY = {"expires_ms": None, "queue_expires_ms": None, "headers": b"{}", "properties": b"{}", "body": b"[[], {}, {}]"}
 _MESSAGE: dict[str, Any] = {"task": "bench.task", "queue": "celery", "created_ms": NOW, **_PLACE, **_EMPTY}
+
+
+#: Headers and properties of a delayed message beside its ids, as they are in the store.
+_HEADERS: dict[str, Any] = {
+    **{"lang": "py", "shadow": None, "eta": None, "expires": None, "group": None, "group_index": None, "retries": 0},
+    **{"timelimit": [None, None], "parent_id": None, "argsrepr": "()", "origin": "gen1@shop", "ignore_result": None},
+    **{"replaced_task_nesting": 0, "stamped_headers": None, "stamps": {}},
+}
+_PROPERTIES = {
+    **{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2, "priority": 0},
+    "reply_to": "c68e94f7-3556-3c13-96b3-fcef757b2937",
+}
+
+
+def realistic(rng: Random, size: int = BODY_BYTES, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield without end the parts of messages as Celery makes them, for ``Filler.row``.
+
+    Args:
+        size: bytes of arguments.
+        names: of tasks, in the queues of ``KINDS``.
+    """
+    kinds = [(name, KINDS[n % len(KINDS)][1]) for n, name in enumerate(names)] or KINDS
+    for task, queue in itertools.cycle(kinds):
+        found, name = arguments(rng, size), str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        headers = {**_HEADERS, "task": task, "id": name, "root_id": name, "kwargsrepr": repr_of(found)}
+        properties = {**_PROPERTIES, "correlation_id": name}
+        yield {
+            **{"task_id": name, "task": task, "queue": queue, "routing_key": queue, "body": body_of(found)},
+            **{"headers": json.dumps(headers).encode(), "properties": json.dumps(properties).encode()},
+        }
 
 
 class Filler:

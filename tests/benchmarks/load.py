@@ -23,8 +23,9 @@ from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.operations.bench.rig import Pace
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
-from tests.benchmarks.databases import stores
-from tests.benchmarks.many import YARDSTICK, _load, _loop
+from tests.benchmarks.databases import Make, stores
+from tests.benchmarks.inserting import insert_again
+from tests.benchmarks.many import YARDSTICK, _load, _loop, intake
 from tests.kit.servers.redis import RedisServer
 
 TURNS = 3
@@ -43,6 +44,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
     ):
         mine, others = ({name: make() for name, make in found.items()} for _ in range(2))
         yield from _figures(server, mine, others, count, folder, bar)
+        yield from _intake(server, mine, found, bar)
 
 
 def _figures(
@@ -89,7 +91,6 @@ def _figures(
         target = max(TARGETS[name], TARGET_RATIO * loop) if name == "PostgreSQL" else TARGETS[name]
         yield Figure("load", f"{count:,} rows by Spark into {name}", max(found), "rows/s", YARDSTICK, loop, target)
         yield Figure("load", f"… {name}", max(found), "rows/s", f"{MANY}, one process", best)
-    yield from _intake(server, urls, bar)
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
@@ -114,7 +115,7 @@ def _save(frame: Any, store: str, batch: str, key: str | None = "trial") -> None
     frame.write.format("wheel").options(url=store, batch=batch, **named).mode("append").save()
 
 
-def _intake(server: RedisServer, urls: dict[str, str], bar: ProgressBar) -> Iterator[Figure]:
+def _intake(server: RedisServer, urls: dict[str, str], makes: dict[str, Make], bar: ProgressBar) -> Iterator[Figure]:
     """Measure the intake of one load: the other loads have the same keys, and the store ignores known keys."""
     for number, (name, url) in enumerate(urls.items()):
         bar(0, doing=f"intake, {name}")
@@ -124,10 +125,11 @@ def _intake(server: RedisServer, urls: dict[str, str], bar: ProgressBar) -> Iter
         server.client().flushall()  # a broker keeps the offset of one store
         with Child({"broker": server.url, "store": url, "ahead_ms": 0}) as child:
             child.until("held", 1)
-            before, began = child.status().accepted, time.perf_counter()
-            count = min(oldest, 200_000) + before
-            child.until("accepted", count)
+            before, began = child.status(), time.perf_counter()
+            count = min(oldest, 200_000)
+            after = child.until("accepted", count + before.accepted)
             took = time.perf_counter() - began
             child.stop()
-        yield Figure("load", f"accepted by the scheduler, {name}", (count - before) / took, "rows/s")
+        by_insert = insert_again(url, makes[name], count)
+        yield from intake("load", f"accepted by the scheduler, {name}", before, after, took, by_insert)
         bar(0, done=TURNS + number + 1)

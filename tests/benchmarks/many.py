@@ -26,14 +26,16 @@ from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.operations.bench.rig import Pace, pace
 from celery_wheel.store import open_store
 from tests.benchmarks import loader
-from tests.benchmarks.child import Child
+from tests.benchmarks.child import Child, Status
 from tests.benchmarks.databases import stores
+from tests.benchmarks.inserting import insert_again
 from tests.kit.servers.redis import RedisServer
 
 TARGET_RATIO = 20
 TURNS = 3
 LOOP = 2_000
 YARDSTICK = "apply_async to Redis"
+INSERTED = "executemany or COPY of the rows"
 SIGNATURES = "SQLite, as signatures made meanwhile"
 PROBE_QUEUE = "bench.probe"
 PROBE_EVERY_S, PROBE_DUE_MS = 0.05, 200
@@ -51,7 +53,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         yield from _figures(server.url, urls, count, bar)
         server.client().flushall()
         bar(0, doing="scheduler")
-        yield from _beside(server, urls["SQLite"], count, lambda done: bar(0, done=TURNS + done))
+        yield from _beside(server, urls["SQLite"], found["SQLite"], count, lambda done: bar(0, done=TURNS + done))
 
 
 def _figures(broker: str, urls: dict[str, str], count: int, bar: ProgressBar) -> Iterator[Figure]:
@@ -107,14 +109,18 @@ def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -
         app.close()
 
 
-def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float], None]) -> Iterator[Figure]:
+def _beside(
+    server: RedisServer, store: str, make: Callable[[], str], count: int, reach: Callable[[float], None]
+) -> Iterator[Figure]:
     """Measure the scheduler: earlier loads are still in the inbox."""
     waiting = 2 * (count // TURNS) * TURNS
     with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
         child.until("held", 1)
-        began, before = time.perf_counter(), child.status().accepted
-        child.until("accepted", waiting)
-        yield Figure("many", "inbox accepted", (waiting - before) / (time.perf_counter() - began), "rows/s")
+        began, before = time.perf_counter(), child.status()
+        after = child.until("accepted", waiting)
+        yield from intake(
+            "many", "inbox accepted", before, after, time.perf_counter() - began, insert_again(store, make, waiting)
+        )
         reach(1)
         calm = _probe(server, store, lambda: time.sleep(CALM_S))
         accepted = child.status().accepted
@@ -141,6 +147,14 @@ def _beside(server: RedisServer, store: str, count: int, reach: Callable[[float]
             )
         reach(2)
         child.stop()
+
+
+def intake(bench: str, what: str, before: Status, after: Status, wall_s: float, by_insert: Pace) -> Iterator[Figure]:
+    """Compare the intake of rows with their mere insertion."""
+    rows = after.accepted - before.accepted
+    cpu_us = (after.cpu_s - before.cpu_s) / rows * 1e6
+    yield Figure(bench, what, rows / wall_s, "rows/s", INSERTED, by_insert.per_s)
+    yield Figure(bench, "… CPU", cpu_us, "µs/row", INSERTED, by_insert.cpu_us, less_is_better=True)
 
 
 def _part(late_ms: list[float], percent: int) -> float:

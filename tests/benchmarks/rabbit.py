@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.operations.bench.rig import Pace, pace
 from celery_wheel.store.model import ORIGIN, Message, Row
+from tests.benchmarks import rabbit_ingest
 from tests.benchmarks.letters import BODY_BYTES
 from tests.benchmarks.parts import make_app
 from tests.kit.patience import wait_until
@@ -41,7 +43,8 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         return
     count = max(MIN_COUNT, rows // 40)
     with RabbitServer(folder) as server, progress("rabbit", 4) as bar:
-        app = make_app(server.fresh(), "sqlite:///")
+        url = server.fresh()
+        app = make_app(url, "sqlite:///")
         edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=2**20))
         try:
             message = _example(app, edge)
@@ -55,6 +58,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
                 edge.close()  # its heartbeats have stopped meanwhile; the next use makes another
                 bar(0, done=2 * done + 2)
                 yield from _figures(kind, mine, other)
+            yield from rabbit_ingest.figures(app, edge, url, folder, 2 * count)
         finally:
             edge.close()
             app.close()
@@ -90,10 +94,8 @@ def _queue(app: Any, kind: str) -> str:
 
 
 def _window(edge: AmqpBroker, message: Message, queue: str, count: int) -> Pace:
-    rows = [Row.of(message, n, 0, n, n) for n in range(CHUNK)]
-    for row in rows:
-        row.exchange, row.routing_key, row.queue = "", queue, queue
-
+    there = replace(message, exchange="", routing_key=queue, queue=queue)
+    rows = [Row.of(there, n, 0, n, n) for n in range(CHUNK)]
     chunk = Chunk(0, 1, 0, 1, ORIGIN, rows[-1].position, rows, message.created_ms)
 
     def work() -> None:

@@ -18,17 +18,19 @@ import dataclasses
 import json
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import celery_wheel.beat
 from celery_wheel.conf import Conf
+from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench.rig import rig
+from celery_wheel.scheduler.memory import tune_memory
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -42,66 +44,79 @@ SAY_S = 0.5
 
 
 @contextmanager
-def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[Runner]:
+def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runner, CoreWaits]]:
     """Make the engine and its runner as ``WheelService.start`` does."""
     app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
+        tune_memory()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
+        waits = CoreWaits(runner)
         runner.start()
-        yield runner
+        yield runner, waits
         runner.stop()
 
 
-def status(runner: Runner, clock: MovedClock) -> dict[str, Any]:
+def status(runner: Runner, waits: CoreWaits, clock: MovedClock) -> dict[str, Any]:
     if runner.failure is not None:
         raise runner.failure
     kernel = Path("/proc/self/status").read_text()
     rss, peak = (int(re.search(rf"{name}:\s+(\d+) kB", kernel)[1]) * 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return {
-        **dataclasses.asdict(runner.engine.stats),
-        "held": int(runner.engine.held),
+        **dataclasses.asdict(runner.engines[0].stats),
+        "held": int(runner.engines[0].held),
         "now_ms": clock.now_ms(),
         "cpu_s": time.process_time(),
-        "core_wait_s": core_wait_s(),
+        "core_wait_s": waits.seconds,
         "rss": rss,
         "rss_peak": peak,
     }
 
 
-def core_wait_s() -> dict[str, float]:
-    """Return by thread the seconds in which it was ready to run and others had the cores."""
-    waits = {}
-    for thread in threading.enumerate():
-        said = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
-        waits[thread.name.rpartition("-")[2]] = int(said.split()[1]) / 1e9
-    return waits
+class CoreWaits:
+    """By activity: the seconds in which its thread was ready to run and others had the cores."""
+
+    def __init__(self, runner: Runner) -> None:
+        [shard] = runner.shards
+        self.seconds = dict.fromkeys(shard.jobs, 0.0)
+        for name, job in shard.jobs.items():
+            job.run = partial(self._measured, name, job.run)
+
+    def _measured(self, name: str, run: Callable[[], Wait]) -> Wait:
+        before = self._thread_ns()
+        wait = run()
+        self.seconds[name] += (self._thread_ns() - before) / 1e9
+        return wait
+
+    @staticmethod
+    def _thread_ns() -> int:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
 def counts(runner: Runner) -> Callable[[str], int]:
     """Return a function that reads a count cheaply: polls must not take the interpreter from the measured threads."""
-    engine = runner.engine
+    [engine] = runner.engines
     return lambda name: getattr(engine, name) if name == "held" else getattr(engine.stats, name)
 
 
 def main(options: dict[str, Any]) -> None:
     clock = MovedClock(options["ahead_ms"])
-    with scheduler(options, clock) as runner:
-        serve(runner, clock)
+    with scheduler(options, clock) as (runner, waits):
+        serve(runner, waits, clock)
 
 
-def serve(runner: Runner, clock: MovedClock) -> None:
+def serve(runner: Runner, waits: CoreWaits, clock: MovedClock) -> None:
     """Answer each line of stdin, until it ends."""
     count = counts(runner)
 
     def say() -> None:
-        print(json.dumps(status(runner, clock)), flush=True)
+        print(json.dumps(status(runner, waits, clock)), flush=True)
 
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "move":
             clock.ahead_ms += command["ms"]
-            runner.engine.wake.set()
+            runner.engines[0].wake.set()
         elif command["do"] == "until":
             name, goal, said_at = command["count"], command["is"], time.monotonic()
             while count(name) < goal:

@@ -11,6 +11,8 @@ from uuid import UUID
 from celery_wheel.broker.envelope import Envelope, encode
 from celery_wheel.engine.port import Chunk, RangeChecksum
 from celery_wheel.store.model import ORIGIN, Position, Row
+from celery_wheel.store.packing import PLAIN, Parts, join
+from celery_wheel.store.route import Route
 
 SHARD = 3
 EPOCH = 7
@@ -45,7 +47,11 @@ def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
         "properties": b'{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}',
         "body": f"[[{number}], {{}}, {{}}]".encode(),
     }
-    return Row(**{**values, **changes})
+    values |= changes
+    own = [values.pop(name) for name in Route.__slots__]
+    parts = [values.pop(name) for name in Parts._fields]
+    content = {"size": sum(map(len, parts)), "packed": join(*parts), "packing": PLAIN}
+    return Row(**{"misfire_ms": None, **values}, route=Route.make(*own), **content)
 
 
 def make_chunk(after: int, upto: int, rows: Sequence[Row] | None = None, **changes: Any) -> Chunk:

@@ -68,6 +68,10 @@ class Asking:
         self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"}, item)
         return f"{kind} {', '.join(task_ids)}"
 
+    def names(self, task_id: str) -> bool:
+        """Whether a request names the task: sent anew by the inbox, behind the request, it is not cancelled."""
+        return any(task_id in question.task_ids for question in self.questions.values())
+
     def repent(self) -> str:
         number, question = self.rng.choice(list(self.questions.items()))
         in_time = self._store.withdraw(question.item)

@@ -76,6 +76,6 @@ class Gating:
     def pushed(self, row: Row) -> None:
         self.left.add(row.id)
         taken = self.taken[row.id][1] if row.id in self.taken else 0
-        for gate in ("all:", f"queue:{row.target}"):
+        for gate in ("all:", f"queue:{row.route.target}"):
             if taken > self.paused.get(gate, self.step):
                 raise self._violation(f"row {row.id} was taken and pushed although {gate} is paused")

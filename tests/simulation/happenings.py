@@ -65,7 +65,7 @@ class Scheduler:
         self.clock = ManualClock(world.clock_ms + world.wrong_ms())
         store = world.store_class(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
-        self.broker.decode = world.loading.decode  # type: ignore[method-assign]
+        self.broker.decode = world.decode  # type: ignore[method-assign]
         options = world.engine_options()
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
@@ -223,7 +223,7 @@ class Happenings(ABC):
         self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
 
     def takes_nothing(self, row: Row) -> bool:
-        return row.queue in self.server.wrong_types or row.queue == "broken"
+        return row.route.queue in self.server.wrong_types or row.route.queue == "broken"
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -308,13 +308,20 @@ class Happenings(ABC):
         message.eta_ms += self.clock_ms
         message.created_ms = self.clock_ms
         self.wrote()
-        self.wheel().append(message)
+        self.deliver(message)
         self.sent[message.envelope_id] = message
         if self.rng.random() < 0.1:  # a producer that has not received the answer sends again
             self.wheel().append(copy.copy(message))
         if self.rng.random() < 0.2 and self.fault_rate:
             self.spoil()
         self.log.append(f"producer: {message.task_id} due {message.eta_ms - START_MS}")
+
+    def deliver(self, message: Message) -> None:
+        self.wheel().append(message)
+
+    def decode(self, raw: bytes) -> Message:
+        """Return the message whose envelope id stands for its raw bytes."""
+        return self.loading.decode(raw)
 
     def _ask(self) -> None:
         if self.rng.random() < 0.3:

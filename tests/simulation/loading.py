@@ -13,18 +13,32 @@ Two loads share some messages: the same job under another name.
 
 from __future__ import annotations
 
-import copy
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine.intake.stored_form import FEW
 from celery_wheel.errors import LoadEnded
-from celery_wheel.store.message_pack import WHOLE, pack
+from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackTemplate, pack
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, Message
 from tests.simulation.model_store import Disk
 
 PARTS = 2
+
+#: The messages of a queue, in a form by which several of them are accepted as a block.
+_TEMPLATES = {
+    queue: PackTemplate(
+        '{"body": %s, "headers": {"task": "tasks.add", "id": %s, "wheel": {"v": 1, "task": "tasks.add", "id": %s, '
+        '"task_id": %s, "eta_ms": %s, "created_ms": %s, "key": %s, "exchange": "", "exchange_type": "direct", '
+        f'"routing_key": "{queue}", "queue": "{queue}"}}}}, "properties": {{"body_encoding": "utf-8"}}}}',
+        (0, 1, 2, 1, 3, 4, 5),
+        (BODY, ID, ENVELOPE, ETA_MS, CREATED_MS, KEY),
+    )
+    for queue in ("celery", "mail")
+}
 
 
 @dataclass(slots=True)
@@ -33,7 +47,7 @@ class Attempt:
 
     part: int
     number: int
-    slices: list[Message]
+    slices: list[list[Message]]
     put: int = 0
 
 
@@ -53,13 +67,16 @@ class Loading:
         self._disk = disk
         self._violation = violation
         self._messages: dict[str, Message] = {}
-        self._plans: dict[str, list[list[Message]]] = {}
+        self._values: dict[str, tuple[PackTemplate, tuple[str, ...]]] = {}
+        self._plans: dict[str, list[list[list[Message]]]] = {}
+        self._reader = QueuedMessageReader()
         self._job: Job | None = None
         self._given_up: list[Job] = []
 
     def decode(self, raw: bytes) -> Message:
-        """Return the message whose envelope id stands for its raw bytes."""
-        return copy.copy(self._messages[raw.decode()])
+        found = self._reader.decode(raw)
+        assert isinstance(found, Message)
+        return found
 
     def unknown(self) -> list[str]:
         """Return the ids of the tasks that no scheduler has accepted."""
@@ -87,21 +104,34 @@ class Loading:
             self.counts["loaded already"] += 1
             return f"{name}: is loaded already"
         if name not in self._plans:
-            self._plans[name] = [[self._message(now_ms) for _ in range(self._rng.choice((1, 2)))] for _ in range(PARTS)]
+            self._plans[name] = [self._part(now_ms) for _ in range(PARTS)]
         self._job = Job(name, run)
         return f"{name}: run {run} begins"
 
-    def _message(self, now_ms: int) -> Message:
-        if self._messages and self._rng.random() < 0.2:
+    def _part(self, now_ms: int) -> list[list[Message]]:
+        """Return the messages of one or two slices; those of a large slice are mostly one kind."""
+        slices = []
+        for size in self._rng.choice(((1,), (1, FEW), (FEW + 1,), (1, 1))):
+            queue = self._rng.choice(list(_TEMPLATES))
+            slices.append([self._message(now_ms, queue, 0.2 / size) for _ in range(size)])
+        return slices
+
+    def _message(self, now_ms: int, queue: str, shared: float) -> Message:
+        if self._messages and self._rng.random() < shared:
             return self._rng.choice(list(self._messages.values()))
         number = len(self._messages)
         envelope_id = f"00000000-0000-7000-9000-{number:012d}"
         eta_ms = now_ms + self._rng.choice((-5, 5, 30, 100, 400))
-        queue = self._rng.choice(("celery", "mail"))
-        message = Message(
-            envelope_id, f"loaded-{number}", "tasks.add", eta_ms, now_ms, "", "direct", queue, queue, *[None] * 4,
-            headers=b"{}", properties=b"{}", body=b"x",
-        )  # fmt: skip
+        values = (
+            json.dumps("x"),
+            json.dumps(f"loaded-{number}"),
+            json.dumps(envelope_id),
+            str(eta_ms),
+            str(now_ms),
+            "null",
+        )
+        message = self.decode(_TEMPLATES[queue].fill(values))
+        self._values[envelope_id] = (_TEMPLATES[queue], values)
         self._messages[envelope_id] = message
         return message
 
@@ -137,7 +167,7 @@ class Loading:
         if not unfinished:
             return f"{job.name}: rests"
         one = self._rng.choice(unfinished)
-        payload = pack([(WHOLE, [one.slices[one.put].envelope_id])])
+        payload = pack([self._values[message.envelope_id] for message in one.slices[one.put]])
         one.put += 1
         self._disk.loads.put(job.name, job.run, one.part, one.number, one.put - 1, {0: payload})
         return f"{job.name}: slice {one.put - 1} of part {one.part} by attempt {one.number}"
@@ -151,7 +181,7 @@ class Loading:
         return f"{job.name}: committed"
 
     def _of(self, name: str) -> Iterable[Message]:
-        return (message for part in self._plans[name] for message in part)
+        return (message for part in self._plans[name] for slice_ in part for message in slice_)
 
     # -- oracles -----------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class ModelLoads:
         return load.attempts[part]
 
     def put(self, name: str, run: int, part: int, attempt: int, number: int, chunks: Mapping[int, bytes]) -> None:
-        """Write a slice; ``chunks`` has one message for each shard."""
+        """Write a slice; ``chunks`` has the packed messages of each shard."""
         load = self._open(name, run)
         if self.fenced and load.attempts.get(part) != attempt:
             raise LoadEnded(f"part {part} was taken over")

@@ -110,7 +110,7 @@ class ModelRabbit:
                 if not written:
                     raise BrokerError("simulated, before the first message")
                 raise PublishInterrupted("simulated, in a chunk", self._confirmed(written))
-            name = row.target
+            name = row.route.target
             if name in self.server.missing:
                 answer.failed[row.id] = "NO_ROUTE"
                 self._refused(row.id)

@@ -8,12 +8,12 @@ may raise: before the call, it has no effect; after it, the answer is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published
-from celery_wheel.errors import BrokerError
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
+from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence
 from celery_wheel.testing.memory_queue import is_head, peek_arrivals
@@ -124,6 +124,14 @@ class ModelRedis:
         with self._call() as fence:
             fence.verify(self._shown(epoch), confirmed)
 
+    def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
+        found = set()
+        for shard, epoch, confirmed in chunks:
+            with suppress(Fenced, OffsetLost):
+                self.verify(shard, epoch, confirmed)
+                found.add(shard)
+        return found
+
     def publish(self, chunk: Chunk) -> Published:
         with self._call() as fence:
             return self._publish(fence, chunk)
@@ -135,7 +143,7 @@ class ModelRedis:
         self.server.wrote()
         failed: dict[int, str] = {}
         for row in chunk.rows:
-            name = row.queue or row.routing_key
+            name = row.route.queue or row.route.routing_key
             if name in self.server.wrong_types:
                 failed[row.id] = "WRONGTYPE"
                 self._refused(row.id)

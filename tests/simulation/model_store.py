@@ -12,11 +12,13 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
+from celery_wheel.store.block import new_rows
 from celery_wheel.store.model import (
     MAX_SEQ,
     STOPPED,
@@ -29,6 +31,7 @@ from celery_wheel.store.model import (
     InboxItem,
     LaneState,
     Message,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -38,7 +41,9 @@ from celery_wheel.store.model import (
     Tombstone,
     Unreadable,
 )
-from celery_wheel.store.ports import Retention
+from celery_wheel.store.packing import PLAIN, join
+from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
+from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
@@ -114,6 +119,15 @@ class ModelStore:
             data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
             self.fault("after commit")
 
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        renewed = set()
+        with self.disk.lock:
+            for shard, epoch, snapshot in renewals:
+                with suppress(Fenced):
+                    self.renew(shard, epoch, now_ms, lease_ms, snapshot)
+                    renewed.add(shard)
+        return renewed
+
     def release(self, shard: int, epoch: int) -> None:
         with self.disk.lock:
             self.fault("before commit")
@@ -142,7 +156,7 @@ class ModelStore:
             data = self._held(shard, epoch)
             if any(item_id not in data.inbox for item_id in change.inbox):
                 raise RequestWithdrawn("simulated")
-            for new in change.rows:
+            for new in new_rows(change):
                 self._insert(
                     data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
                 )
@@ -287,6 +301,9 @@ class ModelStore:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
+        return [self.put_command(*command) for command in commands]
+
     def command_payload(self, item: int) -> bytes | None:
         with self.disk.lock:
             return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
@@ -378,10 +395,10 @@ class ModelStore:
         with self.disk.lock:
             return self.disk.loads.read(shard, max_rows)
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         with self.disk.lock:
             for shard, of_shard in items.items():
-                for kind, payload in of_shard:
+                for kind, payload, *_ in of_shard:
                     item = InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
 
@@ -392,7 +409,15 @@ class ModelStore:
             self.fault("read")
         return found
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def arrivals(self, shards: Sequence[int]) -> list[int]:
+        return [shard for shard in shards if self.has_arrivals(shard)]
+
+    def bell(self) -> Bell:
+        return SilentBell()
+
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         self.fault("read")
         with self.disk.lock:
             items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
@@ -409,7 +434,8 @@ class ModelStore:
 
 
 def resting(row_id: int, accepted_ms: int) -> Row:
-    return Row(row_id, STOPPED, accepted_ms, row_id, accepted_ms, "", "", "", "", None, None, None, None, b"", b"", b"")
+    place = (row_id, STOPPED, accepted_ms, row_id, accepted_ms)
+    return Row(*place, Route.make("", "", "", "", None, None, None), None, None, 0, join(b"", b"", b""), PLAIN)
 
 
 _columns = attrgetter(*Row.__slots__)

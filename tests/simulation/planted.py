@@ -246,7 +246,8 @@ def slice_before_the_horizon_moves() -> Iterator[type[World]]:
         yield "horizon moved"
         if slice_ is not None:
             with state.active():
-                state.window.finish_prefetch(lane, slice_, rows)
+                state.window.place_prefetched(lane, slice_, rows)
+                state.window.finish_prefetch(lane, slice_)
                 state.window.evict(state.lanes)
             yield "prefetched"
 

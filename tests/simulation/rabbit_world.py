@@ -57,7 +57,7 @@ class RabbitWorld(World):
 
     def takes_nothing(self, row: Row) -> bool:
         """Whether the row's queue refuses it, or did a moment ago, so that the row waits for its next try."""
-        return row.target in ("broken", *FULL)
+        return row.route.target in ("broken", *FULL)
 
     def _happen(self) -> None:
         dice = self.rng.random()
@@ -111,8 +111,8 @@ class RabbitWorld(World):
                 other.row.lane != STOPPED and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
             )
             waits &= other.row.id not in self.asking.moved
-            if earlier and waits and other.row.target == row.target:
-                raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.target}")
+            if earlier and waits and other.row.route.target == row.route.target:
+                raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.route.target}")
 
     def _judge_resting(self, row_id: int) -> None:
         """A task in doubt may be rejected when it is published again."""

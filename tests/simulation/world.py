@@ -150,7 +150,7 @@ class World(Happenings):
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id) and not self.is_apart(other.row)
             waits = other.row.lane != STOPPED and other.row.id not in self.pushes
             waits &= other.row.id not in self.asking.moved
-            waits &= other.row.target == row.target or not (self.gating.used or self.limits.rates)
+            waits &= other.row.route.target == row.route.target or not (self.gating.used or self.limits.rates)
             if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
                 raise self._violation(f"row {row.id} overtook row {other.row.id}")
 

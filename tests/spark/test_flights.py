@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.store import open_store
+from celery_wheel.store.block import each
 from celery_wheel.store.model import Message
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import Holder
@@ -60,7 +61,7 @@ def loaded_messages(store: SqlStore) -> list[Message]:
     found = [
         one
         for chunk in chunks
-        for one in unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw))
+        for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw)))
     ]
     assert all(isinstance(one, Message) for one in found)
     return found

@@ -80,7 +80,7 @@ def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, make_url: 
         assert Counter(frame.where("task = 'app.mail'").collect()) == {(15, "app.mail"): 1}
         [first, *_] = WheelReader(read_options({"url": one.url}), frame.select("task").schema).partitions()
     assert "lateness" not in first.sql
-    assert first.sql.startswith("SELECT t.task FROM")
+    assert first.sql.startswith("SELECT r.task FROM")
 
 
 def test_options_become_conditions_of_the_store(make_url: MakeUrl) -> None:

@@ -22,6 +22,7 @@ from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.errors import StoreError
 from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
+from celery_wheel.store.block import each
 from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
 from celery_wheel.store.sql.bulk_loads import SqlLoads
 from celery_wheel.store.sql.schema import load_chunk
@@ -84,7 +85,7 @@ def loaded_messages(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(store.shards):
         for chunk in store.read_loads(shard, 10**9):
-            for one in unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw)):
+            for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw))):
                 assert isinstance(one, Message)
                 found.append(one)
     return found

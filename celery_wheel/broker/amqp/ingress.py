@@ -5,7 +5,10 @@
     queue ──deliveries, at most PREFETCH──► socket ──drain──► unacknowledged (``broker.deliveries``)
 
 Each shard has a connection of its own, so that adopting or leaving a shard disturbs no other. The socket is read only
-as far as ``peek`` needs, so the bounds of ``peek`` bound the memory.
+as far as ``peek`` needs, so the bounds of ``peek`` bound the memory, beside the bytes of one read.
+
+µs of CPU a message: 8 to read three frames and deliver, 27 to decode (properties 13, JSON of headers and properties 6,
+envelope 3); the engine and the store take as much again.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ The next use after a drop opens a new connection. Deliveries and confirms of the
 from __future__ import annotations
 
 import select
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +18,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import amqp
-from amqp.method_framing import frame_handler
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
+from celery_wheel.broker.amqp.frames import FrameReader, frame_handler
 from celery_wheel.errors import BrokerError
 
 TIMEOUT_S = 5
@@ -30,16 +29,8 @@ TIMEOUT_S = 5
 HEARTBEAT_S = 4
 
 CONNECTION_ERRORS = (amqp.exceptions.ConnectionError, OSError, OperationalError, AttributeError)
-#: Longest wait of one call for the rest of a frame.
+#: Longest wait of one call for the rest of a record of TLS.
 FRAME_S = 0.2
-
-_HEADER_FRAME = 2
-#: Bytes of a header frame before the properties: class, weight and the body's size.
-_BEFORE_PROPERTIES = 12
-#: Errors that py-amqp raises for properties that it cannot read.
-_UNREADABLE = (ValueError, OverflowError, OSError, struct.error, amqp.exceptions.FrameSyntaxError)
-#: The header that has the bytes of such properties.
-UNREADABLE = "unreadable"
 
 _REMEDY = "nothing is lost, and the call is tried again; check that the server runs, and the broker URL"
 
@@ -54,6 +45,8 @@ class AmqpLink:
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self._connection: Any = None
+        self._transport: Any = None
+        self._frames: Any = None
         self.lock = threading.RLock()
         self.generation = 0
         self.blocked = False
@@ -66,12 +59,15 @@ class AmqpLink:
             kombu.heartbeat = HEARTBEAT_S
             servers = max(1, len(kombu.alt or ()))
             kombu.connect_timeout = TIMEOUT_S / servers
-            options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": _tolerant_frame_handler}
+            options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": frame_handler}
             kombu.transport_options = {**(kombu.transport_options or {}), **options}
             kombu.transport_options.pop("confirm_publish", None)  # it waits for each message; see ``publisher``
             kombu.ensure_connection(max_retries=servers, interval_start=0, timeout=TIMEOUT_S)
             self._connection = connection = kombu.connection
             connection.drain_events = _bounded_drain_events(connection)
+            self._transport = connection.transport
+            self._frames = FrameReader(self._transport)
+            self._transport.read_frame = self._frames.read_frame
             connection.on_blocked, connection.on_unblocked = self._set_blocked, self._set_unblocked
             self.generation += 1
             self.blocked = False
@@ -102,26 +98,29 @@ class AmqpLink:
                 self.drop()
                 raise BrokerError(f"{self.describe()} refused {doing} ({error}); {_REMEDY}") from error
 
+    def write(self, data: bytes) -> None:
+        """Write frames on the connection, which must be up; the server counts them as a heartbeat."""
+        self._transport.write(data)
+        self._connection.bytes_sent += 1
+
     def describe(self) -> str:
         return f"RabbitMQ {maybe_sanitize_url(self._connect().as_uri())}"
 
     def drain(self, seconds: float) -> bool:
-        """Handle the next event if it arrives within the time; returns whether it did."""
+        """Handle the next event if it begins to arrive within the time; returns whether it is complete."""
         connection = self.connection
-        sock = connection.sock
-        if sock is None:
-            raise amqp.exceptions.RecoverableConnectionError("the connection has ended")
-        if not (hasattr(sock, "pending") and sock.pending()):  # TLS: decrypted bytes are no longer in the socket
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            if not poll.poll(seconds * 1_000):
+        while True:
+            while (frame := self._frames.take()) is not None:
+                if connection.on_inbound_frame(frame):
+                    return True
+            if not _is_readable(connection.sock, seconds):
                 return False
-        try:
-            # Never 0: py-amqp would spin until the rest of a frame arrives, however long the server is silent.
-            connection.drain_events(timeout=FRAME_S)
-        except TimeoutError:
-            return False
-        return True
+            try:
+                with connection.transport.having_timeout(FRAME_S):
+                    self._frames.read()
+            except TimeoutError:
+                return False  # TLS: the rest of a record is missing
+            seconds = 0  # no wait for the rest of a frame, however long the server is silent
 
     def keep_alive(self, reads: bool) -> None:
         """Send a heartbeat if the connection is up and not in use; a use keeps it alive by itself.
@@ -153,6 +152,16 @@ class AmqpLink:
                 connection.collect()
 
 
+def _is_readable(sock: Any, seconds: float) -> bool:
+    if sock is None:
+        raise amqp.exceptions.RecoverableConnectionError("the connection has ended")
+    if hasattr(sock, "pending") and sock.pending():  # TLS: decrypted bytes are no longer in the socket
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1_000))
+
+
 def _bounded_drain_events(connection: Any) -> Callable[..., None]:
     """Return a drain_events for py-amqp, whose calls all wait by it, that does not count heartbeats as an answer.
 
@@ -166,24 +175,3 @@ def _bounded_drain_events(connection: Any) -> Callable[..., None]:
                 raise TimeoutError("no answer")
 
     return drain_events
-
-
-def _tolerant_frame_handler(connection: Any, callback: Any) -> Callable[[Any], Any]:
-    """Return a frame handler for py-amqp that delivers a message also when it cannot read the message's properties.
-
-    Otherwise one such message would end every connection to which it is delivered.
-    """
-    handle = frame_handler(connection, callback)
-
-    def on_frame(frame: tuple[int, int, bytes]) -> Any:
-        kind, channel, content = frame
-        if kind != _HEADER_FRAME:
-            return handle(frame)
-        try:
-            return handle(frame)
-        except _UNREADABLE:
-            headers = {UNREADABLE: bytes(content[_BEFORE_PROPERTIES:])}
-            properties = amqp.Message(b"", application_headers=headers)._serialize_properties()
-            return handle((kind, channel, bytes(content[:_BEFORE_PROPERTIES]) + properties))
-
-    return on_frame

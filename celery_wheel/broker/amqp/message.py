@@ -12,22 +12,31 @@ A message with a value that kombu's JSON cannot represent (AMQP tables have no s
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import lru_cache
+from json import JSONDecoder
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
-import amqp
 from kombu.utils import json
 
-from celery_wheel.broker.amqp.link import UNREADABLE
+from celery_wheel.broker.amqp.frames import RawMessage, publish_method
+from celery_wheel.broker.amqp.properties import encode_properties
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED, QueuedMessageReader, read_or_reject, stored_properties
 from celery_wheel.store.model import Message, Row, Unreadable
 
-_dumps: Any = json.dumps
-_loads: Any = json.loads
+_dumps_any: Any = json.dumps
+_loads_typed: Any = json.loads
+_dumps = json.JSONEncoder().encode
+_decode_json = JSONDecoder().decode
+#: Marks a value that kombu's JSON reads as an object of Python.
+_TYPED = b"__type__"
 
 _PERSISTENT = 2
+
+#: The header that has the bytes of properties that cannot be read.
+UNREADABLE = "unreadable"
 
 #: Longest name of an exchange or routing key, in bytes.
 _MAX_NAME_BYTES = 255
@@ -36,22 +45,24 @@ _MAX_NAME_BYTES = 255
 _NOT_FINITE = (b"NaN", b"Infinity")
 
 
-def decode(raw: amqp.Message, reader: QueuedMessageReader) -> Message | Unreadable:
+def decode(raw: RawMessage, reader: QueuedMessageReader) -> Message | Unreadable:
     """Read a delivery of the wheel queue."""
-    body = bytes(raw.body)
-    properties: dict[str, Any] = raw.properties
+    properties: dict[str, Any] = {"application_headers": {UNREADABLE: raw.encoded}}
 
     def read() -> Message:
-        reader.check_size(body)
+        nonlocal properties
+        try:
+            properties = raw.decode_properties()
+        except Exception as error:
+            raise ValueError("its properties cannot be read: they are no AMQP") from error
+        reader.check_size(raw.body)
         headers = properties.get("application_headers")
         if type(headers) is not dict:
             raise ValueError(f"headers must be an object, got {type(headers).__name__}")
-        if headers.keys() == {UNREADABLE}:
-            raise ValueError("its properties cannot be read: they are no AMQP")
         stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
-        return reader.message(dict(headers), _dumps(stored).encode(), body, _dumps)
+        return reader.message(dict(headers), _dumps(stored).encode(), raw.body, _dumps)
 
-    return read_or_reject(read, lambda: _as_virtual(properties, body))
+    return read_or_reject(read, lambda: _as_virtual(properties, raw.body))
 
 
 def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:
@@ -64,7 +75,7 @@ def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:
         "headers": properties.get("application_headers"),
         "properties": {**rest, "body_encoding": "base64"},
     }
-    encoded: bytes = _dumps(_with_text_names(message), default=repr).encode()
+    encoded: bytes = _dumps_any(_with_text_names(message), default=repr).encode()
     return encoded
 
 
@@ -78,36 +89,51 @@ def _with_text_names(value: Any) -> Any:
     return [_with_text_names(item) for item in value] if isinstance(value, list) else value
 
 
-class EncodedMessage(amqp.Message):  # type: ignore[misc]
-    """A message whose properties are encoded at once: a value that AMQP cannot carry fails here, not within a frame."""
+class EncodedMessage(NamedTuple):
+    """A message whose values are encoded at once: a value that AMQP cannot carry fails here, not within a frame."""
 
-    def __init__(self, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
-        super().__init__(body, application_headers=headers, **properties)
-        self.encoded: bytes = super()._serialize_properties()
-
-    def _serialize_properties(self) -> bytes:
-        return self.encoded
+    exchange: str
+    routing_key: str
+    method: bytes
+    properties: bytes
+    body: bytes
+    is_checked: bool  #: the server checks one of its properties or headers, and may close the channel over it
 
 
 def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
     """Return the message of a row. Raises UnencodableMessage."""
-    for name, value in (("exchange", row.exchange), ("routing key", row.routing_key)):
-        if (size := len(value.encode())) > _MAX_NAME_BYTES:
-            raise UnencodableMessage(f"{name} must be at most {_MAX_NAME_BYTES} bytes in AMQP, got {size}: {value!r}")
+    address = row.route.exchange, row.route.routing_key
+    method = _method(*address)
     try:
-        headers, properties = _loads(row.headers), _loads(row.properties)
+        encoded_headers, encoded_properties, body = row.parts()
+        headers, properties = _loads(encoded_headers), _loads(encoded_properties)
         if type(headers) is not dict or type(properties) is not dict:
             raise ValueError("they must be objects")
-        if any(word in row.headers for word in _NOT_FINITE):
+        if any(word in encoded_headers for word in _NOT_FINITE):
             _check_finite(headers)
         if redelivered:
             headers[REDELIVERED] = True
         properties.setdefault("delivery_mode", _PERSISTENT)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
-        return EncodedMessage(row.body, headers, priority=row.priority or 0, **properties)
+        properties["priority"], properties["application_headers"] = row.route.priority or 0, headers
+        is_checked = "user_id" in properties or "CC" in headers or "BCC" in headers
+        return EncodedMessage(*address, method, encode_properties(properties), body, is_checked)
     except Exception as error:
         raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
+
+
+@lru_cache(1_024)
+def _method(exchange: str, routing_key: str) -> bytes:
+    for name, value in (("exchange", exchange), ("routing key", routing_key)):
+        if (size := len(value.encode())) > _MAX_NAME_BYTES:
+            raise UnencodableMessage(f"{name} must be at most {_MAX_NAME_BYTES} bytes in AMQP, got {size}: {value!r}")
+    return publish_method(exchange, routing_key)
+
+
+def _loads(data: bytes) -> Any:
+    """Read JSON as kombu does, whose function calls another one for each object to find types of its own."""
+    return _loads_typed(data) if _TYPED in data else _decode_json(data.decode())
 
 
 def _check_finite(value: Any) -> None:

@@ -26,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from celery_wheel.broker.redis.packer import OneBufferPacker
 from celery_wheel.errors import SettingError
 
 # Types where the libraries have none.
@@ -89,6 +90,7 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
         "connection_class": redis.Connection,
+        "command_packer": OneBufferPacker(),
     }
     parameters.update({name: options[name] for name in _PASSED_ON if options.get(name) is not None})
     if isinstance(info.ssl, Mapping):  # kombu leaves a bare True without effect

@@ -44,7 +44,7 @@ from celery_wheel.broker.redis.offsets import Owner
 from celery_wheel.broker.redis.publish_call import publish_call
 from celery_wheel.broker.redis.routing import RedisRouter
 from celery_wheel.broker.redis.trim import Proof, proof_of, read_oldest
-from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published, PublishResult
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 
@@ -172,6 +172,15 @@ class RedisBroker:
             word, rest = scripts.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
         if word != "verified":
             raise self._refused(shard, epoch, word, rest)
+
+    def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
+        pipeline = self._client.pipeline(transaction=False)
+        for shard, epoch, confirmed in chunks:
+            arguments = [*self._holder(epoch), offsets.encode_number("confirmed", confirmed)]
+            pipeline.evalsha(scripts.VERIFY.sha, 1, self._offset_key(shard), *arguments)
+        with redis_errors(self._server, f"verifying the last chunks of {len(chunks)} shards"):
+            answers = pipeline.execute(raise_on_error=False)
+        return {chunk.shard for chunk, answer in zip(chunks, answers, strict=True) if answer == [b"verified"]}
 
     def publish(self, chunk: Chunk) -> Published:
         if not chunk.after < chunk.upto:

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.broker.errors import UnencodableMessage
-from celery_wheel.broker.redis.routing import RedisRouter, RedisTarget, Route, target_of
+from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
 from celery_wheel.broker.redis.wire import WireWriter, delivery_tags
 from celery_wheel.store.model import Row
+from celery_wheel.store.route import Route
 
 
 @dataclass(slots=True)
@@ -61,31 +62,30 @@ class PublishCall:
 def publish_call(rows: Sequence[Row], router: RedisRouter, now_ms: int) -> PublishCall:
     """Route and encode the rows of a chunk."""
     call = PublishCall()
-    targets = list(map(target_of, rows))
-    routes = router.routes(targets)
-    lists = {target: _lists(call, target, route) for target, route in routes.items()}
+    routes = router.routes([row.route for row in rows])
+    lists = {route: _lists(call, route, own) for route, own in routes.items()}
     write = WireWriter(now_ms).write
     tags = delivery_tags()
-    for row, target in zip(rows, targets, strict=True):
-        row_id = str(row.id)
+    for row in rows:
+        row_id, route = str(row.id), row.route
         try:
-            for part in lists[target]:
+            for part in lists[route]:
                 part.messages.append(write(row, next(tags)))
                 part.ids.append(row_id)
-            topic = routes[target].topic
+            topic = routes[route].topic
             if topic is not None:
                 call.broadcasts += (row_id, topic, write(row, next(tags)))
-            elif not lists[target]:
-                call.failed[row_id] = routes[target].refusal
+            elif not lists[route]:
+                call.failed[row_id] = routes[route].refusal
         except UnencodableMessage as error:
             call.failed[row_id] = str(error)
     call.lists = {key: part for key, part in call.lists.items() if part.messages}
     return call
 
 
-def _lists(call: PublishCall, target: RedisTarget, route: Route) -> list[_List]:
-    lists = [call.lists.setdefault(key, _List()) for key in route.lists]
-    for key, part in zip(route.lists, lists, strict=True):
-        if key in route.expiring:
-            part.expires_ms, part.priorities = target.queue_expires_ms or 0, route.expiring
+def _lists(call: PublishCall, route: Route, own: RedisRoute) -> list[_List]:
+    lists = [call.lists.setdefault(key, _List()) for key in own.lists]
+    for key, part in zip(own.lists, lists, strict=True):
+        if key in own.expiring:
+            part.expires_ms, part.priorities = route.queue_expires_ms or 0, own.expiring
     return lists

@@ -13,40 +13,23 @@ a topic exchange never does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import NamedTuple, cast
 
 from celery_wheel.broker.names import is_own_name
 from celery_wheel.broker.redis.bindings import Bindings, BindingTable
 from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.store.model import Row
-
-
-class RedisTarget(NamedTuple):
-    """A destination: rows that agree in these fields have the same route."""
-
-    exchange: str
-    exchange_type: str
-    routing_key: str
-    priority: int | None
-    queue: str | None
-    queue_expires_ms: int | None
+from celery_wheel.store.route import Route
 
 
 @dataclass(slots=True)
-class Route:
-    """The lists or the topic of a target; where there is neither, ``refusal`` is the reason."""
+class RedisRoute:
+    """The lists or the topic of a route; where there is neither, ``refusal`` is the reason."""
 
     lists: tuple[bytes, ...] = ()
     topic: bytes | None = None
     expiring: tuple[bytes, ...] = ()  #: the lists of all priorities of the one queue with ``x-expires``
     refusal: str = ""
-
-
-#: A row's target as a plain tuple, which equals and hashes like the RedisTarget: a chunk has few different targets.
-target_of = cast(Callable[[Row], RedisTarget], attrgetter(*RedisTarget._fields))
 
 
 class RedisRouter:
@@ -57,9 +40,9 @@ class RedisRouter:
         self._namespace = namespace
         self._bindings = bindings
 
-    def routes(self, targets: Iterable[RedisTarget]) -> dict[RedisTarget, Route]:
-        """Return the routes of a chunk, with at most two reads of binding sets, however many targets it has."""
-        wanted = [RedisTarget(*target) for target in dict.fromkeys(targets)]  # in the order of the rows
+    def routes(self, targets: Iterable[Route]) -> dict[Route, RedisRoute]:
+        """Return the routes of a chunk, with at most two reads of binding sets, however many it has."""
+        wanted = list(dict.fromkeys(targets))  # in the order of the rows
         tables = self._bindings.tables(target.exchange for target in wanted if _needs_bindings(target))
         routes = {target: self._route(target, tables) for target in wanted}
         doubtful = [target for target in wanted if _needs_bindings(target) and routes[target].refusal]
@@ -68,24 +51,26 @@ class RedisRouter:
             routes.update({target: self._route(target, tables) for target in doubtful})
         return routes
 
-    def _route(self, target: RedisTarget, tables: dict[str, BindingTable]) -> Route:
+    def _route(self, target: Route, tables: dict[str, BindingTable]) -> RedisRoute:
         try:
             if not target.exchange:
                 if not target.routing_key:
-                    return Route(refusal="it names neither an exchange nor a queue")
+                    return RedisRoute(refusal="it names neither an exchange nor a queue")
                 return self._to_queues(target, (target.routing_key,))
             if target.exchange_type == "fanout":
-                return Route(topic=self._layout.topic(target.exchange, target.routing_key).encode())
+                return RedisRoute(topic=self._layout.topic(target.exchange, target.routing_key).encode())
             if not _needs_bindings(target):
                 kind = target.exchange_type
-                return Route(refusal=f"exchange {target.exchange!r} has type {kind!r}, which Redis does not support")
+                return RedisRoute(
+                    refusal=f"exchange {target.exchange!r} has type {kind!r}, which Redis does not support"
+                )
             return self._bound(target, tables[target.exchange])
         except UnicodeEncodeError as error:
-            return Route(refusal=f"its destination cannot be a name in Redis: {error}")
+            return RedisRoute(refusal=f"its destination cannot be a name in Redis: {error}")
 
-    def _bound(self, target: RedisTarget, table: BindingTable) -> Route:
+    def _bound(self, target: Route, table: BindingTable) -> RedisRoute:
         if table.fault:
-            return Route(refusal=f"the bindings of exchange {target.exchange!r} cannot be read: {table.fault}")
+            return RedisRoute(refusal=f"the bindings of exchange {target.exchange!r} cannot be read: {table.fault}")
         kind = target.exchange_type or "direct"
         queues = table.queues(kind, target.routing_key)
         if kind == "topic":
@@ -93,15 +78,15 @@ class RedisRouter:
         elif not queues and self._layout.deadletter_queue:
             queues = (self._layout.deadletter_queue,)
         if not queues:
-            return Route(
+            return RedisRoute(
                 refusal=f"no queue is bound to exchange {target.exchange!r} with routing key {target.routing_key!r}"
             )
         return self._to_queues(target, queues)
 
-    def _to_queues(self, target: RedisTarget, queues: tuple[str, ...]) -> Route:
+    def _to_queues(self, target: Route, queues: tuple[str, ...]) -> RedisRoute:
         for queue in queues:
             if is_own_name(self._namespace, queue) or self._layout.is_kombus_own(queue):
-                return Route(refusal=f"queue {queue!r} has the name of a key of the wheel or of kombu")
+                return RedisRoute(refusal=f"queue {queue!r} has the name of a key of the wheel or of kombu")
         expiring: list[bytes] = []
         # 0 or less would delete the queue with its messages; kombu's queues never have it.
         if target.queue_expires_ms is not None and target.queue_expires_ms > 0:
@@ -110,8 +95,8 @@ class RedisRouter:
             if own in queues:
                 expiring = [key.encode() for key in self._layout.list_keys(own)]
         lists = tuple(self._layout.list_key(queue, target.priority).encode() for queue in queues)
-        return Route(lists=lists, expiring=tuple(expiring))
+        return RedisRoute(lists=lists, expiring=tuple(expiring))
 
 
-def _needs_bindings(target: RedisTarget) -> bool:
+def _needs_bindings(target: Route) -> bool:
     return bool(target.exchange) and target.exchange_type in ("", "direct", "topic")

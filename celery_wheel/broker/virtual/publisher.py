@@ -59,8 +59,8 @@ class KombuPublisher:
         with self._lock:
             producer = self._producer()
             for row in rows:
-                if row.target in waiting:
-                    answer.refused[row.id] = waiting[row.target]
+                if row.route.target in waiting:
+                    answer.refused[row.id] = waiting[row.route.target]
                     continue
                 if not may_send():
                     raise stopped(confirmed)
@@ -73,7 +73,7 @@ class KombuPublisher:
                     reason = self._rejection(row, error)
                     stale |= not is_transient(error)
                     if not reason:
-                        waiting[row.target] = answer.refused[row.id] = format_error(error)
+                        waiting[row.route.target] = answer.refused[row.id] = format_error(error)
                         continue
                 if reason:
                     answer.failed[row.id] = reason
@@ -103,29 +103,32 @@ class KombuPublisher:
         if first:
             logger.warning(
                 "%s does not accept a task %s (%s); tasks for this destination wait and are tried again",
-                row.target,
-                row.task,
+                row.route.target,
+                row.route.task,
                 format_error(error),
-                extra={"action": "refused", "target": row.target},
+                extra={"action": "refused", "target": row.route.target},
             )
         return ""
 
     def _send(self, producer: Any, row: Row, now_ms: int, redelivered: bool) -> str:
         """Send a row; returns the reason where it cannot be sent, else an empty text."""
         try:
-            headers, properties = _loads(row.headers), _loads(row.properties)
+            parts = row.parts()
+            headers, properties = _loads(parts.headers), _loads(parts.properties)
             if redelivered:
                 headers[REDELIVERED] = True
             if not self._has_route(row):
-                return f"no queue is bound to exchange {row.exchange!r} with routing key {row.routing_key!r}"
+                return (
+                    f"no queue is bound to exchange {row.route.exchange!r} with routing key {row.route.routing_key!r}"
+                )
             if row.expires_ms is not None:
                 properties["expiration"] = max(0, row.expires_ms - now_ms) / 1000
             producer.publish(
-                row.body,
-                exchange=Exchange(row.exchange, row.exchange_type),  # type: ignore[no-untyped-call]
-                routing_key=row.routing_key,
+                parts.body,
+                exchange=Exchange(row.route.exchange, row.route.exchange_type),  # type: ignore[no-untyped-call]
+                routing_key=row.route.routing_key,
                 headers=headers,
-                priority=row.priority or 0,
+                priority=row.route.priority or 0,
                 **properties,
             )
         except (TypeError, ValueError) as error:
@@ -137,23 +140,23 @@ class KombuPublisher:
 
         A virtual transport keeps no exchanges: undeclared, a topic exchange would count as direct and drop the message.
         """
-        place = row.exchange, row.routing_key
+        place = row.route.exchange, row.route.routing_key
         if place not in self._declared:
             for queue in self._app.amqp.queues.values():
-                bound = queue.exchange is not None and queue.exchange.name == row.exchange
-                if bound or (not row.exchange and queue.name == row.routing_key):
+                bound = queue.exchange is not None and queue.exchange.name == row.route.exchange
+                if bound or (not row.route.exchange and queue.name == row.route.routing_key):
                     queue(self._channel).declare()
             self._declared.add(place)
         channel = self._channel
-        if not row.exchange or not hasattr(channel, "get_table"):
+        if not row.route.exchange or not hasattr(channel, "get_table"):
             return True
-        if row.exchange_type == "fanout" and channel.supports_fanout:
+        if row.route.exchange_type == "fanout" and channel.supports_fanout:
             return True
         try:
-            table = channel.get_table(row.exchange)
+            table = channel.get_table(row.route.exchange)
         except KeyError:
             return False
-        return bool(channel.typeof(row.exchange).lookup(table, row.exchange, row.routing_key, None))
+        return bool(channel.typeof(row.route.exchange).lookup(table, row.route.exchange, row.route.routing_key, None))
 
     def _producer(self) -> Any:
         if self._connection is None:

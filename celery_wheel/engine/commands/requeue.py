@@ -59,7 +59,11 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
 def _requeueable(ctx: Context, command: Command) -> tuple[list[Row], set[int], dict[str, str]]:
     found = ctx.store.stopped_rows(ctx.shard, command.task_ids)
     stored = {task_id for task_id, _ in ctx.store.find(ctx.shard, command.task_ids)} | {one[0] for one in found}
-    wanted = [(id_, kind, row) for id_, kind, row in found if kind in REQUEUABLE and (row.exchange or row.routing_key)]
+    wanted = [
+        (id_, kind, row)
+        for id_, kind, row in found
+        if kind in REQUEUABLE and (row.route.exchange or row.route.routing_key)
+    ]
     results = {id_: "too_late" if id_ in stored else "unknown" for id_ in command.task_ids}
     results |= {id_: "done" for id_, _, _ in wanted}
     in_doubt = ctx.delivery.prepares

@@ -30,6 +30,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.stamps import BY_STAMP
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
+from celery_wheel.store.block import Arrival, MessageBlock, each
 from celery_wheel.store.model import (
     ORIGIN,
     REJECT,
@@ -77,7 +78,7 @@ def claimants(ctx: Context, state: ShardState, kind: str, keys: Sequence[str]) -
     return Claimants(ctx.store.watchers(ctx.shard, kind, keys), offsets, diversions)
 
 
-def unique_keys(arrivals: Sequence[Message | Unreadable]) -> list[str]:
+def unique_keys(arrivals: Sequence[Arrival]) -> list[str]:
     """Return the unique keys of the arrivals, each once."""
     keys = [one.unique for one in arrivals if isinstance(one, Message) and one.unique is not None]
     return list(dict.fromkeys(keys)) if keys else keys
@@ -85,7 +86,7 @@ def unique_keys(arrivals: Sequence[Message | Unreadable]) -> list[str]:
 
 def admit(
     work: UnitOfWork,
-    arrivals: Sequence[Message | Unreadable],
+    arrivals: Sequence[Arrival],
     unique: Claimants | None = None,
     tombstones: Mapping[str, Tombstone] | None = None,
 ) -> None:
@@ -96,10 +97,15 @@ def admit(
         tombstones: task id → tombstone, of the arrivals.
     """
     cancelled = _Cancellations(work, tombstones or {})
+    if cancelled:
+        arrivals = each(arrivals)
     contest = _Contest(work, unique, cancelled) if unique is not None else None
     if contest is not None:
         contest.decide(arrivals)
     for arrival in arrivals:
+        if isinstance(arrival, MessageBlock):
+            work.accept_block(arrival)
+            continue
         if isinstance(arrival, Unreadable):
             work.reject(arrival)
             continue
@@ -127,6 +133,9 @@ class _Cancellations:
         self._tombstones = {one: tomb for one, tomb in tombstones.items() if tomb.until_ms >= work.now_ms}
         self._stamps = work.state.stamps
 
+    def __bool__(self) -> bool:
+        return bool(self._tombstones or self._stamps)
+
     def why(self, arrival: Message) -> Retirement | None:
         tombstone = self._tombstones.get(arrival.task_id)
         if tombstone is not None:
@@ -150,9 +159,9 @@ class _Contest:
                 self._stored.setdefault(key, []).append((task_id, row))
         work.change.unwatched += unique.published()
 
-    def decide(self, arrivals: Sequence[Message | Unreadable]) -> None:
+    def decide(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
-            if isinstance(arrival, Unreadable) or (key := arrival.unique) is None:
+            if not isinstance(arrival, Message) or (key := arrival.unique) is None:
                 continue
             if self._cancelled.why(arrival) is not None:
                 continue  # it will not be pending and competes for no key

@@ -4,6 +4,7 @@
 
     kind          payload
     message       a message, in the form in which producers put it into the wheel queue
+    messages      some messages, packed
     cancel        {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; without an id there is no answer;
                   {"for_good": true}: published tasks get a tombstone too, which cancels their retries within a day
     move          as cancel, without for_good and with {"eta_ms": int}; null: now
@@ -35,12 +36,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from celery_wheel.engine.intake.load_chunks import unpack_messages
+from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
+from celery_wheel.store.block import Arrival
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
     COMPLETE,
     MAX_SEQ,
+    MESSAGES,
     MOVE,
     PAUSE,
     REPLAY,
@@ -52,8 +57,6 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE
 from celery_wheel.values.text import END_OF_TIME_MS, check_text
-
-Decode = Callable[[bytes], Message | Unreadable]
 
 MAX_NAMES = 1_000
 
@@ -130,15 +133,17 @@ class Completion:
 AnyCommand = Command | Completion | ScheduleCommand
 
 
-def parse(item: InboxItem, decode: Decode) -> Message | Unreadable | AnyCommand | RunEnded:
-    """Return the message or command of an item; an item that cannot be read is Unreadable, with its bytes."""
+def parse(item: InboxItem, decode: Decode) -> list[Arrival] | AnyCommand | RunEnded:
+    """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes."""
     if item.kind == "message":
-        return decode(item.payload)
+        return [decode(item.payload)]
     try:
+        if item.kind == MESSAGES:
+            return unpack_messages(item.payload, decode)
         return _PARSERS.get(item.kind, _command)(item)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
-        return Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)
+        return [Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
 
 
 def _command(item: InboxItem) -> Command:

@@ -38,5 +38,5 @@ def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence
 
 def read_header(row: Row) -> dict[str, Any]:
     """Return the value of a stored occurrence's header; {} where it has none."""
-    found = json.loads(row.headers).get(OCCURRENCE)
+    found = json.loads(row.parts().headers).get(OCCURRENCE)
     return found if isinstance(found, dict) else {}

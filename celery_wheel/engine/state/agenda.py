@@ -6,13 +6,15 @@
         due now                  made; if some are left over, the next round reads again
         due at 10:00:02.5        waits: a round at 10:00:00.5 reads again
         queued behind a run      waits: for its end, an item of the inbox
-        none                     a round at 10:00:01.0 reads again, as after every LOOK_MS
+        none                     a round at 10:00:01.0 reads again, as after every LOOK_MS; and a round that comes up
+                                 to EARLY_MS before: a wake costs more than the read
 """
 
 from __future__ import annotations
 
 #: Between two reads at most, in monotonic time: due time may step, and a machine may be suspended.
 LOOK_MS = 1_000
+EARLY_MS = 50
 NEVER = 2**62
 
 
@@ -28,7 +30,7 @@ class Agenda:
         self._until_ms = 0  #: monotonic
 
     def is_time(self, now_ms: int, monotonic_ms: int) -> bool:
-        return self.wait_ms(now_ms, monotonic_ms) == 0
+        return self.wait_ms(now_ms, monotonic_ms + EARLY_MS) == 0
 
     def wait_ms(self, now_ms: int, monotonic_ms: int) -> int:
         return max(0, min(self._at_ms - now_ms, self._until_ms - monotonic_ms))

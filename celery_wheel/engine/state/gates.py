@@ -126,7 +126,7 @@ class Gates:
 
 def places_of(row: Row) -> tuple[Place, Place]:
     """Return the gates of a row, in the order in which it passes them."""
-    return (TASK, row.task), (QUEUE, row.target)
+    return (TASK, row.route.task), (QUEUE, row.route.target)
 
 
 #: Route of a row that stays in its lane, with every row behind it.
@@ -157,7 +157,7 @@ class GateRouter:
             return task
         if home is not None and self._is_busy(home):
             return home
-        if self._is_busy(refusing := (None, row.target)):
+        if self._is_busy(refusing := (None, row.route.target)):
             return refusing
         if home is not None and not self._all_have_room(metered):
             self.busy.add(home)

@@ -43,6 +43,7 @@ from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
 from celery_wheel.errors import InvariantBroken
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Row
+from celery_wheel.store.route import Route
 
 #: After every row: the horizon of a lane whose every row is in memory.
 END = Position(2**63 - 1, 2**63 - 1)
@@ -55,7 +56,7 @@ RETRY_FIRST_MS, RETRY_MAX_MS = 50, 2_000
 PROVEN_AFTER = 100
 
 #: Returns where a row goes; None is the broker.
-Route = Callable[[Row], Place | None]
+PlaceOf = Callable[[Row], Place | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +99,7 @@ class Unsettled:
     ids: int = 0  #: the sum of the rows' ids
     bytes: int = 0
     published_ms: int = 0
-    tally: dict[tuple[int, str, str], int] = field(default_factory=dict)  #: by the fields of a TallyKey
+    tally: dict[tuple[int, Route], int] = field(default_factory=dict)  #: by hour and route
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: rows that move to the lane of their destination
     redelivered: bool = False  #: refused rows may be in their queue already
@@ -183,7 +184,7 @@ class Lane:
         now_ms: int,
         max_count: int,
         max_bytes: int,
-        route: Route | None = None,
+        route: PlaceOf | None = None,
         ahead_ms: int = 0,
     ) -> InFlight | None:
         """Take the next chunk and move the watermark to its end; None if no row may be published.
@@ -218,7 +219,7 @@ class Lane:
         end: tuple[int, int],
         max_count: int,
         max_bytes: int,
-        route: Route | None,
+        route: PlaceOf | None,
     ) -> bool:
         """Move ready rows before ``end`` from the window into a chunk that ends with the last; False if none may go."""
         ready, now_ms, last = self.ready, flight.taken_ms, None
@@ -293,7 +294,7 @@ class Lane:
             rows = [row for row in rows if row.id not in refused]
         tally = done.tally
         for row in rows:
-            key = row.due_ms // HOUR_MS, row.queue or row.routing_key, row.task
+            key = row.due_ms // HOUR_MS, row.route
             tally[key] = tally.get(key, 0) - 1
 
     def refuse(self, flight: InFlight, refused: Collection[int], now_ms: int) -> None:

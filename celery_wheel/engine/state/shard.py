@@ -98,8 +98,13 @@ class ShardState:
     # -- positions -------------------------------------------------------------------------------
 
     def next_seq(self) -> int:
-        self._count += 1
-        return self._count << SHARD_BITS | self.shard
+        return self.next_seqs(1)
+
+    def next_seqs(self, count: int) -> int:
+        """Return the first of ``count`` successive numbers."""
+        first = self._count + 1
+        self._count += count
+        return first << SHARD_BITS | self.shard
 
     @property
     def seq(self) -> int:
@@ -156,8 +161,7 @@ class ShardState:
         flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if flight is not None:
             unpublished = [*flight.misfired, *(row for row, _ in flight.diverted)]
-            weight = flight.bytes + sum(row.size for row in unpublished)
-            self.window.subtract(lane.number, len(flight.rows) + len(unpublished), weight)
+            self.window.subtract(lane.number, [*flight.rows, *unpublished])
             for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
         elif route is not None and route.retry_at_ms > monotonic_ms:

@@ -32,9 +32,9 @@ A slice may also be older than a removal: a row that a cancel or a move removes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.store.model import MAX_SEQ, Position, Row
@@ -103,18 +103,18 @@ class Window:
         if (row.due_ms, row.seq) > lane.horizon or row.id in self.rows:
             return
         self.rows[row.id] = row
-        self.bytes += row.size
+        self.bytes += len(row.packed)
         load = self._weights.setdefault(lane.number, Weight())
         load.count += 1
-        load.bytes += row.size
-        if not self.wheel.schedule(row.id, row.due_ms, row):
+        load.bytes += len(row.packed)
+        if not self.wheel.schedule(row.id, row.due_ms):
             lane.push(row)
 
     def remove(self, row_id: int) -> None:
         """Remove a row that is being cancelled or moved; no slice begun before ``end_removal`` brings it back."""
         row = self.rows.pop(row_id, None)
         if row is not None:
-            self.subtract(row.lane, 1, row.size)
+            self.subtract(row.lane, [row])
             self.wheel.cancel(row_id)
         self._removed.add(row_id)
         for tracker in self._trackers:
@@ -140,21 +140,23 @@ class Window:
         """Whether a row of the lane is in memory."""
         return lane.number in self._weights
 
-    def subtract(self, lane: int, count: int, weight: int) -> None:
+    def subtract(self, lane: int, rows: Sequence[Row]) -> None:
         """Subtract rows that are no longer in the window from its bytes and from the weight of their lane."""
-        if not count:
+        if not rows:
             return
+        weight = sum([len(row.packed) for row in rows])
         self.bytes -= weight
         load = self._weights[lane]
-        load.count -= count
+        load.count -= len(rows)
         load.bytes -= weight
         if not load.count:
             del self._weights[lane]  # a closed lane is never opened again under its number
 
     def reap(self, lanes: WindowLanes, now_ms: int) -> None:
         """Take the rows that expired off the wheel and make them ready in their lanes."""
+        rows: dict[Any, Row] = self.rows
         for timer in self.wheel.advance(now_ms):
-            row: Row = timer.payload
+            row = rows[timer.timer_id]
             lanes[row.lane].push(row)
 
     def evict(self, lanes: WindowLanes) -> int:
@@ -191,7 +193,7 @@ class Window:
     def _evict_row(self, lane: Lane, row: Row) -> None:
         lane.horizon = min(lane.horizon, row.position.previous())
         del self.rows[row.id]
-        self.subtract(lane.number, 1, row.size)
+        self.subtract(lane.number, [row])
         self.wheel.cancel(row.id)
 
     def wanted(self, lane: Lane, lanes: WindowLanes, now_ms: int) -> Position | None:
@@ -215,12 +217,15 @@ class Window:
         lane.horizon = upto
         return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
 
-    def finish_prefetch(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
-        """Place the rows of the slice and release its reservation."""
-        self.untrack_removed(prefetch.removed)
+    def place_prefetched(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
+        """Place rows of the slice."""
         for row in rows:
             if row.id not in prefetch.removed:
                 self.place(lane, row)
+
+    def finish_prefetch(self, lane: Lane, prefetch: Prefetch) -> None:
+        """Release the reservation of a slice whose rows are placed."""
+        self.untrack_removed(prefetch.removed)
         lane.release(prefetch.token)
 
 

@@ -37,7 +37,7 @@ _TEXTS = ("headers", "properties")
 _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
 
 #: Fields of a message's envelope; the line has more, which the store knew.
-_ENVELOPE = tuple(one for one in Envelope.__slots__ if one != "id")
+_ENVELOPE = tuple(one for one in Envelope.__struct_fields__ if one != "id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from celery_wheel.errors import OffsetLost
 from celery_wheel.operations.drain.hold import ProgressDeadline, ShardHold
 from celery_wheel.operations.drain.result import DrainResult, Progress
 from celery_wheel.store.model import Change, Row
+from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports.handover import ShardEpoch
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -57,22 +58,24 @@ class EtaBroker:
     def publish(self, chunk: Chunk, *may_send: Callable[[], bool]) -> Any:
         """Both kinds of brokers take a chunk; a ConfirmingBroker also takes ``may_send``."""
         now_ms = chunk.now_ms
-        rows = [row if row.eta_ms <= now_ms else replace(row, headers=with_eta(row)) for row in chunk.rows]
+        rows = [row if row.eta_ms <= now_ms else with_eta(row) for row in chunk.rows]
         return self._edge.publish(replace(chunk, rows=rows), *may_send)
 
 
-def with_eta(row: Row) -> bytes:
-    """Return headers as Celery sends them with an eta. Other bytes stay as they are, and the edge rejects them."""
+def with_eta(row: Row) -> Row:
+    """Return the row with headers as Celery sends them with an eta. The edge rejects other headers as they are."""
     try:
-        headers = json.loads(row.headers)
+        parts = row.parts()
+        headers = json.loads(parts.headers)
     except ValueError:
-        return row.headers
+        return row
     if not isinstance(headers, dict):
-        return row.headers
+        return row
     if "task" in headers and not headers.get("eta"):
         headers["eta"] = (_EPOCH + timedelta(milliseconds=row.eta_ms)).isoformat()
     headers[NATIVE] = True
-    return json.dumps(headers).encode()
+    packed = join(json.dumps(headers).encode(), parts.properties, parts.body)
+    return replace(row, packed=packed, packing=PLAIN)
 
 
 def drain_to_broker(hold: ShardHold, done: DrainResult, progress: Progress) -> None:

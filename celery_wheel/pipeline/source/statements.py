@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
+from sqlalchemy import make_url
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.columns import COLUMNS, TARGET, SourceColumn
+from celery_wheel.pipeline.columns import COLUMNS, TARGET, TASK_ID, TASK_ID_SQL, SourceColumn
 from celery_wheel.pipeline.source.options import SourceOptions
 from celery_wheel.store.model import Position
 
@@ -103,7 +104,7 @@ def option_conditions(options: SourceOptions, *, outcomes: bool = False) -> Cond
     if options.queue is not None:
         where.add(f"{TARGET} = ?", options.queue)
     if options.task is not None:
-        where.add("t.task = ?", options.task)
+        where.add("r.task = ?", options.task)
     due = "o.at_ms" if outcomes else "t.due_ms"
     if options.due_from_ms is not None:
         where.add(f"{due} >= ?", options.due_from_ms)
@@ -138,4 +139,5 @@ def make_partition(
     url: str, columns: Sequence[SourceColumn], source: str, where: Conditions, *, outcomes: bool = False
 ) -> StatementPartition:
     select = ", ".join(column.outcome_sql if outcomes else column.sql for column in columns)
-    return StatementPartition(url, f"SELECT {select} FROM {source} WHERE {where}", where.values)
+    sql = f"SELECT {select} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
+    return StatementPartition(url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), where.values)

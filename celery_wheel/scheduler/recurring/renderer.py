@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 from celery_wheel.bulk_load.message_template import MessageTemplate
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.engine.intake.stored_form import StoredForm, stored_form
 from celery_wheel.engine.recurring.header import header_of
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.errors import BrokerError, RecurrenceError
@@ -37,7 +38,7 @@ from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.options import parse
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
-from celery_wheel.scheduler.recurring.stored_form import StoredForm, stored_form
+from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
@@ -113,14 +114,14 @@ class ScheduleRenderer:
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)
-        template, values = rendered.template, rendered.values
+        template, columns = rendered.template, [[value] for value in rendered.values]
         if not isinstance(template, MessageTemplate):
-            return self._read(template.fill(values))
-        ids = task_id, occurrence.envelope_id, occurrence.due_ms
+            return self._read(template.fill(rendered.values))
         if template not in self._forms:
-            self._forms[template] = stored_form(template, values, *ids, self._decode)
+            self._forms[template] = stored_form(PackedKind(template, 1, columns), self._decode)
         form = self._forms[template]
-        return self._read(template.fill(values)) if form is None else form.message(values, *ids)
+        block = None if form is None else form.block(columns)
+        return self._read(template.fill(rendered.values)) if block is None else block.messages()[0]
 
     def _read(self, raw: bytes) -> Message:
         message = self._decode(raw)

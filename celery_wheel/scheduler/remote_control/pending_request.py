@@ -41,21 +41,21 @@ class PendingRequest:
 def read(one: TaskRow, node: str) -> PendingRequest:
     """Return the request of a cancelled task; ``node`` is its hostname."""
     row = one.row
-    headers: dict[str, Any] = json.loads(row.headers)
-    properties: dict[str, Any] = json.loads(row.properties)
+    headers: dict[str, Any] = json.loads(row.parts().headers)
+    properties: dict[str, Any] = json.loads(row.parts().properties)
     opened = properties.get("content_type") in SAFE
     fields = dict(headers) | (_fields(row, headers, properties) if opened else {})
     fields |= {
         "id": one.task_id,
-        "task": row.task,
+        "task": row.route.task,
         "properties": properties,
         "reply_to": properties.get("reply_to"),
         "correlation_id": properties.get("correlation_id"),
         "hostname": node,
         "delivery_info": {
-            "exchange": row.exchange,
-            "routing_key": row.routing_key,
-            "priority": row.priority,
+            "exchange": row.route.exchange,
+            "routing_key": row.route.routing_key,
+            "priority": row.route.priority,
             "redelivered": False,
         },
     }
@@ -64,7 +64,7 @@ def read(one: TaskRow, node: str) -> PendingRequest:
 
 def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that the body adds; none where it is no task's body."""
-    body = row.body
+    body = row.parts().body
     if compression := headers.get("compression"):
         body = _decompress(body, compression)
     payload = _loads(body, properties["content_type"], properties.get("content_encoding") or "utf-8", accept=SAFE)

@@ -78,7 +78,7 @@ class RevokedState:
     def _record(self, one: TaskRow, send: Callable[..., None]) -> None:
         pending = read(one, self._node)
         context = pending.context
-        task = self._app.tasks.get(one.row.task)
+        task = self._app.tasks.get(one.row.route.task)
         backend = self._app.backend if task is None else task.backend
         left_to_worker = not pending.opened and bool(context.group)
         if not left_to_worker and (task is None or task.send_events):
@@ -88,7 +88,7 @@ class RevokedState:
         if left_to_worker:
             self._leave_to_worker(one, pending)
         else:
-            sender = one.row.task if task is None else task
+            sender = one.row.route.task if task is None else task
             signals.task_revoked.send(sender=sender, request=context, terminated=False, signum=None, expired=False)
 
     def _sender(self, stack: ExitStack) -> Callable[..., None]:
@@ -111,17 +111,17 @@ class RevokedState:
 
     def _leave_to_worker(self, one: TaskRow, pending: PendingRequest) -> None:
         row, properties = one.row, dict(pending.properties)
-        exchange: Any = Exchange(row.exchange, row.exchange_type) if row.exchange else ""  # type: ignore[no-untyped-call]
+        exchange: Any = Exchange(row.route.exchange, row.route.exchange_type) if row.route.exchange else ""  # type: ignore[no-untyped-call]
         kind, encoding = properties.pop("content_type"), properties.pop("content_encoding", None)
         with self._app.producer_or_acquire() as producer:
             producer.publish(
-                row.body,
+                row.parts().body,
                 exchange=exchange,
-                routing_key=row.routing_key,
+                routing_key=row.route.routing_key,
                 headers=pending.headers | {"expires": LONG_AGO},
                 content_type=kind,
                 content_encoding=encoding,
-                priority=row.priority,
+                priority=row.route.priority,
                 **properties,
             )
 

@@ -13,6 +13,17 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
-from celery_wheel.store.ports.store import FullStore, Retention, Store
+from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store
 
-__all__ = ["Browse", "BulkLoads", "FullStore", "Handover", "Maintenance", "Retention", "Store"]
+__all__ = [
+    "Bell",
+    "Browse",
+    "BulkLoads",
+    "FullStore",
+    "Handover",
+    "Maintenance",
+    "Renewal",
+    "Retention",
+    "SilentBell",
+    "Store",
+]

@@ -16,6 +16,7 @@ Rules for every implementation
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ from celery_wheel.store.model import (
     InboxItem,
     KeyedRow,
     LaneState,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -52,6 +54,38 @@ class Retention(NamedTuple):
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
 
 
+class Renewal(NamedTuple):
+    """The renewal of a shard's lease, with the holder's snapshot."""
+
+    shard: int
+    epoch: int
+    snapshot: dict[str, object]
+
+
+class Bell(Protocol):
+    """Tells a scheduler that something may have arrived."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether the store tells; else ``wait`` takes all of its time."""
+
+    def wait(self, most_s: float) -> None:
+        """Wait until something may have arrived."""
+
+    def close(self) -> None: ...
+
+
+class SilentBell:
+    """The bell of a store that does not tell."""
+
+    tells = False
+
+    def wait(self, most_s: float) -> None:
+        time.sleep(most_s)
+
+    def close(self) -> None: ...
+
+
 class Store(Protocol):
     @property
     def uuid(self) -> str:
@@ -68,6 +102,12 @@ class Store(Protocol):
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
         """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover."""
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        """Renew the leases of several shards in one transaction; returns the renewed shards.
+
+        It waits for no other transaction on a shard: a shard that one is changing is left out, as a fenced one is.
+        """
 
     def release(self, shard: int, epoch: int) -> None:
         """Give up the shard, so that a standby takes it without waiting for the lease."""
@@ -142,15 +182,28 @@ class Store(Protocol):
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         """Put items into the inboxes of several shards, in one transaction."""
 
     def has_arrivals(self, shard: int) -> bool:
         """Whether the inbox has an item or a committed load has a chunk; cheap enough for 20 calls a second."""
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def arrivals(self, shards: Sequence[int]) -> Sequence[int]:
+        """Return those of the shards that have arrivals; where none has, as cheap as ``has_arrivals`` of one."""
+
+    def bell(self) -> Bell:
+        """Return a new bell, for one thread, which closes it."""
+
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no
-        cursor: the ``Change`` that carries out or accepts an item deletes it."""
+        cursor: the ``Change`` that carries out or accepts an item deletes it.
+
+        Args:
+            max_bytes: of their payloads; None: no limit, neither of bytes nor of messages.
+            max_rows: the most commands and messages in them, each message of a pack counted.
+        """
 
     # -- bulk loads: ``loads`` writes them, the holder reads them -----------------------------------------
 
@@ -162,6 +215,9 @@ class Store(Protocol):
 
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
         """Put one command into the inbox; returns the item's id."""
+
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
+        """Put commands (shard, kind, payload) into their inboxes, in one transaction; returns the items' ids."""
 
     def command_payload(self, item: int) -> bytes | None:
         """Return an inbox item's payload; None where the holder has deleted it, or where it was never committed."""

@@ -5,7 +5,8 @@
     place               the URL, with several hosts
     database            transactions on pooled sessions
     sessions            the parameters of a session, and the requirements on the server
-    poll                whether there is anything new, asked 20 times a second
+    bell                LISTEN and NOTIFY: writers of the inbox wake the schedulers
+    poll                whether there is anything new
     eviction            the end of a holder's session that stopped with the shard's row locked
     statements          the statements that differ on PostgreSQL
     bulk_copy           many rows by COPY

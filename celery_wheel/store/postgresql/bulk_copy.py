@@ -70,4 +70,5 @@ class CopyInsert:
 
 
 def _type_of(type_: Any) -> str:
-    return next(name for kind, name in _TYPES.items() if isinstance(type_, kind))
+    kind_of = getattr(type_, "impl", type_)
+    return next(name for kind, name in _TYPES.items() if isinstance(kind_of, kind))

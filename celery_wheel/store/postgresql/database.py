@@ -38,7 +38,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -46,6 +46,9 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
+from celery_wheel.store.bell import CHANNEL
+from celery_wheel.store.ports import Bell
+from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
@@ -55,7 +58,7 @@ from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 
-#: Six threads of an engine use the store; the other connections are for several shards, and are closed after use.
+#: Six jobs of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
 #: The advisory lock of the process that makes tables: "wheel" as a number.
@@ -176,6 +179,21 @@ class PostgresqlDatabase:
         return self._stopped.end(connection, shard, own_epoch)
 
     # -- housekeeping --------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        with suppress(StoreError), self.reading() as connection:  # schedulers look a second later
+            connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
+
+    def bell(self) -> Bell:
+        return NotifyBell(self._session_apart, self.ring)
+
+    def _session_apart(self) -> Any:
+        """Return a new session of the driver that leaves the pool."""
+        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+            pooled = self._engine.raw_connection()
+            session = pooled.driver_connection
+            pooled.detach()
+        return session
 
     def tidy(self) -> None:
         """Do nothing: autovacuum does it, see ``storage_parameters``."""

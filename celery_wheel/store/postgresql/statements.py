@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    ColumnElement,
+    LargeBinary,
     Subquery,
     Text,
     and_,
     bindparam,
-    cast,
     column,
     literal_column,
     select,
@@ -25,6 +26,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from celery_wheel.store.postgresql.bulk_copy import CopyInsert
 from celery_wheel.store.sql.schema import timer, watch
 from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.statements.clauses import ROW
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #: The same clock at the begin of the transaction.
@@ -32,6 +34,10 @@ BEGAN_SQL = "floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
 
 class PostgresqlStatements(Statements):
+    def _rows_in(self, range_: ColumnElement[bool]) -> Any:
+        """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
+        return select(*ROW).where(range_).order_by(timer.c.due_ms, timer.c.seq)
+
     def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
         """Look up each id by itself.
 
@@ -39,9 +45,8 @@ class PostgresqlStatements(Statements):
         estimated a shard at one two-hundredth of the table, read the whole shard and compared each row with the 500
         ids: 124 ms at 500,000 rows, and in proportion, instead of half a millisecond.
         """
-        wanted = values(column("id", Text), name="wanted").data([(one,) for one in envelopes])
-        id_ = cast(wanted.c.id, timer.c.envelope_id.type)
-        here = select(timer.c.envelope_id).where(and_(timer.c.shard == shard, timer.c.envelope_id == id_))
+        wanted = values(column("id", LargeBinary), name="wanted").data([(one,) for one in envelopes])
+        here = select(timer.c.envelope_id).where(and_(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id))
         found = here.limit(literal_column("1")).lateral("found")
         return select(found.c.envelope_id).select_from(wanted.join(found, true()))
 

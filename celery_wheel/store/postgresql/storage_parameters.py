@@ -2,7 +2,7 @@
 
 ::
 
-    wheel_timer, wheel_payload      every row is inserted once and deleted once, anywhere in the table
+    wheel_timer                     every row is inserted once and deleted once, anywhere in the table
     wheel_outcome, wheel_batch      the same
     wheel_schedule                  a row is updated with each occurrence, anywhere in the table
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
@@ -13,7 +13,7 @@ The defaults wait until a fifth of a table is dead, 2 million rows of 10 million
 
 Measured (docs/benchmarks.md; python -m tests.benchmarks.bloat --rows 2000000): with these
 parameters, tables and indexes stop growing after the first vacuum, since the dead rows are those of one nap and one
-vacuum; with the defaults, neither large table was vacuumed in 192 s, and both ended 2.5 and 2.9 times as large. So
+vacuum; with the defaults, no large table was vacuumed in 192 s, and both ended 2.5 and 2.9 times as large. So
 there are no partitions. For more than about 5,000 tasks/s all day, lower autovacuum_naptime on the server.
 """
 
@@ -38,7 +38,6 @@ _BURSTS = {"autovacuum_vacuum_scale_factor": "0", "autovacuum_vacuum_threshold":
 
 PARAMETERS = {
     "wheel_timer": _LOG,
-    "wheel_payload": _LOG,
     "wheel_outcome": _LOG,
     "wheel_batch": _LOG,
     "wheel_shard": _HOT,

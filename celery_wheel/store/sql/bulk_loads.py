@@ -96,7 +96,9 @@ class SqlLoads:
             _check_parts(connection, load_id, parts)
             rows = sum(part.rows for part in parts.values())
             connection.execute(queries.change(load_id, state=COMMITTED, ended_ms=now_ms, rows=rows))
-            return BulkLoad(*connection.execute(queries.BY_ID, {"load": load_id}).one())
+            committed = BulkLoad(*connection.execute(queries.BY_ID, {"load": load_id}).one())
+        self._database.ring()
+        return committed
 
     def _remove_other_parts(self, load_id: int, run: int, parts: Mapping[int, PartResult]) -> None:
         """Remove the chunks of parts that only an earlier run had."""

@@ -2,7 +2,7 @@
 
 ::
 
-    fence ─► timer, payload ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
+    fence ─► routes, timers ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
       │                                 └ numbered in the order of commits       └ an item is missing: RequestWithdrawn;
       └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
         and the caller rolls back
@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import SHARD_BITS, STOPPED, Change, NewReject, NewRow, TallyKey
+from celery_wheel.store.model import SHARD_BITS, Change, TallyKey
+from celery_wheel.store.sql import timers
+from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
@@ -39,10 +40,20 @@ def raise_fenced(connection: Connection, statements: Statements, shard: int, epo
     )
 
 
-def write(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> None:
-    """Write all parts of the change, behind the fence."""
+def write(
+    connection: Connection,
+    statements: Statements,
+    catalogue: Catalogue,
+    shard: int,
+    epoch: int,
+    change: Change,
+    packed: Packed,
+) -> None:
+    """Write all parts of the change, behind the fence; ``packed`` are the bytes of its new messages."""
     late = _fenced(connection, statements, shard, epoch, change)
-    _add(connection, statements, shard, change.rows, change.rejects)
+    if change.rows or change.blocks or change.rejects:
+        route_ids, insert = catalogue.route_ids(connection, timers.routes(change)), statements.add_timer
+        insert.many(connection, timers.tuples(change, packed, route_ids, shard, insert.names))
     statements.move.many(connection, change.moves, shard)
     outcomes, batches = change.outcomes, change.batches
     if late:
@@ -110,35 +121,6 @@ def _delete_items(connection: Connection, statements: Statements, shard: int, it
             f"{len(items) - deleted} of {len(items)} inbox items of shard {shard} were withdrawn; nothing was written; "
             "the remaining items are read again"
         )
-
-
-def _add(
-    connection: Connection, statements: Statements, shard: int, rows: Sequence[NewRow], rejects: Sequence[NewReject]
-) -> None:
-    timer, payload = statements.add_timer, statements.add_payload
-    timers = [timer.row(row, shard, digits(row.message.envelope_id)) for row in rows]
-    payloads = [payload.row(row) for row in rows]
-    if rejects:
-        timers += in_order(timer.statement, [_stopped(shard, reject) for reject in rejects])
-        nothing = {"headers": b"", "properties": b""}
-        raw = [{"id": reject.id, "body": reject.unreadable.raw, **nothing} for reject in rejects]
-        payloads += in_order(payload.statement, raw)
-    timer.statement.many(connection, timers)
-    payload.statement.many(connection, payloads)
-
-
-#: Unreadable bytes have no task and no destination.
-_NOWHERE = dict.fromkeys(("task_id", "task", "exchange", "exchange_type", "routing_key"), "") | dict.fromkeys(
-    ("queue", "priority", "key", "expires_ms", "queue_expires_ms", "misfire_ms")
-)
-
-
-def _stopped(shard: int, reject: NewReject) -> dict[str, Any]:
-    """Return the row at (accepted_ms, id) of lane STOPPED."""
-    at_ms, unreadable = reject.accepted_ms, reject.unreadable
-    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
-    place = {"id": reject.id, "shard": shard, "lane": STOPPED, "seq": reject.id, "size": len(unreadable.raw)}
-    return {**_NOWHERE, **instants, **place, "envelope_id": digits(unreadable.envelope_id)}
 
 
 def digits(uuid: str) -> str:

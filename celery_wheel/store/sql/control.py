@@ -11,17 +11,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from sqlalchemy import Connection
 
 from celery_wheel.store.model import BulkLoadChunk, Gate, KeyedRow, Row, StoppedRow, TaskRow, Tombstone
 from celery_wheel.store.sql import changes
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.ids import bytes_to_task_id, task_id_to_bytes
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.bulk_load import KEPT_MS
-from celery_wheel.store.sql.statements.clauses import in_parts
-from celery_wheel.store.sql.statements.control import KEY_PLACES, KEYS
+from celery_wheel.store.sql.statements.clauses import KEY_PLACES, in_parts
+from celery_wheel.store.sql.statements.control import KEYS
 
 #: Task ids of tombstones read at a time: memory holds one page of them, not all.
 IDS_AT_ONCE = 5_000
@@ -32,12 +36,21 @@ class SqlControl:
 
     _database: Database
     _statements: Statements
+    _catalogue: Catalogue
 
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
+        [item] = self.put_commands([(shard, kind, payload)])
+        return item
+
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
         put = self._statements.control.put_command
         with self._database.writing() as connection:
-            item: int = put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
-        return item
+            items: list[int] = [
+                put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
+                for shard, kind, payload in commands
+            ]
+        self._database.ring()
+        return items
 
     def command_payload(self, item: int) -> bytes | None:
         with self._database.reading() as connection:
@@ -61,7 +74,8 @@ class SqlControl:
         return {ids[changes.digits(str(number))]: json.loads(results) for number, results in found}
 
     def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
-        found = self._read(self._statements.control.tombstones, shard, task_ids, KEY_PLACES)
+        with self._database.reading() as connection:
+            found = self._found(connection, self._statements.control.tombstones, shard, task_ids, KEY_PLACES)
         return {row.task_id: Tombstone(*row) for row in found}
 
     def tombstone_ids(self, shard: int) -> Iterator[str]:
@@ -80,25 +94,41 @@ class SqlControl:
         with self._database.reading() as connection:
             parts = [dict(zip(KEYS, part, strict=True)) for part in in_parts(keys, KEY_PLACES)]
             rows = [row for part in parts for row in query(connection, shard=shard, kind=kind, **part)]
-        return [KeyedRow(key, task_id, Row(*row)) for key, task_id, *row in rows]
+            row_of = self._catalogue.row
+            return [KeyedRow(key, bytes_to_task_id(id_), row_of(connection, row)) for key, id_, *row in rows]
 
     def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
-        found = self._read(self._statements.control.stopped_rows, shard, task_ids, KEY_PLACES)
-        last = {row_id: StoppedRow(task_id, kind, Row(row_id, *row)) for task_id, kind, row_id, *row in found}
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._statements.control.stopped_rows, shard, task_ids)
+            row_of = self._catalogue.row
+            last = {
+                row[0]: StoppedRow(bytes_to_task_id(id_), kind, row_of(connection, row)) for id_, kind, *row in found
+            }
         return sorted(last.values(), key=lambda one: one.row.position)
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
-        return [Row(*row) for row in self._read(self._statements.control.rows, shard, row_ids, KEY_PLACES)]
-
-    def _read(self, query: Prepared, shard: int, values: Sequence[Any], places: int) -> list[Any]:
-        """Run the query for the values, as many at a time as it has places."""
         with self._database.reading() as connection:
-            return [row for part in in_parts(values, places) for row in query.at(connection, (shard, *part))]
+            found = self._found(connection, self._statements.control.rows, shard, row_ids, KEY_PLACES)
+            return self._catalogue.rows(connection, found)
+
+    def _found(
+        self, connection: Connection, query: Prepared, shard: int, values: Sequence[Any], places: int
+    ) -> list[Any]:
+        """Run the query for the values, as many at a time as it has places."""
+        return [row for part in in_parts(values, places) for row in query.at(connection, (shard, *part))]
+
+    def _of_tasks(self, connection: Connection, query: Prepared, shard: int, task_ids: Sequence[str]) -> list[Any]:
+        """Run a query for task ids."""
+        return self._found(connection, query, shard, list(map(task_id_to_bytes, task_ids)), KEY_PLACES)
 
     def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
         with self._database.reading() as connection:
             found = self._statements.control.unannounced(connection, shard=shard, after=after, limit=limit).all()
-        return [TaskRow(task_id, Row(*row)) for task_id, *row in found]
+            return self._task_rows(connection, found)
+
+    def _task_rows(self, connection: Connection, found: Iterable[Any]) -> list[TaskRow]:
+        row_of = self._catalogue.row
+        return [TaskRow(bytes_to_task_id(id_), row_of(connection, row)) for id_, *row in found]
 
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
+from celery_wheel.store.ports import Bell
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
 
@@ -72,6 +73,11 @@ class Database(Protocol):
 
         Returns False while another session works on the shard. ``own_epoch`` is this process's last epoch.
         """
+
+    def ring(self) -> None:
+        """Tell every scheduler of the store, after a commit, that something has arrived."""
+
+    def bell(self) -> Bell: ...
 
     def tidy(self) -> None:
         """Housekeeping outside of commits, since it may take long; called about twice a second."""

@@ -9,7 +9,7 @@
 
     lane STOPPED   ├── stopped before before_ms ──┤
 
-    a timer goes with its payload, outcomes, claims and run; skips of schedules go by their age
+    a timer goes with its outcomes, claims and run; skips of schedules go by their age
 
 A settled row is anywhere in the tables, which are in the order of arrival: its removal writes a page of each table
 and of each index but the position's. The ids of a transaction are therefore sorted, so that a page is visited once,
@@ -132,7 +132,7 @@ class ForgetTransaction:
         last = [statements.archive.last_outcome.at(connection, (self._shard, *part)).scalar() or 0 for part in parts]
         if highest := max([self._highest, *last]):
             statements.archive.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
-        of_timer = (statements.forget_timer, statements.forget_payload, statements.forget_outcome)
+        of_timer = (statements.forget_timer, statements.forget_outcome)
         for statement in (*of_timer, statements.control.unwatch, statements.schedules.forget_run):
             statement.many(connection, removed)
         statements.forget_batch.many(connection, self._batches)

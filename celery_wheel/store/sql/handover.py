@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, Select
 
@@ -35,6 +34,7 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.sql.bulk_loads import count_pending_in
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.changes import add_tally, fence
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
@@ -52,8 +52,9 @@ STOPPED_AT_ONCE, SCHEDULES_AT_ONCE = 50, 200
 class SqlHandover:
     """Implements ``celery_wheel.store.ports.Handover``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
+        self._catalogue = catalogue
         self._statements = database.statements
 
     def pending(self, shard: int) -> Iterator[HandoverMessage]:
@@ -72,9 +73,9 @@ class SqlHandover:
             with self._database.reading() as connection:
                 rows = connection.execute(queries.MESSAGES_AFTER, values).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
-            for id_, due_ms, seq, *parts in rows:
+                messages = [self._message(connection, row[3:], claims.get(row.id, ())) for row in rows]
+            for (id_, due_ms, seq, *_), message in zip(rows, messages, strict=True):
                 after = Position(due_ms, seq)
-                message = _message(parts, claims.get(id_, ()))
                 yield after, HandoverMessage(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
 
     def _page_length(self, shard: int, lane: int, after: Position) -> int:
@@ -94,10 +95,22 @@ class SqlHandover:
         while True:
             with self._database.reading() as connection:
                 rows = connection.execute(queries.STOPPED_MESSAGES, values | {"after": after}).all()
+                messages = [self._message(connection, row[4:]) for row in rows]
             if not rows:
                 return
-            for after, due_ms, kind, reason, *parts in rows:
-                yield HandoverMessage(after, shard, due_ms, _message(parts), outcome=kind, reason=reason)
+            for (after, due_ms, kind, reason, *_), message in zip(rows, messages, strict=True):
+                yield HandoverMessage(after, shard, due_ms, message, outcome=kind, reason=reason)
+
+    def _message(
+        self, connection: Connection, columns: Sequence[Any], claims: Iterable[tuple[str, str]] = ()
+    ) -> Message:
+        number, packed, *values = columns
+        names = [column.name for column in queries.MESSAGE[2:]]
+        parts = self._catalogue.parts(connection, number, packed)
+        message = Message(**dict(zip(names, values, strict=True)), **parts._asdict())
+        message.watch = [key for kind, key in claims if kind == WATCH] or None
+        message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
+        return message
 
     def count_pending(self, shard: int) -> int:
         return self._count(queries.COUNT_PENDING, shard=shard)
@@ -143,7 +156,7 @@ class SqlHandover:
                 rows = connection.execute(queries.PENDING_AMONG, part).all()
                 stopped = connection.execute(queries.STOPPED_AMONG, part).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
-                counts = Counter(TallyKey(r.due_ms // HOUR_MS, r.queue or r.routing_key, r.task) for r in rows)
+                counts = Counter(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in rows)
                 add_tally(connection, self._statements, hold.shard, {key: -count for key, count in counts.items()})
             done += len(rows)
         return done
@@ -224,14 +237,3 @@ def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int,
 
 def _after(position: Position) -> dict[str, int]:
     return {"after_due_ms": position.due_ms, "after_seq": position.seq}
-
-
-def _message(parts: Sequence[Any], claims: Iterable[tuple[str, str]] = ()) -> Message:
-    values = dict(zip((column.name for column in queries.MESSAGE), parts, strict=True))
-    values["envelope_id"] = str(UUID(str(values["envelope_id"])))  # only a database with a type for UUIDs has dashes
-    for name in ("headers", "properties", "body"):
-        values[name] = bytes(values[name])
-    message = Message(**values)
-    message.watch = [key for kind, key in claims if kind == WATCH] or None
-    message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
-    return message

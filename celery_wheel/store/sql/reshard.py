@@ -152,9 +152,8 @@ class _Resharding:
             self._counters[to] += 1
             due_ms = max(row.due_ms, self._floors[to])
             moves.append({"moved": row.id, "to": to, "due": due_ms, "new": self._counters[to] << SHARD_BITS | to})
-            queue = row.queue or row.routing_key
-            counts[number][TallyKey(row.due_ms // HOUR_MS, queue, row.task)] -= 1
-            counts[to][TallyKey(due_ms // HOUR_MS, queue, row.task)] += 1
+            counts[number][TallyKey(row.due_ms // HOUR_MS, row.target, row.task)] -= 1
+            counts[to][TallyKey(due_ms // HOUR_MS, row.target, row.task)] += 1
         if not moves:
             return
         self._execute(queries.MOVE_ROW, moves)
@@ -194,7 +193,6 @@ class _Resharding:
 
     def _shrink(self) -> None:
         for number in self._done.removed:
-            self._execute(queries.REMOVE_PAYLOADS, {"number": number})
             self._execute(queries.REMOVE_RUNS, {"number": number})
             self._done.forgotten += self._execute(queries.REMOVE_TIMERS, {"number": number}).rowcount
             for query in queries.REMOVE_OTHERS:

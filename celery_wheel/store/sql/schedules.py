@@ -20,8 +20,10 @@ from sqlalchemy import Connection
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Row, TaskRow
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleChange, readable, whole
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order, names_of
+from celery_wheel.store.sql.ids import bytes_to_task_id
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.clauses import in_parts
 from celery_wheel.store.sql.statements.schedules import NAME_PLACES, ScheduleStatements
@@ -35,6 +37,7 @@ class SqlSchedules:
 
     _database: Database
     _statements: Statements
+    _catalogue: Catalogue
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         due = self._statements.schedules.due
@@ -59,7 +62,7 @@ class SqlSchedules:
         query = statements.pending_runs if pending_only else statements.runs
         with self._database.reading() as connection:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
-        found = _runs(shard, rows)
+            found = self._runs(connection, shard, rows)
         found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
@@ -67,13 +70,16 @@ class SqlSchedules:
         query = self._statements.schedules.runs_at
         with self._database.reading() as connection:
             rows = [row for one, at_ms in instants for row in query(connection, schedule=one, instant_ms=at_ms)]
-        return _runs(shard, rows)
+            return self._runs(connection, shard, rows)
 
-
-def _runs(shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
-    """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
-    here = [row for row in rows if row.shard == shard]
-    return [(run_of(row[:RUN]), TaskRow(row.task_id, Row(*row[-ROW:]))) for row in here]
+    def _runs(self, connection: Connection, shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
+        """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
+        row_of = self._catalogue.row
+        return [
+            (run_of(one[:RUN]), TaskRow(bytes_to_task_id(one.task_id), row_of(connection, one[-ROW:])))
+            for one in rows
+            if one.shard == shard
+        ]
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:

@@ -5,6 +5,7 @@
     apply     writing   changes.write      fsync, unless durability is "memory"
     acquire   writing                      fsync, whatever the durability: no epoch may be used twice
     renew     writing                      no fsync: a holder's snapshot is worth nothing after a crash
+    renew_all writing                      as renew, for several shards; it waits for none of their rows
     forget    writing   history.forget     no fsync
     reads     reading                      one statement each, except in ``known``
 """
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -24,6 +28,7 @@ from celery_wheel.store.model import (
     Change,
     InboxItem,
     LaneState,
+    NewItem,
     Position,
     RangeSummary,
     Row,
@@ -31,26 +36,31 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
-from celery_wheel.store.ports import Retention
-from celery_wheel.store.sql import changes
+from celery_wheel.store.ports import Bell, Renewal, Retention
+from celery_wheel.store.sql import changes, timers
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
 from celery_wheel.store.sql.browse import SqlBrowse
 from celery_wheel.store.sql.bulk_loads import SqlLoads
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.handover import SqlHandover
+from celery_wheel.store.sql.ids import bytes_to_task_id, uuids_to_bytes
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.statements.clauses import in_parts, span
-from celery_wheel.store.sql.statements.lookups import ENVELOPES, FIND_PLACES
+from celery_wheel.store.sql.statements.lookups import ENVELOPES, FEW_ENVELOPES
 from celery_wheel.values.format import format_count
 
 #: The epoch of a shard that this store object has not held; no epoch is negative.
 NEVER_HELD = -1
+
+#: The position of a row, as a plain tuple.
+_POSITION = attrgetter("due_ms", "seq")
 
 #: The row of a scheduler is removed after a day of silence.
 FORGOTTEN_AFTER_MS = 86_400_000
@@ -67,10 +77,11 @@ class SqlStore(SqlControl, SqlSchedules):
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
         self._floors = ArchiveFloors()
+        self._catalogue = Catalogue(database)
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it
-        self.browse = SqlBrowse(database, shards)
+        self.browse = SqlBrowse(database, self._catalogue, shards)
         self.loads = SqlLoads(database)
-        self.handover = SqlHandover(database)
+        self.handover = SqlHandover(database, self._catalogue)
         self.maintenance = SqlMaintenance(database)
 
     @property
@@ -103,6 +114,7 @@ class SqlStore(SqlControl, SqlSchedules):
                 raise
             if epoch is not None:
                 self._held[shard] = epoch
+                self._catalogue.forget()
             return epoch
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
@@ -118,18 +130,22 @@ class SqlStore(SqlControl, SqlSchedules):
         return epoch if taken else None
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
-        values = {
-            "at_shard": shard,
-            "at_epoch": epoch,
-            "now_ms": now_ms,
-            "lease_ms": lease_ms,
-            "snapshot": json.dumps(snapshot),
-            "snapshot_at_ms": now_ms,
-        }
+        values = _renewal(Renewal(shard, epoch, snapshot), now_ms, lease_ms)
         with self._database.writing(durable=False) as connection:
             if self._statements.renew(connection, **values).rowcount == 0:
                 changes.raise_fenced(connection, self._statements, shard, epoch)
         self._database.tidy()
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        statement = self._statements.renew_free
+        places = in_order(statement, [_renewal(one, now_ms, lease_ms) for one in renewals])
+        renewed = {one.shard for one in renewals}
+        with self._database.writing(durable=False) as connection:
+            if statement.many(connection, places) < len(places):  # the driver tells only how many
+                found = [statement.at(connection, place).rowcount for place in places]
+                renewed = {one.shard for one, count in zip(renewals, found, strict=True) if count}
+        self._database.tidy()
+        return renewed
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""
@@ -159,8 +175,9 @@ class SqlStore(SqlControl, SqlSchedules):
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
+        packed = self._catalogue.pack(timers.plain(change))
         with self._database.writing() as connection:
-            changes.write(connection, self._statements, shard, epoch, change)
+            changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)
@@ -183,35 +200,42 @@ class SqlStore(SqlControl, SqlSchedules):
             return read_lanes(connection, self._statements, shard)
 
     def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        wanted = {id_: changes.digits(id_) for id_ in envelope_ids}
-        digits = sorted(wanted.values())  # neighbours share a page of the index
+        found: set[bytes] = set()
+        wanted = dict(zip(envelope_ids, uuids_to_bytes(envelope_ids), strict=True))
+        names, statement = ENVELOPES, self._statements.known
+        if len(wanted) <= len(FEW_ENVELOPES):
+            names, statement = FEW_ENVELOPES, self._statements.known_few
         with self._database.reading() as connection:
-            for part in in_parts(digits, len(ENVELOPES)):
-                values = dict(zip(ENVELOPES, part, strict=True))
-                # A database with a type for UUIDs returns UUIDs.
-                known = self._statements.known(connection, shard=shard, **values).scalars()
-                found.update(changes.digits(str(id_)) for id_ in known)
-        return {id_ for id_, in_store in wanted.items() if in_store in found}
+            asked = sorted(wanted.values())  # neighbours share a page of the index
+            if len(asked) > len(names):  # ids are UUIDv7: most are later than all that are stored
+                latest = bytes(self._statements.latest_envelope(connection, shard=shard).scalar() or b"")
+                del asked[bisect_right(asked, latest) :]
+            for part in in_parts(asked, len(names)):
+                values = dict(zip(names, part, strict=True))
+                found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
+        return {id_ for id_, stored in wanted.items() if stored in found} if found else set()
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
     ) -> Position:
+        limit, weight, last = max(1, max_count) + 1, 0, (0, 0)
         with self._database.reading() as connection:
-            rows = self._statements.sizes(
-                connection, **span(shard, lane, after, upto), limit=max(1, max_count) + 1
-            ).all()
-        weight = 0
-        for n, (_, _, size) in enumerate(rows):
-            weight += size
-            if n and (n >= max_count or weight > max_bytes):
-                due_ms, seq, _ = rows[n - 1]
-                return Position(due_ms, seq)
+            rows = self._statements.sizes(connection, **span(shard, lane, after, upto), limit=limit)
+            for n, (due_ms, seq, size) in enumerate(rows):
+                weight += size
+                if n and (n >= max_count or weight > max_bytes):
+                    rows.close()
+                    return Position(*last)
+                last = due_ms, seq
         return upto
 
     def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
         with self._database.reading() as connection:
-            return [Row(*row) for row in self._statements.slice(connection, **span(shard, lane, after, upto))]
+            # One by one: 25,000 rows of the database at a time would be as much work for the garbage collector.
+            found = self._statements.slice(connection, **span(shard, lane, after, upto))
+            rows = self._catalogue.rows(connection, found)
+        rows.sort(key=_POSITION)
+        return rows
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
         with self._database.reading() as connection:
@@ -222,15 +246,19 @@ class SqlStore(SqlControl, SqlSchedules):
         with self._database.reading() as connection:
             range_ = span(shard, lane, after, upto)
             groups = self._statements.summary(connection, **range_, hour_ms=HOUR_MS).all()
-        tally = {TallyKey(hour, queue, task): count for hour, queue, task, count, _ in groups}
+        tally = Counter[TallyKey]()
+        for hour, queue, task, count, _ in groups:  # several routes may have the same names
+            tally[TallyKey(hour, queue, task)] += count
         return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
-        found = self._read(self._statements.find, shard, task_ids, FIND_PLACES)
-        return [TaskRow(task_id, Row(*row)) for task_id, *row in found]
+        with self._database.reading() as connection:
+            return self._task_rows(connection, self._of_tasks(connection, self._statements.find, shard, task_ids))
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
-        return dict(map(tuple, self._read(self._statements.last_outcomes, shard, task_ids, FIND_PLACES)))
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._statements.last_outcomes, shard, task_ids)
+        return {bytes_to_task_id(id_): kind for id_, kind in found}
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
@@ -248,33 +276,45 @@ class SqlStore(SqlControl, SqlSchedules):
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
         self.put_inboxes({shard: list(items)})
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         rows = [
-            {"shard": shard, "kind": kind, "payload": payload}
+            {"shard": shard, "kind": kind, "payload": payload, "rows": count[0] if count else None}
             for shard, of_shard in items.items()
-            for kind, payload in of_shard
+            for kind, payload, *count in of_shard
         ]
         with self._database.writing() as connection:
             self._statements.put_inbox.many(connection, in_order(self._statements.put_inbox, rows))
+        self._database.ring()
         self._database.tidy()  # a bulk load may run while no scheduler does
 
     def has_arrivals(self, shard: int) -> bool:
         return self._database.poll(self._statements.bulk_load.arrivals, (shard, shard))
 
-    def read_inbox(self, shard: int, limit: int, max_bytes: int | None = None) -> list[InboxItem]:
+    def arrivals(self, shards: Sequence[int]) -> list[int]:
+        if not self._database.poll(self._statements.bulk_load.any_arrivals, ()):
+            return []
+        return [shard for shard in shards if self.has_arrivals(shard)]
+
+    def bell(self) -> Bell:
+        return self._database.bell()
+
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
         with self._database.reading() as connection:
             if max_bytes is not None:
-                limit = self._inbox_within(connection, shard, limit, max_bytes)
+                limit = self._inbox_within(connection, shard, limit, max_bytes, max_rows)
             if limit == 0:
                 return []
             return [InboxItem(*row) for row in self._statements.read_inbox(connection, shard=shard, limit=limit)]
 
-    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int) -> int:
-        """Return how many of the oldest items fit into that many bytes; at least one if the inbox has any."""
-        weight = count = 0
-        for (size,) in self._statements.inbox_sizes(connection, shard=shard, limit=limit).all():
+    def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int, max_rows: int) -> int:
+        """Return how many of the oldest items fit into that many messages and bytes; at least one if there is any."""
+        weight = total = count = 0
+        for size, rows in self._statements.inbox_sizes(connection, shard=shard, limit=limit).all():
             weight += size
-            if count and weight > max_bytes:
+            total += rows
+            if count and (weight > max_bytes or total > max_rows):
                 break
             count += 1
         return count
@@ -293,3 +333,14 @@ class SqlStore(SqlControl, SqlSchedules):
             f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
             "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
         )
+
+
+def _renewal(one: Renewal, now_ms: int, lease_ms: int) -> dict[str, object]:
+    return {
+        "at_shard": one.shard,
+        "at_epoch": one.epoch,
+        "now_ms": now_ms,
+        "lease_ms": lease_ms,
+        "snapshot": json.dumps(one.snapshot),
+        "snapshot_at_ms": now_ms,
+    }

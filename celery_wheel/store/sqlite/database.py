@@ -39,6 +39,8 @@ from sqlalchemy.dialects import sqlite as dialect
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.store.bell import FileBell, ring
+from celery_wheel.store.ports import Bell
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
@@ -196,6 +198,12 @@ class SqliteDatabase:
 
     def now_ms(self) -> int | None:
         return None
+
+    def ring(self) -> None:
+        ring(self.name)
+
+    def bell(self) -> Bell:
+        return FileBell(self.name)
 
     def _enable_log(self) -> None:
         """Turn on the write-ahead log, a property of the file, before the tables are made.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +25,7 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError
 from celery_wheel.store.model import Message
 from tests.admin.transactional.conftest import ALIAS, Shop
-from tests.kit.patience import patience
+from tests.kit.patience import PATIENCE_S, patience
 from tests.kit.site import celery_app
 from tests.unit.bulk_load.test_same_message import AT, CALLS, NOW
 from tests.unit.producer.memory_broker import Broker
@@ -441,3 +442,47 @@ def test_with_the_wheel_switched_off_the_setting_is_off_too(shop: Shop, monkeypa
     monkeypatch.setitem(celery_app.conf, "wheel_enabled", False)
     send()
     assert sent() == 1
+
+
+@pytest.fixture
+def bell(shop: Shop) -> Iterator[Any]:
+    """A scheduler's bell, and the function that returns whether it rang."""
+    with closing(shop.store.bell()) as bell:
+        yield bell
+
+
+def rang(bell: Any, most_s: float) -> bool:
+    began_s = time.monotonic()
+    bell.wait(most_s)
+    return time.monotonic() - began_s < most_s
+
+
+def test_a_commit_rings_once_and_a_rollback_does_not(shop: Shop, bell: Any) -> None:
+    with suppress(KeyError), transaction.atomic(using=ALIAS):
+        send("a")
+        raise KeyError
+    assert not rang(bell, 0.01)
+    with transaction.atomic(using=ALIAS):
+        send("b")
+        with suppress(KeyError), transaction.atomic(using=ALIAS):
+            send("c")
+            raise KeyError
+        send("d")
+        assert not rang(bell, 0.01)
+        assert len(connections[ALIAS].run_on_commit) == 1
+    assert rang(bell, patience(PATIENCE_S))
+    send("e")
+    assert rang(bell, patience(PATIENCE_S))
+
+
+def test_with_autocommit_off_postgresql_rings_at_the_commit(shop: Shop, bell: Any) -> None:
+    if shop.vendor != "postgresql":
+        return  # SQLite's schedulers look within a second
+    transaction.set_autocommit(False, using=ALIAS)
+    try:
+        send("a")
+        assert not rang(bell, 0.01)
+        transaction.commit(using=ALIAS)
+    finally:
+        transaction.set_autocommit(True, using=ALIAS)
+    assert rang(bell, patience(PATIENCE_S))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
+from celery_wheel.engine.port import BrokerOffset, ConfirmedChunk, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import ORIGIN
 from tests.kit.chunks import BIG, EPOCH, SHARD, at, make_checksum, make_chunk, make_row
@@ -170,6 +170,18 @@ def test_a_repeated_chunk_of_another_lane_does_not_set_the_last_one_back(fencing
     edge.publish(make_chunk(0, 1, number=2))
     edge.publish(make_chunk(0, 1, lane=1, number=1))
     edge.verify(SHARD, EPOCH, 2)
+
+
+def test_several_shards_are_verified_by_one_call(fencing: Any) -> None:
+    if not hasattr(fencing, "other_store"):
+        return  # a test has one shard
+    edge = adopted(fencing)
+    edge.publish(make_chunk(0, 1, number=1))
+    edge.verify(SHARD, EPOCH, 1)
+    assert edge.verified([ConfirmedChunk(SHARD, EPOCH, 1)]) == {SHARD}
+    lost, older, unknown = (SHARD, EPOCH, 2), (SHARD, EPOCH - 1, 0), (SHARD, EPOCH + 1, 0)
+    for other in (lost, older, unknown):
+        assert edge.verified([ConfirmedChunk(*other)]) == set()
 
 
 def test_chunk_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_an_epoch(fencing: Any) -> None:

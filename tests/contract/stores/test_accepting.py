@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, Row, TallyKey
+from celery_wheel.store.block import MessageBlock, NewBlock
+from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, TallyKey
+from celery_wheel.store.packing import join, split
 from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.schema import timer
+from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, message
+from tests.kit.rows import values_of
 
 UNICODE = "Größe-漢字-🎡-\u200f-'\"%s;--"
-
-
-def as_sent(row: Row) -> dict[str, Any]:
-    return {part.name: getattr(row, part.name) for part in fields(Row)}
 
 
 def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
@@ -42,24 +43,49 @@ def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
     holder.apply(rows=[new])
     [row] = holder.slice(lane=3)
     sent = new.message
-    for name, value in as_sent(row).items():
+    for name, value in values_of(row).items():
         expected = getattr(new, name) if name in ("id", "lane", "due_ms", "seq") else getattr(sent, name)
         assert value == expected, name
         assert type(value) is type(expected), name
-    assert row.size == sent.size
+    assert row.size == sent.size == 8 + 8 + 6
+
+
+@pytest.mark.parametrize("own_ids", [False, True], ids=["ids of the envelopes", "ids of tasks"])
+def test_a_block_is_stored_as_its_messages_one_by_one_are(sql_store: SqlStore, *, own_ids: bool) -> None:
+    like = message(task="app.mail", queue="mail", priority=3, misfire_ms=5_000, queue_expires_ms=60_000)
+    plain = [join(b"{}", b'{"n": 1}', b""), join(b"", b"", b""), join(b'{"h": 2}', b"{}", b"\x1e\xff" * 900)]
+    envelopes = [message().envelope_id for _ in plain]
+    tasks = ["a" * 36, "é", envelopes[2]] if own_ids else envelopes
+    keys, expires = ["a", None, "ü"], [None, NOW + 9, 0]
+    block = MessageBlock(like, envelopes, tasks, [NOW, NOW - 9, NOW], [NOW - 1, 0, 5], keys, expires, plain)
+    holders = Holder(sql_store, 0), Holder(sql_store, 1)
+    first_ids = [min([one.seq() for _ in plain]) for one in holders]
+    news = [NewBlock(first, 2, [NOW + 7, NOW + 3, NOW + 7], NOW, block) for first in first_ids]
+    holders[0].apply(blocks=news[:1], rows=[holders[0].row()], rejects=[holders[0].reject()])
+    holders[1].apply(rows=news[1].rows())
+    names = [column.name for column in timer.c if column.name not in ("shard", "id", "seq")]
+    with sql_store.database.reading() as connection:
+        found = [
+            connection.execute(select(timer).where(timer.c.shard == shard).order_by(timer.c.id)) for shard in (0, 1)
+        ]
+        mixed, one_by_one = [[row._asdict() for row in rows] for rows in found]
+    assert [row["id"] for row in mixed[:3]] == [row["seq"] for row in mixed[:3]] == list(news[0].ids)
+    assert [[row[name] for name in names] for row in mixed[:3]] == [[row[name] for name in names] for row in one_by_one]
+    assert sql_store.known(0, envelopes) == set(envelopes)
+    assert [row.parts() for row in sorted(holders[0].slice(lane=2), key=lambda row: row.id)] == list(map(split, plain))
 
 
 def test_a_missing_field_of_a_message_comes_back_as_none(holder: Holder) -> None:
     holder.accept(NOW, queue=None, priority=None, key=None, expires_ms=None, queue_expires_ms=None)
     [row] = holder.slice()
-    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == (None, None, None, None)
+    assert (row.route.queue, row.route.priority, row.expires_ms, row.route.queue_expires_ms) == (None, None, None, None)
 
 
 def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
     holder.accept(NOW, queue="", priority=0, expires_ms=0, queue_expires_ms=0, headers=b"", properties=b"", body=b"")
     [row] = holder.slice()
-    assert (row.queue, row.priority, row.expires_ms, row.queue_expires_ms) == ("", 0, 0, 0)
-    assert (row.headers, row.properties, row.body) == (b"", b"", b"")
+    assert (row.route.queue, row.route.priority, row.expires_ms, row.route.queue_expires_ms) == ("", 0, 0, 0)
+    assert (row.parts().headers, row.parts().properties, row.parts().body) == (b"", b"", b"")
 
 
 def test_names_in_any_script_are_kept(holder: Holder) -> None:
@@ -67,20 +93,21 @@ def test_names_in_any_script_are_kept(holder: Holder) -> None:
     [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
     [(_, row)] = holder.store.find(0, [UNICODE])
     assert row.id == new.id
-    assert {row.task, row.exchange, row.exchange_type, row.routing_key, row.queue} == {UNICODE}
-    assert row.body == UNICODE.encode()
+    names = {getattr(row.route, name) for name in ("task", "exchange", "exchange_type", "routing_key", "queue")}
+    assert names == {UNICODE}
+    assert row.parts().body == UNICODE.encode()
 
 
 def test_long_names_are_not_cut(holder: Holder) -> None:
     [new] = holder.accept(NOW, task_id="i" * 600, task="t" * 600, routing_key="r" * 600, queue=None)
     [(_, row)] = holder.store.find(0, ["i" * 600])
-    assert (row.id, row.task, row.routing_key) == (new.id, "t" * 600, "r" * 600)
+    assert (row.id, row.route.task, row.route.routing_key) == (new.id, "t" * 600, "r" * 600)
 
 
 def test_a_body_of_ten_megabytes_is_kept(holder: Holder) -> None:
     body = bytes(range(256)) * (10 * 2**20 // 256)
     holder.accept(NOW, body=body)
-    assert holder.slice()[0].body == body
+    assert holder.slice()[0].parts().body == body
     assert holder.store.summary(0, 0, *EVERYTHING).bytes == len(body) + 4
 
 
@@ -158,7 +185,7 @@ def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
 def test_a_rejected_message_keeps_its_bytes(sql_holder: Holder) -> None:
     sql_holder.apply(rejects=[sql_holder.reject(b"\x80garbage")])
     [row] = sql_holder.slice(lane=STOPPED)
-    assert row.body == b"\x80garbage"
+    assert row.parts().body == b"\x80garbage"
 
 
 # -- all or nothing -------------------------------------------------------------------------------------
@@ -256,7 +283,7 @@ def test_a_dispatched_task_is_still_found(holder: Holder) -> None:
     [row] = holder.accept(NOW, task_id="t-1")
     holder.settle(ORIGIN, type(ORIGIN)(row.due_ms, row.seq))
     [(_, found)] = holder.store.find(0, ["t-1"])
-    assert (found.id, found.body) == (row.id, row.message.body)
+    assert (found.id, found.parts().body) == (row.id, row.message.body)
 
 
 def test_find_reads_one_shard(make_store: Callable[[], Store]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import astuple
 
 import pytest
 
@@ -25,6 +24,7 @@ from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import model
 from tests.contract.stores.test_archived import note
 from tests.kit.holder import END, EVERYTHING, NOW, Holder
+from tests.kit.rows import values_of
 
 LANES = (STOPPED, 0, 1, 2)
 SPAN = 60
@@ -93,7 +93,7 @@ class Pair:
             count, weight = rng.randrange(1, 20), rng.randrange(400)
             self.same(lambda store: store.count(0, lane, after, upto))  # noqa: B023 - called at once
             if lane != STOPPED:  # the model keeps a rejected message's bytes elsewhere
-                self.same(lambda store: [astuple(row) for row in store.slice(0, lane, after, upto)])  # noqa: B023
+                self.same(lambda store: [values_of(row) for row in store.slice(0, lane, after, upto)])  # noqa: B023
                 self.same(lambda store: store.summary(0, lane, after, upto))  # noqa: B023
                 self.same(lambda store: store.slice_end(0, lane, after, upto, count, weight))  # noqa: B023
                 self.same(lambda store: store.batch_start(0, lane, upto, NOW + count))  # noqa: B023

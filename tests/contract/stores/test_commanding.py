@@ -119,7 +119,7 @@ def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
     found = holder.store.watchers(0, "watch", ["order:42"])
     assert [(key, row.id) for key, _, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
     assert found[0][1] == rows[1].message.task_id
-    assert found[0][2].body == rows[1].message.body
+    assert found[0][2].parts().body == rows[1].message.body
     many = [f"order:{n}" for n in range(200)]
     assert [row.id for _, _, row in holder.store.watchers(0, "watch", many)] == [rows[n].id for n in (2, 1, 0)]
     assert holder.store.watchers(1, "watch", many) == []
@@ -199,7 +199,7 @@ def test_stopped_rows_are_found_by_task_id_with_their_last_outcome(holder: Holde
         (names[1], "rejected", second.id),
         (names[0], "rejected", first.id),
     ]
-    assert found[0][2].body == second.message.body
+    assert found[0][2].parts().body == second.message.body
     assert holder.store.stopped_rows(1, names) == []
 
 
@@ -219,7 +219,7 @@ def test_a_cancelled_row_is_found_until_it_was_announced(holder: Holder) -> None
     store = holder.store
     assert [one.row.id for one in store.unannounced(0, -1, 2)] == [rows[0].id, rows[1].id]
     [last] = store.unannounced(0, rows[1].id, 2)
-    assert (last.task_id, last.row.body) == (rows[2].message.task_id, rows[2].message.body)
+    assert (last.task_id, last.row.parts().body) == (rows[2].message.task_id, rows[2].message.body)
     holder.apply(unwatched=[rows[1].id])
     assert [one.row.id for one in store.unannounced(0, -1, 9)] == [rows[0].id, rows[2].id]
     assert store.unannounced(1, -1, 9) == []

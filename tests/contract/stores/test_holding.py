@@ -9,7 +9,7 @@ import pytest
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
-from celery_wheel.store.ports import Retention, Store
+from celery_wheel.store.ports import Renewal, Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
 from tests.kit.patience import patience
@@ -98,6 +98,22 @@ def test_renewing_publishes_the_snapshot_and_the_lease(holder: Holder) -> None:
     assert state.lease_until_ms is not None
     assert 0 <= store_clock(holder.store, NOW + 700) + LEASE - state.lease_until_ms < LEASE
     assert state.epoch == holder.epoch
+
+
+def test_several_shards_are_renewed_together_but_for_those_of_former_epochs(holder: Holder) -> None:
+    store, former = holder.store, holder.epoch
+    other = Holder(store, shard=1)
+    epoch = holder.acquire()
+    before = store.state(0)
+    renewed = store.renew_all([Renewal(0, former, {"n": 0}), Renewal(1, other.epoch, {"n": 1})], NOW + 700, LEASE)
+    assert (renewed, store.state(0)) == ({1}, before)
+    state = store.state(1)
+    assert (state.snapshot, state.snapshot_at_ms) == ({"n": 1}, NOW + 700)
+    assert state.lease_until_ms is not None
+    assert 0 <= store_clock(store, NOW + 700) + LEASE - state.lease_until_ms < LEASE
+    both = [Renewal(0, epoch, {"n": 2}), Renewal(1, other.epoch, {"n": 3})]
+    assert store.renew_all(both, NOW + 900, LEASE) == {0, 1}
+    assert [store.state(shard).snapshot for shard in (0, 1)] == [{"n": 2}, {"n": 3}]
 
 
 def test_every_process_reads_the_last_snapshot(make_store: Callable[[], Store]) -> None:

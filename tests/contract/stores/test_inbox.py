@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import Change
+from celery_wheel.store.model import MESSAGES, Change
 from celery_wheel.store.ports import Store
+from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder
 
 
@@ -43,6 +44,19 @@ def test_reading_is_bounded_in_bytes_but_never_to_nothing(store: Store) -> None:
     assert sizes(1_000) == [30, 10, 10, 10, 50]
     assert sizes(1_000, limit=2) == [30, 10]
     assert store.read_inbox(1, 10, 100) == []
+
+
+def test_reading_is_bounded_in_packed_messages(sql_store: SqlStore) -> None:
+    sql_store.put_inboxes({0: [("cancel", b""), (MESSAGES, b"500", 500), (MESSAGES, b"20", 20), ("message", b"")]})
+
+    def payloads(max_rows: int) -> list[bytes]:
+        return [item.payload for item in sql_store.read_inbox(0, 10, 1_000, max_rows)]
+
+    assert payloads(500) == [b""]
+    assert payloads(520) == [b"", b"500"]
+    assert payloads(521) == [b"", b"500", b"20"]
+    assert payloads(522) == [b"", b"500", b"20", b""]
+    assert sql_store.handover.count_inbox() == 522
 
 
 def test_a_holder_learns_of_items_of_other_processes(make_store: Callable[[], Store]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
@@ -16,11 +16,13 @@ from celery_wheel import Celery
 from celery_wheel.broker.names import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load import schedule_many
+from celery_wheel.engine.intake.inbox import parse
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SHARDS, SqlBackend
 from tests.kit.holder import Holder
+from tests.kit.rows import values_of
 from tests.kit.servers.postgres import PostgresServer
 
 AT = datetime(2099, 1, 1, tzinfo=UTC)
@@ -46,10 +48,12 @@ def waiting(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(SHARDS):
         for item in store.read_inbox(shard, 10_000):
-            message = QueuedMessageReader().decode(item.payload)
-            assert isinstance(message, Message), message
-            assert (item.kind, shard_of(message.key, message.task_id, SHARDS)) == ("message", shard)
-            found.append(message)
+            messages = parse(item, QueuedMessageReader().decode)
+            assert isinstance(messages, list)
+            for message in messages:
+                assert isinstance(message, Message), message
+                assert shard_of(message.key, message.task_id, SHARDS) == shard
+                found.append(message)
     return found
 
 
@@ -77,7 +81,7 @@ def test_accepted_messages_equal_the_loaded_ones(app: Any, sql_holder: Holder) -
     found = sql_holder.slice()
     assert len(found) == len(expected)
     for row, loaded in zip(found, sorted(expected, key=attrgetter("position")), strict=True):
-        assert asdict(row) == asdict(loaded)
+        assert values_of(row) == values_of(loaded)
 
 
 def break_it(backend: SqlBackend, postgres: PostgresServer | None) -> None:
@@ -86,7 +90,7 @@ def break_it(backend: SqlBackend, postgres: PostgresServer | None) -> None:
         Path(str(make_url(backend.url).database)).unlink()
     else:
         database = make_url(backend.url).database
-        postgres.sql("ALTER TABLE wheel_inbox ADD CHECK (kind <> 'message') NOT VALID", database=str(database))
+        postgres.sql("ALTER TABLE wheel_inbox ADD CHECK (kind <> 'messages') NOT VALID", database=str(database))
 
 
 def test_a_failure_in_the_middle_reports_the_durable_part(

@@ -21,7 +21,7 @@ def test_a_row_moves_together_with_its_message(holder: Holder) -> None:
     holder.accept(NOW, body=b"another's")
     holder.apply(moves=[holder.move(row, NOW + 1, lane=2)])
     [moved] = holder.slice(lane=2)
-    assert (moved.id, moved.lane, moved.body) == (row.id, 2, b"mine")
+    assert (moved.id, moved.lane, moved.parts().body) == (row.id, 2, b"mine")
 
 
 def test_a_row_can_be_accepted_and_moved_in_one_change(holder: Holder) -> None:

@@ -83,7 +83,7 @@ def test_the_store_works_with_any_settings_of_the_database(postgres: PostgresSer
         holder.accept(*range(NOW, NOW + 30), task="→", headers="é".encode())
         name = setting.partition(" ")[0]
         assert shown(store, name) == [FORCED.get(name, shown_to_others(postgres, url, name))]
-        assert {(row.task, row.headers) for row in holder.slice()} == {("→", "é".encode())}
+        assert {(row.route.task, row.parts().headers) for row in holder.slice()} == {("→", "é".encode())}
 
 
 @pytest.mark.parametrize(("setting", "is_"), [("off", "on"), ("on", "on"), ("local", "local")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import END_OF_TIME_MS
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
+from tests.kit.rows import values_of
 from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, schedule, step
 
 LATER = NOW + 86_400_000
@@ -325,7 +326,7 @@ def test_a_run_has_its_row(holder: Holder) -> None:
     row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
     holder.apply(rows=[row], runs=[run])
     [(found, task)] = holder.store.runs_of(0, [one.id], True, 9)
-    assert (found, task.task_id, asdict(task.row)) == (run, "t-1", asdict(holder.slice()[0]))
+    assert (found, task.task_id, values_of(task.row)) == (run, "t-1", values_of(holder.slice()[0]))
 
 
 def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Change
+from celery_wheel.store.ports import Renewal
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
@@ -101,6 +102,16 @@ def test_a_standby_does_not_wait_for_a_shard_with_a_transaction_of_its_holder(
         assert other.acquire(0, "host-b", NOW, LEASE) is None
     assert other.acquire(0, "host-b", NOW, LEASE) == 2
     other.close()
+
+
+def test_a_shard_whose_row_is_locked_delays_no_renewal_of_another(url: str) -> None:
+    store = open_store(url, shards=2, lease_ms=LEASE)
+    holders = [Holder(store, shard=shard) for shard in (0, 1)]
+    with psycopg.connect(url) as session:
+        session.execute("SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE")
+        assert store.renew_all([Renewal(one.shard, one.epoch, {}) for one in holders], NOW, LEASE) == {1}
+    assert store.renew_all([Renewal(one.shard, one.epoch, {}) for one in holders], NOW, LEASE) == {0, 1}
+    store.close()
 
 
 def _left_ms(store: SqlStore, postgres: PostgresServer, url: str) -> int:

@@ -16,6 +16,7 @@ import pytest
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.claim_broker import claim
+from celery_wheel.store.sql.ids import bytes_to_task_id
 from tests.kit.processes import Process
 from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
@@ -58,14 +59,16 @@ class LeavingStack(Stack):
 
     def in_store(self) -> dict[str, tuple[Any, ...]]:
         """Return task id → (queue, exchange, priority, expires_ms, lane)."""
-        return {row[0]: row[1:] for row in self.select("task_id, queue, exchange, priority, expires_ms, lane")}
+        return {row[0]: row[1:] for row in self.select("text(task_id), queue, exchange, priority, expires_ms, lane")}
 
     def select(self, columns: str) -> list[tuple[Any, ...]]:
         """Return columns of all rows; an empty list while the store has no tables."""
         with closing(sqlite3.connect(self.file)) as database:
             if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'wheel_timer'").fetchone():
                 return []
-            return database.execute(f"SELECT {columns} FROM wheel_timer ORDER BY due_ms, seq").fetchall()
+            database.create_function("text", 1, bytes_to_task_id, deterministic=True)
+            rows = "wheel_timer t JOIN wheel_route r ON r.id = t.route"
+            return database.execute(f"SELECT {columns} FROM {rows} ORDER BY due_ms, seq").fetchall()
 
 
 def waiting(app: Any, queue: str = wheel_queue_name("wheel", 0)) -> int:

@@ -16,6 +16,7 @@ from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.handover import SqlHandover
+from celery_wheel.store.sql.ids import bytes_to_task_id
 from tests.integration.drain.conftest import LeavingStack, claimed, waiting
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
@@ -65,9 +66,10 @@ def queued(stack: LeavingStack, queue: str = "celery") -> list[dict[str, Any]]:
 
 def outcomes(stack: LeavingStack) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(stack.file)) as database:
-        return database.execute(
+        found = database.execute(
             "SELECT t.task_id, o.kind FROM wheel_outcome o JOIN wheel_timer t ON t.id = o.timer_id"
         ).fetchall()
+    return [(bytes_to_task_id(id_), kind) for id_, kind in found]
 
 
 # -- to the broker -----------------------------------------------------------------------------------------

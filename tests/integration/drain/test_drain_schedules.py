@@ -109,7 +109,7 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
         [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
-        assert json.loads(row.headers)[OCCURRENCE]["report"] is False
+        assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
 
 
 def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, tmp_path: Path) -> None:

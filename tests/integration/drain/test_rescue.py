@@ -100,7 +100,7 @@ def test_a_killed_worker_loses_and_doubles_no_rescued_message(stack: LeavingStac
     stack.worker(broker_transport_options=RESTORED if redis else {}, **RESCUE)
     wait_until(lambda: ids <= stack.in_store().keys(), "all tasks are in the store")
     wait_until(lambda: waiting(stack.app, "celery") == waiting(stack.app) == 0, "both queues are empty")
-    assert len(stack.select("id")) == len(ids)
+    assert len(stack.select("t.id")) == len(ids)
 
 
 def test_a_message_that_is_delivered_again_is_accepted_once(stack: LeavingStack) -> None:

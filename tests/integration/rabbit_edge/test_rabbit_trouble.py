@@ -14,6 +14,7 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.broker.amqp import link, publisher
 from celery_wheel.broker.amqp.edge import AmqpBroker
+from celery_wheel.broker.amqp.frames import FrameReader
 from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
@@ -178,7 +179,7 @@ def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
     connection._transport.sock = ours
     connection._transport._setup_transport()
     under_test = AmqpLink(lambda: None)
-    under_test._connection = connection
+    under_test._connection, under_test._frames = connection, FrameReader(connection._transport)
     connection.on_inbound_frame = lambda frame: frames.append(frame) or True
     frames: list[Any] = []
     frame = b"\x03\x00\x01" + struct.pack(">I", 1_000) + b"x" * 1_000 + b"\xce"

@@ -106,7 +106,7 @@ def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
     pickled = pickle.dumps(((1, "pickled"), {}, {}))
     squeezed = zlib.compress(json.dumps([[2, "z" * 1_000], {}, {}]).encode())
     binary = {"content_type": "application/x-python-serialize", "content_encoding": "binary", "correlation_id": "1"}
-    headers = json.loads(task(2).headers) | {"compression": "application/x-gzip"}
+    headers = json.loads(task(2).parts().headers) | {"compression": "application/x-gzip"}
     publish(
         broker,
         task(1, body=pickled, properties=json.dumps(binary).encode()),
@@ -121,7 +121,7 @@ def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
 def test_a_worker_revokes_an_expired_task(
     broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
 ) -> None:
-    headers = json.loads(task(1).headers) | {"expires": "2020-01-01T00:00:00+00:00"}
+    headers = json.loads(task(1).parts().headers) | {"expires": "2020-01-01T00:00:00+00:00"}
     publish(broker, task(1, headers=json.dumps(headers).encode(), expires_ms=NOW_MS - 1), task(2))
     executed = ran(worker("mail"), 1)
     wait_until(lambda: not client.exists("mail", "unacked"), "the expired task acknowledged")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.store.packing import split
 from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Stack
@@ -134,11 +135,11 @@ def test_unreadable_messages_are_rejected_and_the_loop_goes_on(stack: Stack) -> 
     wait_until(lambda: not stack.redis.llen("wheel.0"), "the wheel queue is empty")
     with sqlite3.connect(stack.file) as connection:
         kept = connection.execute(
-            "SELECT p.body, o.reason FROM wheel_outcome o JOIN wheel_payload p ON p.id = o.timer_id"
+            "SELECT t.message, o.reason FROM wheel_outcome o JOIN wheel_timer t ON t.id = o.timer_id"
             " WHERE o.kind = 'rejected'"
         ).fetchall()
     connection.close()
-    assert sorted(body for body, _ in kept) == sorted(bad)
+    assert sorted(split(message).body for message, _ in kept) == sorted(bad)
     assert all(reason for _, reason in kept)
 
 

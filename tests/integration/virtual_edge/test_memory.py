@@ -24,7 +24,7 @@ from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
-from tests.kit.chunks import at, chunk_of
+from tests.kit.chunks import at, chunk_of, make_row
 from tests.kit.patience import wait_until
 
 BIG = 2**30
@@ -42,6 +42,10 @@ def app() -> Iterator[Any]:
 
 def edge_of(app: Any) -> KombuBroker:
     return KombuBroker(app, QueuedMessageReader(max_message_bytes=2**20))
+
+
+#: A message without content.
+EMPTY: dict[str, Any] = {"headers": b"{}", "properties": b"{}", "body": b"x"}
 
 
 def publish(edge: KombuBroker, rows: list[Row], **changes: Any) -> Confirmed:
@@ -104,8 +108,8 @@ def test_a_topic_exchange_routes_and_a_row_without_a_route_is_reported(app: Any)
     news = Exchange("news", "topic")
     app.conf.task_queues = [Queue("all", news, routing_key="news.#"), Queue("celery")]
     edge = edge_of(app)
-    row = Row(1, 0, 1, 1, 1, "t", "news", "topic", "news.x", None, None, None, None, b"{}", b"{}", b"x")
-    lost = Row(2, 0, 2, 2, 2, "t", "nowhere", "direct", "x", None, None, None, None, b"{}", b"{}", b"x")
+    row = make_row(1, routing_key="news.x", exchange="news", exchange_type="topic", **EMPTY)
+    lost = make_row(2, exchange="nowhere", **EMPTY)
     published = publish(edge, [row, lost], redelivered=True)
     assert published.failed.keys() == {2}
     (raw,) = [Channel.queues["all"].get_nowait()]
@@ -159,7 +163,7 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeyp
         raise ConnectionResetError("the answer is lost")
 
     edge = edge_of(app)
-    row = Row(1, 0, 1, 1, 1, "t", "", "direct", "mail", None, None, None, None, b"{}", b"{}", b"x")
+    row = make_row(1, **EMPTY)
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "_put", put_and_lose_the_answer)
         with pytest.raises(PublishInterrupted):
@@ -181,11 +185,8 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
 
     monkeypatch.setattr(Channel, "_put", put_unless_odd)
     edge = edge_of(app)
-    parts = (None, None, None, None)
-    rows = [
-        Row(n, 0, n, n, n, "t", "", "direct", "mail", *parts, b'{"odd": true}' if n == 2 else b"{}", b"{}", b"x")
-        for n in (1, 2, 3)
-    ]
+    odd = {**EMPTY, "headers": b'{"odd": true}'}
+    rows = [make_row(1, **EMPTY), make_row(2, **odd), make_row(3, **EMPTY)]
     left, failed = rows, dict[int, str]()
     for _ in range(TRIES):
         published = publish(edge, left, now_ms=0)

@@ -23,7 +23,7 @@ from celery_wheel.errors import BrokerError
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
-from tests.kit.chunks import at, chunk_of
+from tests.kit.chunks import at, chunk_of, make_row
 from tests.kit.patience import wait_until
 from tests.kit.servers.sqs import KEY, SECRET, SqsServer
 
@@ -70,7 +70,7 @@ class Installation:
 
     def row(self, row_id: int, queue: str, body: bytes = b"[]") -> Row:
         kept = b'{"content_type": "application/json", "content_encoding": "utf-8"}'
-        return Row(row_id, 0, 1, row_id, 1, "t", "", "direct", queue, queue, None, None, None, b"{}", kept, body)
+        return make_row(row_id, queue, due_ms=1, eta_ms=1, headers=b"{}", properties=kept, body=body)
 
     def publish(self, edge: KombuBroker, rows: list[Row]) -> Any:
         return edge.publish(chunk_of(ORIGIN, at(1), rows, now_ms=0), lambda: True)

@@ -136,7 +136,7 @@ def test_any_written_envelope_is_read(written: Envelope, others: dict[str, Any])
     found = holds(raw(headers={**others, "wheel": encode(written)}))
     assert isinstance(found, Message)
     assert found.envelope_id == written.id
-    assert all(getattr(found, name) == getattr(written, name) for name in Envelope.__slots__ if name != "id")
+    assert all(getattr(found, name) == getattr(written, name) for name in Envelope.__struct_fields__ if name != "id")
     assert found.headers == json.dumps(others).encode()
 
 

@@ -9,11 +9,25 @@ import pytest
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.bulk_load import ScheduleResult, schedule_many
-from celery_wheel.store.model import Message
+from celery_wheel.store.model import MESSAGES, Message, NewItem
+from tests.kit.packs import lines
 from tests.unit.producer.conftest import add, app, broker, make_app
 from tests.unit.producer.memory_broker import read_message
 
 __all__ = ["add", "app", "broker", "make_app"]
+
+
+def raw_messages(items: Sequence[NewItem]) -> list[bytes]:
+    """Return the messages of inbox items, as producers put them into the wheel queue."""
+    found: list[bytes] = []
+    for kind, payload, *count in items:
+        if kind == "message":
+            found.append(payload)
+        else:
+            messages = lines(payload)
+            assert (kind, count) == (MESSAGES, [len(messages)])
+            found += [template.fill(values) for template, values in messages]
+    return found
 
 
 class Inbox:
@@ -22,13 +36,14 @@ class Inbox:
     def __init__(self, shards: int = 1, fails_at: int = 0, error: Exception | None = None) -> None:
         self.shards = shards
         self.commits: list[dict[int, list[bytes]]] = []
+        self.items: list[int] = []  #: the number of messages of each
         self._fails_at, self._error = fails_at, error
 
-    def put_inboxes(self, items: Mapping[int, Sequence[tuple[str, bytes]]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         if len(self.commits) + 1 == self._fails_at and self._error:
             raise self._error
-        assert all(kind == "message" for of_shard in items.values() for kind, _ in of_shard)
-        self.commits.append({shard: [raw for _, raw in of_shard] for shard, of_shard in items.items()})
+        self.items += [len(raw_messages([item])) for of_shard in items.values() for item in of_shard]
+        self.commits.append({shard: raw_messages(of_shard) for shard, of_shard in items.items()})
 
     @property
     def raw(self) -> list[bytes]:

@@ -14,11 +14,12 @@ from celery_wheel import Celery
 from celery_wheel.broker.queued_message import encode_message
 from celery_wheel.broker.reader import QueuedMessageReader as MessageReader
 from celery_wheel.bulk_load import reject_rules as rules
-from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns
+from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns, Packable
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.bulk_load.sample import Sampler
-from celery_wheel.store.message_pack import pack, unpack
+from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import Message
+from tests.kit.packs import lines
 
 NOW = datetime(2029, 1, 1, tzinfo=UTC)
 ETA = datetime(2030, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
@@ -55,13 +56,17 @@ def columns(*rows: dict[str, Any]) -> Columns:
     )
 
 
+def unpacked(messages: list[Packable]) -> list[bytes]:
+    return [template.fill(values) for template, values in lines(pack(messages))]
+
+
 def packed(app: Any, *rows: dict[str, Any], shards: int = 1, max_bytes: int = 2**20) -> list[Message]:
     renderer = ColumnRenderer(app, shards, max_bytes)
     try:
         messages = renderer.messages(columns(*rows))
     finally:
         renderer.close()
-    found = [MessageReader().decode(raw) for shard in sorted(messages) for raw in unpack(pack(messages[shard]))]
+    found = [MessageReader().decode(raw) for shard in sorted(messages) for raw in unpacked(messages[shard])]
     assert all(isinstance(one, Message) for one in found), found
     return [one for one in found if isinstance(one, Message)]
 

@@ -56,6 +56,17 @@ def test_large_messages_make_small_groups(app: Any, inbox: Inbox, monkeypatch: p
     assert [len(commit[0]) for commit in inbox.commits] == [2, 2, 2, 2, 1]
 
 
+def test_messages_are_packed_in_their_order_and_large_ones_stay_apart(
+    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "PACK_COUNT", 4)
+    monkeypatch.setattr(many, "PACK_BYTES", 12_000)
+    sizes = [10] * 9 + [20_000] + [10] * 2 + [5_000] * 3
+    load(app, inbox, [("proj.touch", (n, "x" * size), {}, AT) for n, size in enumerate(sizes)])
+    assert [int(one.body.split(b",")[0][2:]) for one in inbox.messages()] == list(range(len(sizes)))
+    assert inbox.items == [4, 4, 1, 1, 3, 1, 1]
+
+
 def test_each_row_goes_to_its_shard_in_one_commit(app: Any) -> None:
     inbox = Inbox(shards=4)
     load(app, inbox, [("proj.touch", (n,), {}, AT, None, f"key-{n % 7}") for n in range(70)])

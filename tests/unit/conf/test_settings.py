@@ -35,6 +35,7 @@ DEFAULTS = {
     "store": "sqlite:///celery-wheel.sqlite3",
     "namespace": "wheel",
     "shards": 1,
+    "processes": 1,
     "tick_ms": 1,
     "size": 512,
     "enabled": True,

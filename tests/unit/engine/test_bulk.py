@@ -7,11 +7,15 @@ import uuid
 
 import pytest
 
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import run_round
+from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import StoreError
-from celery_wheel.store.message_pack import WHOLE, pack
-from celery_wheel.store.model import COMMITTED, DONE, STOPPED, Message, Unreadable
+from celery_wheel.store.block import MessageBlock
+from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, WHOLE, PackTemplate, pack
+from celery_wheel.store.model import COMMITTED, DONE, MESSAGES, STOPPED, Message, Unreadable
 from tests.unit.engine.conftest import START_MS, Rig
 
 LIMITS = Limits(bulk_count=2)
@@ -137,6 +141,49 @@ def test_commands_do_not_queue_behind_a_load() -> None:
     assert len(accepted(rig)) == 9
 
 
+def put_messages(rig: Rig, *task_ids: str) -> None:
+    rig.broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
+    payload = pack([(WHOLE, [task_id]) for task_id in task_ids])
+    rig.store.put_inboxes({0: [(MESSAGES, payload, len(task_ids))]})
+
+
+def test_packed_messages_of_the_inbox_are_accepted_in_one_commit_with_the_end_of_their_item() -> None:
+    rig = Rig()
+    put_messages(rig, "a", "b", "c")
+    rig.run("tend", "ingest")
+    assert (accepted(rig), rig.disk.shard(0).inbox) == (["a", "b", "c"], {})
+
+
+def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> None:
+    rig = Rig()
+    put_messages(rig, "a", "b")
+    number = ask(rig, "cancel", "a")
+    put_messages(rig, "c", "d")
+    put_messages(rig, "e", "a2")
+    rig.run("tend", "ingest")
+    assert rig.store.answer(number) == {"a": "done"}
+    assert accepted(rig) == ["b", "c", "d", "e", "a2"]
+
+
+def test_packed_messages_of_which_an_earlier_command_names_one_wait_behind_it() -> None:
+    rig = Rig()
+    rig.run("tend")
+    number = ask(rig, "cancel", "a")
+    put_messages(rig, "a", "b")
+    later = ask(rig, "cancel", "b")
+    rig.run("ingest")
+    assert (rig.store.answer(number), rig.store.answer(later), accepted(rig)) == ({"a": "unknown"}, None, [])
+
+
+def test_packed_messages_of_the_inbox_that_cannot_be_read_are_rejected() -> None:
+    rig = Rig()
+    rig.store.put_inboxes({0: [(MESSAGES, b"not packed", 2)]})
+    put_messages(rig, "b")
+    rig.run("tend", "ingest")
+    [rejected] = [one.message for one in rig.disk.shard(0).rows.values() if isinstance(one.message, Unreadable)]
+    assert (rejected.raw, accepted(rig)) == (b"not packed", ["b"])
+
+
 def test_the_wheel_queue_does_not_wait_for_a_load() -> None:
     rig = Rig(limits=LIMITS)
     load(rig, "a", "b", "c")
@@ -144,3 +191,124 @@ def test_the_wheel_queue_does_not_wait_for_a_load() -> None:
     rig.send("sent", 10)
     rig.run("ingest")
     assert accepted(rig) == ["sent", "a", "b"]
+
+
+TEMPLATE = PackTemplate(
+    '{"body": %s, "headers": {"task": "t", "id": %s, "wheel": {"v": 1, "task": "t", "id": %s, "task_id": %s, '
+    '"eta_ms": %s, "created_ms": %s, "key": %s, "exchange": "", "exchange_type": "direct", "routing_key": "q", '
+    '"queue": "q"}}, "properties": {"body_encoding": "utf-8"}}',
+    (0, 1, 2, 1, 3, 4, 5),
+    (BODY, ID, ENVELOPE, ETA_MS, CREATED_MS, KEY),
+)
+
+
+def block_payload(prefix: str, *delays_ms: int) -> bytes:
+    """Return a pack that is read as a block; its tasks are named by the prefix and their number."""
+    tasks = {f"{prefix}{number}": START_MS + delay for number, delay in enumerate(delays_ms)}
+    rows = [
+        ('"[]"', json.dumps(one), json.dumps(str(uuid.uuid5(uuid.NAMESPACE_OID, one))), str(eta_ms), "1", "null")
+        for one, eta_ms in tasks.items()
+    ]
+    return pack([(TEMPLATE, row) for row in rows])
+
+
+def put_block(rig: Rig, prefix: str, *delays_ms: int) -> None:
+    rig.broker.decode = QueuedMessageReader().decode  # type: ignore[method-assign]
+    rig.store.put_inboxes({0: [(MESSAGES, block_payload(prefix, *delays_ms), len(delays_ms))]})
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the sizes of the blocks of each change."""
+    found: list[int] = []
+    reserve = UnitOfWork.reserve
+
+    def noted(work: UnitOfWork) -> None:
+        found.extend(len(one.block) for one in work.change.blocks)
+        reserve(work)
+
+    monkeypatch.setattr(UnitOfWork, "reserve", noted)
+    return found
+
+
+def test_a_block_is_accepted_as_a_whole_and_published_in_the_order_of_its_due_times(kept: list[int]) -> None:
+    rig = Rig(limits=Limits(window_ms=1_000))
+    rig.run("tend")
+    put_block(rig, "a", 900_000, 500_000, 500_000, 700_000)
+    rig.run("ingest")
+    assert (kept, rig.engine.stats.accepted) == ([4], 4)
+    assert sum(rig.disk.shard(0).tally.values()) == 4
+    assert rig.engine.state is not None
+    assert rig.engine.state.window.rows == {}
+    rig.pass_time(901_000)
+    rig.run(rounds=3)
+    assert rig.pushed == ["a1", "a2", "a3", "a0"]
+    assert not any(rig.disk.shard(0).tally.values())
+
+
+def test_a_block_of_which_some_are_due_soon_goes_into_the_window(kept: list[int]) -> None:
+    rig = Rig()
+    rig.run("tend", "prefetch")
+    put_block(rig, "a", 40, -5, 10, 900_000)
+    rig.run("ingest")
+    rig.pass_time(50)
+    rig.run("dispatch")
+    assert (kept, rig.pushed) == ([4], ["a1", "a2", "a0"])
+
+
+def test_a_block_with_a_known_message_is_taken_apart(kept: list[int]) -> None:
+    rig = Rig()
+    rig.run("tend")
+    put_block(rig, "a", *[1_000] * 4)
+    rig.run("ingest")
+    put_block(rig, "a", *[1_000] * 5)
+    put_block(rig, "b", *[1_000] * 4)
+    put_block(rig, "b", *[1_000] * 4)
+    rig.run("ingest")
+    assert (kept, rig.engine.stats.known) == ([4], 8)
+    assert accepted(rig) == [*(f"a{n}" for n in range(5)), *(f"b{n}" for n in range(4))]
+
+
+def test_a_tombstone_or_a_revoked_stamp_reaches_the_messages_of_a_block(kept: list[int]) -> None:
+    rig = Rig()
+    rig.run("tend")
+    ask(rig, "cancel", "a2")
+    rig.run("ingest")
+    put_block(rig, "a", *[1_000] * 4)
+    rig.run("ingest")
+    assert (kept, accepted(rig)) == ([], ["a0", "a1", "a3"])
+    assert rig.engine.state is not None
+    rig.engine.state.stamps.add({"tenant": "7"})
+    put_block(rig, "b", *[1_000] * 4)
+    rig.run("ingest")
+    assert (kept, len(accepted(rig))) == ([], 7)
+
+
+def test_a_command_on_a_task_of_a_block_waits_until_the_block_is_accepted() -> None:
+    rig = Rig()
+    rig.run("tend")
+    number = ask(rig, "cancel", "a1")
+    put_block(rig, "a", *[1_000] * 4)
+    later = ask(rig, "cancel", "a3")
+    rig.run("ingest")
+    assert (rig.store.answer(number), rig.store.answer(later)) == ({"a1": "unknown"}, None)
+    rig.run("ingest", rounds=2)
+    assert (rig.store.answer(later), accepted(rig)) == ({"a3": "done"}, ["a0", "a1", "a2"])
+
+
+def test_a_block_is_in_another_lane_while_due_time_is_behind_the_watermark(kept: list[int]) -> None:
+    rig = Rig()
+    rig.send("first", 1_000)
+    rig.run("tend", "ingest", "prefetch")
+    rig.pass_time(1_000)
+    rig.run("dispatch", "settle")
+    state = rig.engine.state
+    assert state is not None
+    assert state.lanes[0].watermark.due_ms == START_MS + 1_000
+    with state.active():
+        work = UnitOfWork(state, START_MS)
+        [block] = unpack_messages(block_payload("a", 500, 600, 700, 1_500), QueuedMessageReader().decode)
+        assert isinstance(block, MessageBlock)
+        work.accept_block(block)
+    assert work.change.blocks == []
+    assert [row.lane == 0 for row in work.change.rows] == [False, False, False, True]

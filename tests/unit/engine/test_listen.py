@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from celery_wheel.engine.round import Round
-from celery_wheel.engine.runner import Runner
+from celery_wheel.engine.runner import AT_ONCE, UNTIL_WOKEN, Runner
 from celery_wheel.errors import BrokerError
 from tests.unit.engine.conftest import Rig
 
@@ -26,11 +26,11 @@ def test_ingest_peeks_again_when_listen_has_found_a_message(rig: Rig) -> None:
     with mock.patch.object(rig.broker, "peek") as peek:
         rig.run("ingest", rounds=3)
         peek.assert_not_called()
-    assert not rig.engine.has_arrivals()
+    assert not rig.engine.may_have_messages
     rig.send("one", 1_000)
     assert list(steps) == [Round.IDLE]
     assert rig.engine.arrived.is_set()
-    assert rig.engine.has_arrivals()
+    assert rig.engine.may_have_messages
     assert rig.run("ingest") is Round.BUSY
     assert rig.run("ingest") is Round.IDLE
     assert rig.engine.stats.accepted == 1
@@ -50,7 +50,6 @@ def test_a_command_is_answered_after_a_peek(rig: Rig) -> None:
     rig.send("one", 1_000)
     number = str(uuid.UUID(int=7))
     rig.store.put_inbox(0, [("cancel", json.dumps({"task_ids": ["one"], "id": number}).encode())])
-    assert rig.engine.has_arrivals()
     rig.run("ingest")
     assert rig.store.answer(number) == {"one": "done"}
 
@@ -60,7 +59,7 @@ def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait_or_does_not_answ
     for answer in ({"return_value": None}, {"side_effect": BrokerError("no answer")}):
         with mock.patch.object(rig.broker, "await_message", **answer):
             assert rig.run("listen") is Round.FAILED
-        assert rig.engine.has_arrivals()
+        assert rig.engine.may_have_messages
         with mock.patch.object(rig.broker, "peek", wraps=rig.broker.peek) as peek:
             rig.run("ingest")
             peek.assert_called_once()
@@ -74,11 +73,19 @@ def test_a_failed_peek_is_repeated(rig: Rig) -> None:
 
 
 def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
-    """Also where no shard is held any more: an event that stayed set would keep a core busy."""
+    """Also where no shard is held any more: a job that ran again at once would keep a core busy."""
+    [jobs] = Runner(rig.engine, lease_ms=2_000, poll_ms=50).shards
     rig.run("tend", "ingest")
-    assert rig.engine.emptied.is_set()
-    runner = Runner(rig.engine, lease_ms=2_000, poll_ms=50)
+    rig.run("listen")
+    assert jobs._after_listen(Round.IDLE, 2.0) == AT_ONCE, "nothing was found, so the next call finds what comes"
+    rig.send("one", 1_000)
+    rig.run("listen")
+    assert jobs._after_listen(Round.IDLE, 0.0) == UNTIL_WOKEN
+    with mock.patch.object(rig.engine.emptied, "listener") as wake:
+        rig.run("ingest")
+        wake.assert_not_called()
+        rig.run("ingest")
+        wake.assert_called_once()
     rig.run("release")
     assert rig.run("listen") is Round.IDLE
-    runner._await_emptied(Round.IDLE, 0.0)
-    assert not rig.engine.emptied.is_set()
+    assert jobs._after_listen(Round.IDLE, 0.0) == UNTIL_WOKEN

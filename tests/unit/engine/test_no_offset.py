@@ -44,7 +44,7 @@ def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
 ) -> None:
     rig.send_in("a", exchange=exchange, exchange_type="direct")
     rig.run("tend", "ingest", "prefetch")
-    target = next(iter(rig.disk.shard(0).rows.values())).row.target
+    target = next(iter(rig.disk.shard(0).rows.values())).row.route.target
     rig.rabbit.full.add(target)
     rig.run("dispatch", rounds=3)
     rig.try_again()

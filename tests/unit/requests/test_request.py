@@ -12,7 +12,7 @@ import pytest
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.requests.answers import Answers
 from celery_wheel.requests.process_store import OpenStore
-from celery_wheel.requests.request import Request
+from celery_wheel.requests.request import TASKS_AT_ONCE, Request
 from celery_wheel.requests.results import BestResult, CommandResult, EveryShard, Merge, MostUrgentAnswer
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
@@ -83,21 +83,21 @@ def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
 
-def test_a_request_that_reached_only_one_shard_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = SqlStore.put_command
+def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
 
-    def failing(self: SqlStore, shard: int, kind: str, payload: bytes) -> int:
-        if shard == 1:
+    def failing(self: SqlStore, commands: list[tuple[int, str, bytes]]) -> list[int]:
+        if store.read_inbox(0, 10):
             raise StoreError("the disk is full")
-        return ask(self, shard, kind, payload)
+        return ask(self, commands)
 
-    monkeypatch.setattr(SqlStore, "put_command", failing)
+    monkeypatch.setattr(SqlStore, "put_commands", failing)
     with pytest.raises(StoreError, match="the disk is full"):
-        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 5)
-    assert store.read_inbox(0, 10) == []
-    monkeypatch.setattr(SqlStore, "withdraw", lambda self, item: failing(self, 1, "", b""))
+        request_to(store, BestResult(), "cancel", "task_ids", None).ask(names, 5)
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    monkeypatch.setattr(SqlStore, "withdraw", lambda self, item: failing(self, []))
     with pytest.raises(StoreError) as raised:
-        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 5)
+        request_to(store, BestResult(), "cancel", "task_ids", None).ask(names, 5)
     assert raised.value.__notes__ == [
         "the request (cancel) could not be withdrawn, and may be carried out: the disk is full"
     ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_wheel.scheduler.share import Share, share
+from celery_wheel.scheduler.share import Role, Share, share
 
 
 def test_a_single_scheduler_takes_all_shards() -> None:
@@ -40,7 +41,8 @@ def test_no_shard_is_given_while_one_is_free() -> None:
 class Cluster:
     """Schedulers that apply their share in any order, and a store that gives a shard to one only."""
 
-    def __init__(self, shards: int, rng: random.Random) -> None:
+    def __init__(self, shards: int, rng: random.Random, roles: Mapping[str, Role] = {}) -> None:
+        self.roles = roles
         self.holders: dict[int, str | None] = dict.fromkeys(range(shards))
         self.alive: set[str] = set()
         self.rng = rng
@@ -53,7 +55,7 @@ class Cluster:
 
     def apply(self, name: str) -> None:
         held = [shard for shard, holder in self.holders.items() if holder == name]
-        found = share(name, sorted(self.alive), self.holders, held)
+        found = share(name, sorted(self.alive), self.holders, held, self.roles.get(name, Role.ANY))
         for shard in found.take:
             if self.holders[shard] not in self.alive:
                 self.holders[shard] = name
@@ -93,6 +95,36 @@ def test_the_shares_become_even_with_as_few_moves_as_possible(
         orphans = sum(holder not in cluster.alive for holder in before.values())
         high = -(-shards // len(cluster.alive))
         assert cluster.moves <= orphans + high, "more shards moved than a newcomer gets"
+        cluster.moves = 0
+        cluster.settle()
+        assert cluster.moves == 0, "shards still move"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    shards=st.integers(2, 12),
+    changes=st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=12),
+    seed=st.integers(0, 2**32),
+)
+def test_shard_0_stays_with_parents_and_the_shares_become_even(
+    shards: int, changes: list[tuple[bool, int, int]], seed: int
+) -> None:
+    """Parents ``0-0``, ``1-0``, … on several machines with children ``0-1``, …; a child ends with its parent."""
+    roles = {f"{host}-{n}": Role.CHILD if n else Role.PARENT for host in range(3) for n in range(4)}
+    cluster = Cluster(shards, random.Random(seed), roles)
+    for joins, host, number in changes:
+        family = {f"{host}-{n}" for n in range(4)}
+        if joins:
+            cluster.alive |= {f"{host}-0", f"{host}-{number}"}
+        else:
+            cluster.alive -= {f"{host}-{number}"} if number else family
+        if not cluster.alive:
+            continue
+        cluster.settle()
+        counts = cluster.counts()
+        assert roles[str(cluster.holders[0])] is Role.PARENT
+        assert sum(counts) == shards
+        assert counts[-1] - counts[0] <= 1
         cluster.moves = 0
         cluster.settle()
         assert cluster.moves == 0, "shards still move"

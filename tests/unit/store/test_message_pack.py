@@ -8,11 +8,12 @@ import pytest
 
 from celery_wheel.store import message_pack as packed
 from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
+from tests.kit.packs import lines
 
 
 def test_unpack_returns_the_packed_messages() -> None:
-    reminder = PackTemplate('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0))
-    lines = [
+    reminder = PackTemplate('{"id": %s, "again": %s, "share": "100%%", "n": %s}', (1, 1, 0), ("n", "id"))
+    messages = [
         (reminder, ("7", '"\\u00e4"')),
         (WHOLE, ('{"whole": "50%"}',)),
         (PackTemplate("[%s]", (0,)), ("8",)),
@@ -24,10 +25,13 @@ def test_unpack_returns_the_packed_messages() -> None:
         "[8]",
         '{"id": "b", "again": "b", "share": "100%", "n": 9}',
     ]
-    assert [one.decode() for one in unpack(pack(lines))] == whole
-    assert [form.fill(values).decode() for form, values in lines] == whole
-    assert [form.size(values) for form, values in lines] == list(map(len, whole))
-    assert unpack(pack([])) == []
+    unpacked = lines(pack(messages))
+    assert [form.fill(values).decode() for form, values in unpacked] == whole
+    assert [form.names for form, _ in unpacked] == [("n", "id"), (), (), ("n", "id")]
+    assert unpacked[0][0] is unpacked[3][0]
+    assert [form.fill(values).decode() for form, values in messages] == whole
+    assert [form.size(values) for form, values in messages] == list(map(len, whole))
+    assert lines(pack([])) == []
 
 
 def test_bytes_that_were_not_packed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +40,10 @@ def test_bytes_that_were_not_packed_are_refused(monkeypatch: pytest.MonkeyPatch)
         b"",
         b"{}",
         good[:-4],
-        zlib.compress(b'{"v": 2, "kinds": []}'),
+        zlib.compress(b'{"v": 2, "kinds": [], "order": null}'),
+        zlib.compress(b'{"v": 1, "kinds": [["%s", [0], [], 2, 1]], "order": null}\x1e1'),
+        zlib.compress(b'{"v": 1, "kinds": [["%s", [0], [], 1, 1]], "order": null}'),
+        zlib.compress(b'{"v": 1, "kinds": [["%s", [0], [], 1, 1]], "order": [0, 0]}\x1e1'),
         zlib.compress(b"[]"),
         zlib.compress(b"x"),
     ):

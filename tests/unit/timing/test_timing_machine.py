@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from celery_wheel.timing import TimingWheel
 from celery_wheel.timing.level import Contents
-from celery_wheel.timing.timer import Record
 
 YEAR_MS = 365 * 86_400_000
 
@@ -51,7 +50,14 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(timer_id=TIMER_IDS, span=SPANS, backwards=st.sampled_from([False] * 9 + [True]))
     def schedule_or_move(self, timer_id: int, span: int, backwards: bool) -> None:
-        due_at = self.now - span if backwards else self.now + span
+        self.schedule_at(timer_id, self.now - span if backwards else self.now + span)
+
+    @rule(timer_id=TIMER_IDS, beside=TIMER_IDS)
+    def schedule_at_the_instant_of_another(self, timer_id: int, beside: int) -> None:
+        if beside in self.model:
+            self.schedule_at(timer_id, self.model[beside][0])
+
+    def schedule_at(self, timer_id: int, due_at: int) -> None:
         self.model.pop(timer_id, None)
         waits = self.rounded_up(due_at) > self.time
         if waits:
@@ -131,10 +137,8 @@ class CascadeOff(TimingWheel):
 
     __slots__ = ()
 
-    def _cascade(self, contents: Contents, target_ms: int, left: list[Record]) -> None:
-        for timer_id, record in contents.items():
-            del self._index[timer_id]
-            left.append(record)
+    def _spread(self, contents: Contents, level: int, target_ms: int, due: Contents) -> None:
+        due.update(contents)
 
 
 class CascadeLoses(TimingWheel):
@@ -142,9 +146,9 @@ class CascadeLoses(TimingWheel):
 
     __slots__ = ()
 
-    def _cascade(self, contents: Contents, target_ms: int, left: list[Record]) -> None:
+    def _spread(self, contents: Contents, level: int, target_ms: int, due: Contents) -> None:
         for timer_id in contents:
-            del self._index[timer_id]
+            del self._dues[timer_id]
 
 
 class CoarseTimesStandStill(TimingWheel):
@@ -152,10 +156,8 @@ class CoarseTimesStandStill(TimingWheel):
 
     __slots__ = ()
 
-    def _turn_to(self, now_ms: int) -> None:
-        finest = self._levels[0]
-        finest.current_time_ms = now_ms - now_ms % finest.tick_ms
-        self._reaches[0] = finest.current_time_ms + finest.interval_ms
+    def _turn(self) -> None:
+        self._lasts[0] = self._last_ms(self._tick_ms)
 
 
 def test_the_wheel_agrees_with_a_plain_dict() -> None:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from celery_wheel.timing import TimingWheel
+from celery_wheel.timing.level import Contents
 from tests.unit.timing.reference_wheel import ReferenceWheel
 
 
@@ -24,19 +25,17 @@ def picture(wheel: TimingWheel) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("size", [2, 3, 20, 60, 64])
-@pytest.mark.parametrize("tick", [1, 10, 1000])
-@pytest.mark.parametrize("start", [0, 1_767_225_601_234, -987_654])
-def test_every_operation_agrees_with_the_reference_wheel(tick: int, size: int, start: int) -> None:
+def compare(wheel: TimingWheel, tick: int, size: int, start: int) -> None:
     rng = random.Random(f"{tick} {size} {start}")
-    wheel = TimingWheel(tick, size, start)
     reference = ReferenceWheel(tick, size, start)
-    now = start
+    now = due_at = start
     for step in range(500):
         reach = tick * size ** rng.choice([1, 1, 2, 2, 3])
         kind = rng.random()
         if kind < 0.6:
-            timer_id, due_at = rng.randrange(150), now + rng.randrange(-tick, reach)
+            timer_id = rng.randrange(150)
+            # Every other timer has the due time of the timer before it, so that the order of scheduling counts.
+            due_at = due_at if rng.random() < 0.5 else now + rng.randrange(-tick, reach)
             assert wheel.schedule(timer_id, due_at) == reference.schedule(timer_id, due_at), step
         elif kind < 0.75:
             timer_id = rng.randrange(150)
@@ -53,3 +52,28 @@ def test_every_operation_agrees_with_the_reference_wheel(tick: int, size: int, s
             now = max(now, wheel.current_time_ms)
         assert picture(wheel) == reference.picture(), step
         assert wheel.next_expiration_ms() == reference.next_expiration_ms(), step
+
+
+@pytest.mark.parametrize("size", [2, 3, 20, 60, 64])
+@pytest.mark.parametrize("tick", [1, 10, 1000])
+@pytest.mark.parametrize("start", [0, 1_767_225_601_234, -987_654])
+def test_every_operation_agrees_with_the_reference_wheel(tick: int, size: int, start: int) -> None:
+    compare(TimingWheel(tick, size, start), tick, size, start)
+
+
+class CascadeGoesLast(TimingWheel):
+    """The timers of a coarse bucket go behind those that were scheduled later, on the level below."""
+
+    __slots__ = ()
+
+    def _spread(self, contents: Contents, level: int, target_ms: int, due: Contents) -> None:
+        before = {expiration_ms: dict(later) for expiration_ms, later in self._opened[level].items()}
+        super()._spread(contents, level, target_ms, due)
+        for expiration_ms, later in before.items():
+            self._opened[level][expiration_ms] = later | self._opened[level][expiration_ms]
+
+
+@pytest.mark.parametrize("tick", [1, 10, 1000])
+def test_the_comparison_fails_when_the_order_of_scheduling_is_lost(tick: int) -> None:
+    with pytest.raises(AssertionError):
+        compare(CascadeGoesLast(tick, 3), tick, 3, 0)

@@ -43,7 +43,7 @@ def test_an_instant_that_is_not_an_integer_is_refused_and_changes_nothing() -> N
         wheel.advance(None)
     with pytest.raises(TypeError, match="unhashable"):
         wheel.schedule([], 50)
-    assert wheel.get("a") == Timer(50, 1, "a", "payload")
+    assert wheel.get("a") == Timer(50, "a", "payload")
     assert len(wheel) == 1
 
 
@@ -144,6 +144,17 @@ def test_cascading_keeps_the_place_in_the_order() -> None:
     wheel.advance(490)
     wheel.schedule("third, on level 0", 500)
     assert ids(wheel.advance(500)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
+
+
+def test_timers_that_cascade_to_a_bucket_go_before_those_that_were_scheduled_into_it() -> None:
+    wheel = TimingWheel(tick_ms=1, wheel_size=20)
+    wheel.schedule("first, from level 2", 505)
+    wheel.advance(300)
+    wheel.schedule("second, from level 1", 505)
+    wheel.advance(490)
+    wheel.schedule("third, on level 0", 505)
+    assert wheel.advance(500) == []
+    assert ids(wheel.advance(505)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
 
 
 def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
@@ -284,4 +295,4 @@ def test_reprs_name_level_bucket_and_due_time() -> None:
     level = wheel.levels()[1]
     assert repr(level) == "Level(number=1, tick_ms=20, interval_ms=400, current_time_ms=0, pending=1)"
     assert repr(level.buckets[0]) == "Bucket(index=17, expiration_ms=340, pending=1)"
-    assert repr(wheel.get("a")) == "Timer(due_at_ms=350, order=1, timer_id='a', payload=1)"
+    assert repr(wheel.get("a")) == "Timer(due_at_ms=350, timer_id='a', payload=1)"

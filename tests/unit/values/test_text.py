@@ -83,8 +83,9 @@ def in_a_row(value: Any) -> None:
 def in_a_request(value: Any) -> None:
     """The length of a task id that cannot exist does not matter."""
     item = InboxItem(1, "cancel", json.dumps({"task_ids": [value]}).encode())
-    if isinstance(found := parse_item(item, lambda _: pytest.fail("it is no message")), Unreadable):
-        raise ValueError(found.reason)
+    found = parse_item(item, lambda _: pytest.fail("it is no message"))
+    if isinstance(found, list) and isinstance(found[0], Unreadable):
+        raise ValueError(found[0].reason)
 
 
 ENTRANCES: list[Callable[[Any], object]] = [in_an_envelope, in_a_row, lambda value: parse_options({"key": value})]

@@ -21,12 +21,14 @@ from celery_wheel.store.sql.browse.heads import Heads
 from celery_wheel.store.sql.browse.overview import Overview
 from celery_wheel.store.sql.browse.pages import Pages
 from celery_wheel.store.sql.browse.schedules import ScheduleViews
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 
 
 class SqlBrowse(Pages, Details, Heads, Overview, ScheduleViews):
     """Implements ``celery_wheel.store.ports.Browse``."""
 
-    def __init__(self, database: Database, shards: int) -> None:
+    def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
         self._database = database
+        self._catalogue = catalogue
         self._shards = shards

@@ -7,9 +7,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection
 
 from celery_wheel.store.model import LaneState
+from celery_wheel.store.packing import Parts
 from celery_wheel.store.ports.pages import Detail, StoppedTask, Task
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
@@ -22,6 +24,7 @@ class Details:
     """A part of ``SqlBrowse``."""
 
     _database: Database
+    _catalogue: Catalogue
     _shards: int
 
     def detail(self, timer_id: int) -> Detail | None:
@@ -44,13 +47,14 @@ class Details:
                 for shard in {row.shard for row in rows}
                 for one in read_lanes(connection, self._database.statements, shard, closed=True)
             }
-            return [_detail(connection, lanes, row) for row in rows]
+            return [_detail(connection, self._catalogue, lanes, row) for row in rows]
 
 
-def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:
+def _detail(connection: Connection, catalogue: Catalogue, lanes: dict[tuple[int, int], LaneState], row: Any) -> Detail:
     columns = len(queries.TASK)
     task = Task(*row[:columns])
-    exchange, exchange_type, routing_key, queue, envelope_id, *parts = row[columns:]
+    exchange, exchange_type, routing_key, queue, envelope_id, number, packed = row[columns:]
+    parts = Parts(b"", b"", b"") if packed is None else catalogue.parts(connection, number, packed)
     lane = lanes.get((task.shard, task.lane))
     outcomes = [StoppedTask(*row) for row in connection.execute(queries.outcomes_of(task.id, MAX_DETAILS))]
     state = state_of(task, lane, outcomes[-1].kind if outcomes else None)
@@ -64,9 +68,9 @@ def _detail(connection: Connection, lanes: dict[tuple[int, int], LaneState], row
         exchange_type=exchange_type,
         routing_key=routing_key,
         queue=queue,
-        envelope_id=str(envelope_id),
-        headers=bytes(parts[0] or b""),
-        properties=bytes(parts[1] or b""),
-        body=bytes(parts[2] or b""),
+        envelope_id=envelope_id,
+        headers=parts.headers,
+        properties=parts.properties,
+        body=parts.body,
         outcomes=outcomes,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from celery_wheel.store.ports.pages import MessageHead, Task
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
@@ -17,13 +18,16 @@ class Heads:
     """A part of ``SqlBrowse``."""
 
     _database: Database
+    _catalogue: Catalogue
 
     def heads(self, ids: Iterable[int]) -> dict[int, MessageHead]:
         wanted, found = list(ids), dict[int, MessageHead]()
         with self._database.reading() as connection:
             for start in range(0, len(wanted), AT_ONCE):
                 rows = connection.execute(queries.heads(wanted[start : start + AT_ONCE]))
-                found.update({row_id: MessageHead(bytes(headers), *place) for row_id, headers, *place in rows})
+                for row_id, number, packed, *place in rows.all():
+                    parts = self._catalogue.parts(connection, number, packed)
+                    found[row_id] = MessageHead(parts.headers, *place)
         return found
 
     def tasks(self, ids: Iterable[int]) -> list[Task]:

@@ -30,22 +30,22 @@ from sqlalchemy import (
 from celery_wheel.store.model import HOUR_MS, Position
 from celery_wheel.store.ports.pages import END, Criteria, Settlement, StoppedTask, Task
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import batch, outcome, payload, scheduler, tally, timer
+from celery_wheel.store.sql.schema import batch, outcome, route, scheduler, tally, timer
 
 Condition = ColumnElement[bool]
 
-#: A task's destination, as ``Row.target`` and the tally have it.
-TARGET: ColumnElement[str] = func.coalesce(func.nullif(timer.c.queue, ""), timer.c.routing_key)
-
-TASK = columns_of(Task, timer, without=["dispatched_ms"], target=TARGET.label("target"))
-OUTCOME = columns_of(StoppedTask, outcome, timer, target=TARGET.label("target"))
+TASK = columns_of(Task, timer, route, without=["dispatched_ms"])
+OUTCOME = columns_of(StoppedTask, outcome, timer, route)
 SETTLEMENT = columns_of(Settlement, batch)
 
 TIMER_KEY = (timer.c.due_ms, timer.c.seq)
 OUTCOME_KEY = (outcome.c.at_ms, outcome.c.id)
 
-_ADDRESS = (timer.c.exchange, timer.c.exchange_type, timer.c.routing_key, timer.c.queue, timer.c.envelope_id)
-_BYTES = (payload.c.headers, payload.c.properties, payload.c.body)
+_ADDRESS = (route.c.exchange, route.c.exchange_type, route.c.routing_key, route.c.queue, timer.c.envelope_id)
+_BYTES = (timer.c.packing, timer.c.message)
+
+#: Tasks with their names.
+TASKS = timer.join(route, route.c.id == timer.c.route)
 
 # -- tasks ------------------------------------------------------------------------------------------
 
@@ -60,9 +60,8 @@ def with_task_id(shard: int, task_id: str) -> Condition:
 
 def details(where: Condition, limit: int, *, with_bytes: bool) -> Select[Any]:
     """Select tasks, their addresses and their bytes, the latest due first; NULL for bytes without ``with_bytes``."""
-    source = timer.outerjoin(payload, payload.c.id == timer.c.id) if with_bytes else timer
     parts = _BYTES if with_bytes else [null().label(column.name) for column in _BYTES]
-    found = select(*TASK, *_ADDRESS, *parts).select_from(source).where(where)
+    found = select(*TASK, *_ADDRESS, *parts).select_from(TASKS).where(where)
     return found.order_by(*_descending(TIMER_KEY)).limit(limit)
 
 
@@ -72,16 +71,16 @@ def outcomes_of(timer_id: int, limit: int) -> Select[Any]:
 
 
 def heads(ids: Sequence[int]) -> Select[Any]:
-    columns = (timer.c.id, payload.c.headers, timer.c.exchange, timer.c.routing_key)
-    return select(*columns).join_from(timer, payload, payload.c.id == timer.c.id).where(timer.c.id.in_(ids))
+    columns = (timer.c.id, *_BYTES, route.c.exchange, route.c.routing_key)
+    return select(*columns).select_from(TASKS).where(timer.c.id.in_(ids))
 
 
 def tasks(ids: Sequence[int]) -> Select[Any]:
-    return select(*TASK).where(timer.c.id.in_(ids))
+    return select(*TASK).select_from(TASKS).where(timer.c.id.in_(ids))
 
 
 def tasks_of(shard: int, task_ids: Sequence[str]) -> Select[Any]:
-    return select(*TASK).where((timer.c.shard == shard) & timer.c.task_id.in_(task_ids))
+    return select(*TASK).select_from(TASKS).where((timer.c.shard == shard) & timer.c.task_id.in_(task_ids))
 
 
 # -- pages ------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def within(low: Position, high: Position) -> Condition:
 
 
 def named(criteria: Criteria) -> list[Condition]:
-    wanted = [(timer.c.task, criteria.task), (TARGET, criteria.queue), (timer.c.key, criteria.key)]
+    wanted = [(route.c.task, criteria.task), (route.c.target, criteria.queue), (timer.c.key, criteria.key)]
     return [column == name for column, name in wanted if name is not None]
 
 
@@ -109,7 +108,7 @@ def of_kind(shard: int, kind: str, criteria: Criteria, before: Position) -> Cond
 
 def task_page(where: Condition, names: Sequence[Condition], limit: int, *, descending: bool = False) -> Select[Any]:
     order = _descending(TIMER_KEY) if descending else TIMER_KEY
-    return select(*TASK).where(where, *names).order_by(*order).limit(limit)
+    return select(*TASK).select_from(TASKS).where(where, *names).order_by(*order).limit(limit)
 
 
 def outcome_page(where: Condition, names: Sequence[Condition], limit: int) -> Select[Any]:
@@ -198,7 +197,7 @@ def _descending(key: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
 
 
 def _outcome_timer() -> FromClause:
-    return outcome.join(timer, timer.c.id == outcome.c.timer_id)
+    return outcome.join(timer, timer.c.id == outcome.c.timer_id).join(route, route.c.id == timer.c.route)
 
 
 def _between(key: Sequence[ColumnElement[Any]], criteria: Criteria, before: Position) -> list[Condition]:

@@ -7,18 +7,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.model import STOPPED
+from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, revision, schedule, timer, watch
+from celery_wheel.store.sql.queries.browse import TASKS
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, revision, route, schedule, timer, watch
 from celery_wheel.store.sql.statements.schedules import SCHEDULE
 
 MOVED = "moved"
 
-#: The columns of a ``Message``, by their names.
+#: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
 MESSAGE = (
-    *(timer.c.envelope_id, timer.c.task_id, timer.c.task, timer.c.eta_ms, timer.c.created_ms, timer.c.exchange),
-    *(timer.c.exchange_type, timer.c.routing_key, timer.c.queue, timer.c.priority, timer.c.key, timer.c.expires_ms),
-    *(timer.c.queue_expires_ms, timer.c.misfire_ms, payload.c.headers, payload.c.properties, payload.c.body),
+    *(timer.c.packing, timer.c.message, timer.c.envelope_id, timer.c.task_id, timer.c.eta_ms, timer.c.created_ms),
+    *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in Route.__slots__]),
 )
 
 _KEY = (timer.c.due_ms, timer.c.seq)
@@ -35,23 +36,20 @@ _LIMIT: Any = bindparam("limit")
 _AFTER = and_(
     _OF_SHARD, timer.c.lane == bindparam("lane"), tuple_(bindparam("after_due_ms"), bindparam("after_seq")) < _PLACE
 )
-_WITH_BYTES = timer.join(payload, payload.c.id == timer.c.id)
 SIZES_AFTER = select(timer.c.size).where(_AFTER).order_by(*_KEY).limit(_LIMIT)
 #: (id, due_ms, seq, message …) of a lane's next rows.
-MESSAGES_AFTER = (
-    select(timer.c.id, *_KEY, *MESSAGE).select_from(_WITH_BYTES).where(_AFTER).order_by(*_KEY).limit(_LIMIT)
-)
+MESSAGES_AFTER = select(timer.c.id, *_KEY, *MESSAGE).select_from(TASKS).where(_AFTER).order_by(*_KEY).limit(_LIMIT)
 CLAIMS = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(
     watch.c.shard == bindparam("shard"), watch.c.timer_id.in_(bindparam("ids", expanding=True))
 )
 COUNT_PENDING = select(func.count()).select_from(timer.join(lane, _IS_PENDING)).where(_OF_SHARD)
 #: The pending rows among ``ids``, with the columns of their tally keys.
 PENDING_AMONG = (
-    select(timer.c.id, timer.c.due_ms, timer.c.queue, timer.c.routing_key, timer.c.task)
-    .join(lane, _IS_PENDING)
+    select(timer.c.id, timer.c.due_ms, route.c.target, route.c.task)
+    .select_from(TASKS.join(lane, _IS_PENDING))
     .where(_OF_SHARD, _AMONG_IDS)
 )
-COUNT_INBOX = select(func.count()).select_from(inbox)
+COUNT_INBOX = select(func.coalesce(func.sum(func.coalesce(inbox.c.rows, 1)), 0))
 
 # -- stopped rows -----------------------------------------------------------------------------------
 
@@ -64,7 +62,7 @@ COUNT_STOPPED = select(func.count()).select_from(_WITH_OUTCOME).where(_OF_KINDS)
 #: (id, due_ms, kind, reason, message …) of stopped rows with ids above ``after``.
 STOPPED_MESSAGES = (
     select(timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
-    .select_from(_WITH_OUTCOME.join(payload, payload.c.id == timer.c.id))
+    .select_from(_WITH_OUTCOME.join(route, route.c.id == timer.c.route))
     .where(_OF_KINDS, timer.c.id > bindparam("after"))
     .order_by(timer.c.id)
     .limit(_LIMIT)

@@ -13,7 +13,7 @@ from celery_wheel.store.sql.schema import (
     inbox,
     lane,
     outcome,
-    payload,
+    route,
     schedule,
     schedule_run,
     schedule_skip,
@@ -69,8 +69,10 @@ _PLACE = tuple_(*_KEY)
 _IS_UNPUBLISHED = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _PLACE > _WATERMARK)
 #: A shard's rows after the watermarks of their lanes, in order of position; an occurrence with its schedule's name.
 ROWS_TO_MOVE = (
-    select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.queue, timer.c.routing_key, timer.c.task)
+    select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, route.c.target, route.c.task)
     .add_columns(schedule.c.name.label("schedule"))
+    .select_from(timer)
+    .join(route, route.c.id == timer.c.route)
     .join(lane, _IS_UNPUBLISHED)
     .outerjoin(schedule_run, schedule_run.c.timer_id == timer.c.id)
     .outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
@@ -108,7 +110,6 @@ def spread_rows(table: Table, latest: str) -> Select[Any]:
 # -- shrink -----------------------------------------------------------------------------------------
 
 _TIMERS = select(timer.c.id).where(timer.c.shard == _NUMBER)
-REMOVE_PAYLOADS = delete(payload).where(payload.c.id.in_(_TIMERS))
 REMOVE_RUNS = delete(schedule_run).where(schedule_run.c.timer_id.in_(_TIMERS))
 REMOVE_TIMERS = delete(timer).where(timer.c.shard == _NUMBER)
 #: A shard's rows in every other table, and its own row.

@@ -12,7 +12,7 @@ from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Revision, Skip
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.queries.browse import TASK
+from celery_wheel.store.sql.queries.browse import TASK, TASKS
 from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
 from celery_wheel.store.sql.statements.schedules import SCHEDULE
 
@@ -48,9 +48,9 @@ def revisions(name: str, limit: int) -> Select[Any]:
 
 def runs(schedule_id: int, limit: int) -> Select[Any]:
     """Select the columns of runs, with the tasks that they became."""
-    place = and_(timer.c.id == schedule_run.c.timer_id, schedule_run.c.schedule == schedule_id)
+    rows = schedule_run.join(TASKS, timer.c.id == schedule_run.c.timer_id)
     own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
-    found = select(*own, *TASK).join_from(schedule_run, timer, place)
+    found = select(*own, *TASK).select_from(rows).where(schedule_run.c.schedule == schedule_id)
     return found.order_by(*_latest_first()).limit(limit)
 
 

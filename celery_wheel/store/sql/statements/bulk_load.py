@@ -7,6 +7,7 @@
     wheel_load_part   claim, forget             the loading process; the holder
     wheel_load_chunk  add                       the loading process
                       arrivals                  the holder: whether a chunk, or an item of the inbox, is there
+                      any_arrivals              the holders: the same, for all shards
                       sizes, read, accept       the holder, of committed loads, in the order of their ids
 """
 
@@ -54,6 +55,9 @@ class BulkLoadStatements:
         loaded = exists().where(load_chunk.c.load == load.c.id, of_load)
         waiting = exists().where(inbox.c.shard == bindparam("shard"))
         self.arrivals = prepare(select(_number(1)).where(or_(waiting, loaded)))
+        committed_some = exists(select(load.c.id).where(load.c.state == _word(COMMITTED)))
+        some = or_(exists(select(inbox.c.id)), committed_some)
+        self.any_arrivals = prepare(select(_number(1)).where(some))
         sizes = select(load_chunk.c.id, load_chunk.c.rows).where(here).order_by(load_chunk.c.id)
         self.sizes = prepare(sizes.limit(bindparam("limit")))
         read = select(*columns_of(BulkLoadChunk, load_chunk))

@@ -13,14 +13,18 @@ from sqlalchemy import ColumnElement, Dialect, Table, and_, bindparam, insert, t
 
 from celery_wheel.store.model import Position, Row
 from celery_wheel.store.sql.fields import InsertStatement, columns_of
-from celery_wheel.store.sql.schema import batch, payload, shard, timer
+from celery_wheel.store.sql.schema import batch, shard, timer
 from celery_wheel.store.sql.statement import Prepared
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; spare places repeat the
 #: last value. SQLite before 3.32 allows 999.
 IN_PLACES = 500
 
-ROW = columns_of(Row, timer, payload)
+#: Keys, task ids or row ids of one statement; most calls have one or a few.
+KEY_PLACES = 50
+
+#: The values of ``Catalogue.row``.
+ROW = columns_of(Row, timer, packed=timer.c.message)
 
 BATCH_RANGE = (
     batch.c.id,

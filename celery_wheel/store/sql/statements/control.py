@@ -20,12 +20,9 @@ from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, 
 
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Gate, Tombstone
 from celery_wheel.store.sql.fields import ObjectInsert, columns_of
-from celery_wheel.store.sql.schema import answer, gate, inbox, outcome, payload, timer, tombstone, watch
+from celery_wheel.store.sql.schema import answer, gate, inbox, outcome, timer, tombstone, watch
 from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements.clauses import ROW
-
-#: Keys, task ids or row ids of one statement; see ``lookups.FIND_PLACES``.
-KEY_PLACES = 50
+from celery_wheel.store.sql.statements.clauses import KEY_PLACES, ROW
 
 #: Names of the bound keys.
 KEYS = tuple(f"key_{n}" for n in range(KEY_PLACES))
@@ -80,7 +77,7 @@ class ControlStatements:
         self.unwatch = self._prepare(delete(watch).where(of_timer))
         self.complete = self._prepare(delete(watch).where(of_timer, watch.c.kind == literal_column(f"'{WATCH}'")))
         claim = claims_on([bindparam(name) for name in KEYS])
-        joined = claim.join(timer, timer.c.id == claim.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        joined = claim.join(timer, timer.c.id == claim.c.timer_id)
         stopped: ColumnElement[int] = literal_column(str(STOPPED))
         found = select(claim.c.key, timer.c.task_id, *ROW).select_from(joined).where(timer.c.lane != stopped)
         self.watchers = self._prepare(found.order_by(timer.c.due_ms, timer.c.seq))
@@ -89,21 +86,20 @@ class ControlStatements:
             watch.c.shard == bindparam("shard"), watch.c.kind == kind, watch.c.key == literal_column("''")
         )
         after = and_(unannounced, watch.c.timer_id > bindparam("after"))
-        joined = watch.join(timer, timer.c.id == watch.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        joined = watch.join(timer, timer.c.id == watch.c.timer_id)
         rows = select(timer.c.task_id, *ROW).select_from(joined).where(after).order_by(watch.c.timer_id)
         self.unannounced = self._prepare(rows.limit(bindparam("limit")))
 
     def _prepare_rows(self) -> None:
-        joined = timer.join(payload, payload.c.id == timer.c.id)
         names: list[BindParameter[str]] = [bindparam(f"task_{n}") for n in range(KEY_PLACES)]
         stopped: ColumnElement[int] = literal_column(str(STOPPED))
         here = and_(timer.c.shard == bindparam("shard"), timer.c.task_id.in_(names), timer.c.lane == stopped)
-        source = joined.join(outcome, outcome.c.timer_id == timer.c.id)
+        source = timer.join(outcome, outcome.c.timer_id == timer.c.id)
         found = select(timer.c.task_id, outcome.c.kind, *ROW).select_from(source).where(here)
         self.stopped_rows = self._prepare(found.order_by(outcome.c.at_ms, outcome.c.id))
         ids: list[BindParameter[int]] = [bindparam(f"row_{n}") for n in range(KEY_PLACES)]
         numbered = and_(timer.c.shard == bindparam("shard"), timer.c.id.in_(ids))
-        self.rows = self._prepare(select(*ROW).select_from(joined).where(numbered))
+        self.rows = self._prepare(select(*ROW).where(numbered))
 
     def _prepare_gates(self) -> None:
         new = self._set(gate, ["shard", "scope", "name"], ["state", "per_ms", "reason", "actor", "at_ms"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BindParameter, ScalarSelect, Table, and_, bindparam, delete, select
 
-from celery_wheel.store.sql.schema import batch, lane, outcome, payload, tally, timer
+from celery_wheel.store.sql.schema import batch, lane, outcome, tally, timer
 from celery_wheel.store.sql.statements.archive import ArchiveStatements
 from celery_wheel.store.sql.statements.clauses import BATCH_RANGE, IN_PLACES, StatementFactory, held, in_range
 
@@ -20,7 +20,6 @@ class ForgetStatements(StatementFactory):
         ids = select(timer.c.id).where(in_range()).order_by(timer.c.due_ms, timer.c.seq)
         self.ids_in_range = self._prepare(ids.limit(bindparam("limit")))
         self.forget_timer = self._prepare(delete(timer).where(timer.c.id == bindparam("gone")))
-        self.forget_payload = self._prepare(delete(payload).where(payload.c.id == bindparam("gone")))
         self.forget_outcome = self._prepare(delete(outcome).where(outcome.c.timer_id == bindparam("gone")))
         self.forget_batch = self._prepare(delete(batch).where(batch.c.id == bindparam("gone")))
         self.forget_tally = self._prepare(

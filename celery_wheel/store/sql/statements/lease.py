@@ -32,10 +32,12 @@ class LeaseStatements(StatementFactory):
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
         self.seq = self._prepare(select(shard.c.seq).where(row))
-        self.renew = self._prepare(
-            update(shard)
-            .where(held())
-            .values(snapshot=bindparam("snapshot"), snapshot_at_ms=bindparam("snapshot_at_ms"), **lease)
+        renewal = {"snapshot": bindparam("snapshot"), "snapshot_at_ms": bindparam("snapshot_at_ms"), **lease}
+        self.renew = self._prepare(update(shard).where(held()).values(renewal))
+        # One shard's long transaction must neither delay the renewals of the others, nor let them lock their rows.
+        unlocked = select(shard.c.shard).where(held()).with_for_update(skip_locked=True)
+        self.renew_free = self._prepare(
+            update(shard).where(shard.c.shard == unlocked.correlate(None).scalar_subquery()).values(renewal)
         )
         self.release = self._prepare(update(shard).where(held()).values(holder=None, lease_until_ms=None))
         # The first statement of every holder's transaction is the fence, the lock and the highest seq in one.

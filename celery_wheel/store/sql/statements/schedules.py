@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, Skip
 from celery_wheel.store.sql.fields import ObjectInsert, columns_of, names_of
-from celery_wheel.store.sql.schema import lane, payload, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.schema import lane, revision, schedule, schedule_run, schedule_skip, timer
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements.clauses import ROW
 
@@ -107,7 +107,7 @@ class ScheduleStatements:
 
     def _of_schedule(self, runs: Any) -> Prepared:
         run = runs.where(schedule_run.c.schedule == bindparam("schedule")).subquery("run")
-        rows = run.join(timer, timer.c.id == run.c.timer_id).join(payload, payload.c.id == timer.c.id)
+        rows = run.join(timer, timer.c.id == run.c.timer_id)
         columns = (*[run.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
         return self._prepare(select(*columns).select_from(rows).order_by(*_latest_first(run)))
 

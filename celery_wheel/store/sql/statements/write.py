@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import BigInteger, and_, bindparam, delete, false, func, insert, true, update
+from sqlalchemy import BigInteger, BindParameter, and_, bindparam, delete, false, func, insert, select, true, update
 
-from celery_wheel.store.model import NewRow
+from celery_wheel.store.route import Route
 from celery_wheel.store.sql.fields import ObjectInsert
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, payload, tally, timer
+from celery_wheel.store.sql.schema import batch, dictionary, inbox, lane, outcome, route, tally, timer
 from celery_wheel.store.sql.statements.clauses import StatementFactory
+
+#: Routes of one statement; most commits have a few.
+ROUTE_PLACES = 50
 
 #: Prefixes of a batch's columns, with the attributes that they are of.
 ENDS = (("from", "from_"), ("to", "to"))
@@ -20,10 +22,8 @@ class WriteStatements(StatementFactory):
     """A part of ``Statements``."""
 
     def _prepare_write(self) -> None:
-        new = {one.name for one in fields(NewRow)}
-        inner = {name: f"message.{name}" for name in (*timer.c.keys(), *payload.c.keys()) if name not in new}
-        self.add_timer = ObjectInsert(self._bulk(timer), "shard", "envelope_id", **inner)
-        self.add_payload = ObjectInsert(self._bulk(payload), **inner)
+        self.add_timer = self._bulk(timer)
+        self._prepare_catalogue()
         self.add_outcome = ObjectInsert(self._bulk(outcome), "shard")
         ends = {f"{end}_{half}": f"{attribute}.{half}" for end, attribute in ENDS for half in ("due_ms", "seq")}
         self.add_batch = ObjectInsert(self._bulk(batch), "shard", "epoch", **ends)
@@ -63,5 +63,14 @@ class WriteStatements(StatementFactory):
         self.delete_item = self._prepare(
             delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
         )
-        values: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload")}
+        values: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload", "rows")}
         self.put_inbox = self._bulk(inbox, insert(inbox).inline().values(values))
+
+    def _prepare_catalogue(self) -> None:
+        digests: list[BindParameter[bytes]] = [bindparam(f"digest_{n}") for n in range(ROUTE_PLACES)]
+        self.routes = self._prepare(select(route.c.digest, route.c.id).where(route.c.digest.in_(digests)))
+        columns = ["digest", *Route.__slots__, "target"]
+        new = self._insert_or(route).inline().values({name: bindparam(name) for name in columns})
+        self.add_route = self._prepare(new.on_conflict_do_nothing(index_elements=["digest"]))
+        values: dict[str, Any] = {name: bindparam(name) for name in ("made_ms", "content")}
+        self.add_dictionary = self._prepare(insert(dictionary).values(values).returning(dictionary.c.id))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import uuid
@@ -18,6 +17,7 @@ from celery_wheel.broker.redis.routing import RedisRouter
 from celery_wheel.broker.redis.wire import UnencodableMessage, WireWriter, delivery_tags
 from celery_wheel.store.model import Row
 from tests.integration.redis_edge.rows import NOW_MS, make_row
+from tests.kit.rows import values_of
 
 
 def written(row: Row, now_ms: int = NOW_MS) -> bytes:
@@ -165,6 +165,6 @@ def test_the_expiry_of_the_last_row_counts() -> None:
 
 def test_a_chunk_changes_no_row() -> None:
     row = make_row(1)
-    before = dataclasses.asdict(row)
+    before = values_of(row)
     chunk_of([row])
-    assert dataclasses.asdict(row) == before
+    assert values_of(row) == before

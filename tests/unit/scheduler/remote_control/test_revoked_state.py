@@ -13,7 +13,8 @@ from celery.backends import cache
 
 from celery_wheel.scheduler.remote_control.pending_request import read
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
-from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.model import TaskRow
+from tests.kit.chunks import make_row
 
 
 class Bomb:
@@ -24,7 +25,8 @@ class Bomb:
 def cancelled(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> TaskRow:
     raw_headers = json.dumps({"lang": "py", "task": "t", "id": "id", **headers}).encode()
     properties = json.dumps({"content_type": content_type, "content_encoding": "utf-8", "reply_to": "r"}).encode()
-    row = Row(row_id, -1, 0, 1, 0, "t", "", "direct", "celery", "celery", 3, None, None, raw_headers, properties, body)
+    parts = {"headers": raw_headers, "properties": properties, "body": body}
+    row = make_row(row_id, "celery", task="t", priority=3, **parts)
     return TaskRow(f"id{row_id}" if row_id > 1 else "id", row)
 
 

@@ -31,7 +31,7 @@ class Service:
 
     def nothing(self, *_: object) -> None: ...
 
-    check = raise_failure = stop = report_sources = nothing
+    check = raise_failure = stop = report_sources = count_process_end = nothing
 
     def holds(self, shard: int) -> bool:
         return True

@@ -14,11 +14,12 @@ import pytest
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
+from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
 from celery_wheel.store.sqlite.database import SqliteDatabase
 from celery_wheel.store.sqlite.lease import FileLease
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.processes import python
 
 FULL, NORMAL = 2, 1
@@ -216,18 +217,22 @@ def test_a_closed_store_says_so(path: Path) -> None:
             ask()
 
 
-def test_closing_waits_for_the_open_change(path: Path) -> None:
+def test_closing_waits_for_the_open_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{path}")
     epoch = store.acquire(0, "host-a", 0, 1)
     assert epoch is not None
-    threads = [
-        threading.Thread(target=store.apply, args=(0, epoch, Change(rows=rows(3_000)))),
-        threading.Thread(target=store.close),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    is_open, write = threading.Event(), changes.write
+
+    def noted(*arguments: Any) -> None:
+        is_open.set()
+        write(*arguments)
+
+    monkeypatch.setattr(changes, "write", noted)
+    thread = threading.Thread(target=store.apply, args=(0, epoch, Change(rows=rows(3_000))))
+    thread.start()
+    assert is_open.wait(patience())
+    store.close()
+    thread.join()
     again = open_store(f"sqlite:///{path}")
     assert again.count(0, 0, ORIGIN, Position(2**62, 0)) == 3_000
     again.close()
@@ -272,7 +277,7 @@ def test_a_damaged_file_is_named(path: Path) -> None:
     store.apply(0, epoch, Change(rows=rows(2_000)))
     store.close()
     whole = path.read_bytes()
-    path.write_bytes(whole[:-409_600] + os.urandom(409_600))
+    path.write_bytes(whole[: len(whole) // 2] + os.urandom(len(whole) // 2))
     damaged = open_store(f"sqlite:///{path}")
     with pytest.raises(StoreError, match=r"is damaged .*; the last change may be committed or not; stop"):
         damaged.slice(0, 0, ORIGIN, Position(2**62, 0))

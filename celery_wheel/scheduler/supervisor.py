@@ -1,0 +1,172 @@
+"""The supervisor of ``wheel_processes``: it starts and restarts the children that share the shards with beat's process.
+
+::
+
+    celery beat ─ tick() ─► tend ─► child   a scheduler with a name of its own; ``share`` gives it its shards
+                              │
+                              └───► child   ends unexpectedly ─► log ─► others take its shards
+                                            started again after 1 s, 2 s, 4 s … 30 s; after 1 s once it ran for a minute
+
+1. Children are spawned, never forked: beat has threads and connections. A child imports the module that has the app,
+   and gets the settings that this process changed after its own import, such as those of the command line.
+2. Children serve all shards but the first. Beat's process holds that one, with the periodic entries.
+3. SIGTERM to beat ends the children gracefully: they settle and give up their shards.
+4. No child outlives beat, ``kill -9`` included: on Linux the kernel kills it with the thread that started it, which is
+   the thread of ``tick``; everywhere a child stops when its pipe to beat's process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from celery_wheel.conf import Conf
+from celery_wheel.errors import SettingError
+from celery_wheel.scheduler import child
+
+logger = logging.getLogger(__name__)
+
+BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 1.0, 30.0
+
+#: A child that ran for so long has started well, and its next restart is soon.
+STEADY_S = 60.0
+
+#: A stop kills the children that have not ended after so many seconds; each gives its engines 10 s.
+STOP_S = 15.0
+
+#: Packages whose modules refer to the current app, whichever that is; and multiprocessing's own name of ``__main__``.
+NOT_THE_PROJECT = ("celery", "celery_wheel", "__mp_main__")
+
+
+@dataclass(slots=True)
+class Child:
+    number: int
+    process: BaseProcess | None = None
+    start_s: float = 0.0  #: when it was started, or will be
+    failures: int = 0
+
+
+class Supervisor:
+    """Runs the children; all calls are made by the thread of ``tick``, or by its signal handlers.
+
+    Args:
+        install: function that makes the child's app an app of the wheel; children import it by its name.
+        on_end: called for each unexpected end of a child.
+    """
+
+    def __init__(self, app: Any, install: Callable[[Any], Any], on_end: Callable[[], None]) -> None:
+        self._app = app
+        self._install = install
+        self._on_end = on_end
+        self._children: list[Child] | None = None  #: None before the first ``tend``
+
+    def check(self) -> None:
+        """Raise SettingError where children could not load the app."""
+        if Conf(self._app).processes > 1:
+            path_of(self._app)
+
+    def tend(self) -> None:
+        """Start each child whose time has come."""
+        if self._children is None:
+            self._children = self._make_children()
+        now_s = time.monotonic()
+        for one in self._children:
+            if one.process is not None and one.process.exitcode is not None:
+                code = one.process.exitcode
+                self._note_end(one, f"(pid {one.process.pid}) ended with exit code {code}", now_s, code)
+            if one.process is None and now_s >= one.start_s:
+                self._start(one, now_s)
+
+    def _make_children(self) -> list[Child]:
+        conf = Conf(self._app)
+        if conf.processes > conf.shards:
+            logger.warning(
+                "wheel_processes is %d and wheel_shards is %d: a process without a shard has no work, so %d are "
+                "started; `celery wheel reshard` changes the number of shards",
+                conf.processes,
+                conf.shards,
+                conf.shards,
+                extra={"action": "idle_processes"},
+            )
+        return [Child(number) for number in range(2, min(conf.processes, conf.shards) + 1)]
+
+    def _start(self, one: Child, now_s: float) -> None:
+        module, name = path_of(self._app)
+        if module == "__main__":  # Celery names the tasks of a script after the app, in a child of this file
+            os.environ["MP_MAIN_FILE"] = str(sys.modules[module].__file__)
+        start = child.Start(module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
+        one.start_s = now_s
+        one.process = multiprocessing.get_context("spawn").Process(
+            target=child.main, args=(start,), name=f"wheel-{one.number}", daemon=True
+        )
+        try:
+            one.process.start()
+        except OSError as error:  # the system has no memory or no process ids left
+            self._note_end(one, f"did not start ({error})", now_s)
+
+    def _note_end(self, one: Child, end: str, now_s: float, exit_code: int | None = None) -> None:
+        one.process = None
+        one.failures = 1 if now_s - one.start_s > STEADY_S else one.failures + 1
+        wait_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** (one.failures - 1))
+        one.start_s = now_s + wait_s
+        logger.error(
+            "process %d of the scheduler %s; the other processes take its shards, and it is started again in %g s",
+            one.number,
+            end,
+            wait_s,
+            extra={"action": "process_ended", "exit_code": exit_code},
+        )
+        self._on_end()
+
+    def terminate(self) -> None:
+        """Ask the children to end; ``join`` waits for them."""
+        for process in self._processes():
+            process.terminate()
+
+    def join(self) -> None:
+        until_s = time.monotonic() + STOP_S
+        for process in self._processes():
+            process.join(max(0.0, until_s - time.monotonic()))
+            if process.exitcode is None:
+                logger.error("pid %d did not end in time and is killed", process.pid, extra={"action": "process_kill"})
+                process.kill()
+                process.join()
+
+    def _processes(self) -> list[BaseProcess]:
+        found = [one.process for one in self._children or ()]
+        return [process for process in found if process is not None and process.pid is not None]
+
+
+def path_of(app: Any) -> tuple[str, str]:
+    """Return the module and the name under which a child finds the app; a script's own module comes last."""
+    for module in sorted(sys.modules, key=lambda module: module == "__main__"):
+        if module.partition(".")[0] in NOT_THE_PROJECT:
+            continue
+        for name, value in list(getattr(sys.modules[module], "__dict__", {}).items()):
+            if value is app:
+                return module, name
+    raise SettingError(
+        f"wheel_processes must be 1 for the app {app.main!r}: no module has it as a global variable, so other "
+        "processes cannot import it; assign it to a variable of a module, in a script run beat under "
+        "`if __name__ == '__main__':`, or set wheel_processes = 1"
+    )
+
+
+def changes_of(app: Any) -> dict[str, bytes]:
+    """Return the pickled settings that were set on the app itself; one that has no pickle is as its module sets it."""
+    found = {}
+    for name, value in app.conf.changes.items():
+        try:
+            found[name] = pickle.dumps(value)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            logger.debug("the setting %s has no pickle", name, extra={"action": "no_pickle"})
+    return found

@@ -1,0 +1,135 @@
+"""One table of schedulers on the same work: N tasks that are due at one instant, how fast they arrive, and how late.
+
+::
+
+    the wheel              celery beat's engine, SQLite with fsync     until a task is in its worker's queue
+    django-celery-beat     clocked, one_off                            until it is sent
+    redbeat                an entry each                               until it is sent
+    rq                     enqueue_at, RQScheduler                     until it is in its worker's queue
+    dramatiq, huey         delay; schedule(eta)                        until a worker's thread begins it
+    procrastinate, pgqueuer    schedule_at; execute_after              until a worker begins it
+
+Each has the defaults of its manual and runs by itself, with a Redis and a PostgreSQL of the same run. Only the time
+from the instant on counts: the rate is the number of tasks by the lateness of the last one. Two costs are not measured:
+that of scheduling a task, and that of surviving a crash. The packages are installed into a virtual environment in
+``.run/pollers``; a scheduler that pip cannot install there is named, and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+from celery_wheel.console.output import progress
+from celery_wheel.operations.bench.figure import Figure
+from tests.benchmarks import poller_work
+from tests.benchmarks.child import Child
+from tests.benchmarks.databases import DURABLE
+from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters, task_id_of
+from tests.benchmarks.parts import make_app
+from tests.benchmarks.stream import Arrivals
+from tests.kit.servers.postgres import PostgresServer, postgres_binaries
+from tests.kit.servers.redis import RedisServer
+
+ENVIRONMENT = Path(__file__).parents[2] / ".run" / "pollers"
+#: Kind → its packages.
+PACKAGES = {
+    "django-celery-beat": ("django-celery-beat==2.9.0", "celery[redis]==5.7.0"),
+    "redbeat": ("celery-redbeat==2.4.2", "celery[redis]==5.7.0"),
+    "rq": ("rq==3.0.0",),
+    "dramatiq": ("dramatiq[redis]==2.2.1",),
+    "huey": ("huey==3.5.4", "redis==8.1.0"),
+    "procrastinate": ("procrastinate==3.10.0", "psycopg[binary]==3.3.9"),
+    "pgqueuer": ("pgqueuer==1.6.0", "psycopg[binary]==3.3.9"),
+}
+ON_POSTGRESQL = ("procrastinate", "pgqueuer")
+
+MOST, AT_MOST_S = 10_000, 60
+#: Tasks a second that the slowest of them schedules beforehand, and the seconds in which its process starts.
+SCHEDULED_PER_S, START_S = 200, 8
+
+
+def run(folder: Path, rows: int) -> Iterator[Figure]:
+    count = min(MOST, rows // 200)
+    with RedisServer(folder / "redis") as server, progress("pollers", len(PACKAGES) + 1) as bar:
+        bar(0, doing="the wheel")
+        mine = _wheel(server, folder, count)
+        yield from _figures("the wheel", mine, count, None)
+        kinds = [kind for kind in PACKAGES if kind not in ON_POSTGRESQL or postgres_binaries() is not None]
+        for kind in kinds:
+            bar(1, doing=kind)
+            if _installed(kind):
+                yield from _figures(kind, _other(server, folder, kind, count), count, mine)
+            server.client().flushall()
+
+
+def _figures(kind: str, late_ms: list[float], count: int, wheel: list[float] | None) -> Iterator[Figure]:
+    whose = "" if wheel is None else "the wheel"
+    against = [None] * 3 if wheel is None else [_per_s(wheel), median(wheel), max(wheel)]
+    what = f"{kind}: {len(late_ms):,} of {count:,}"
+    if not late_ms:
+        yield Figure("pollers", f"{what} in {AT_MOST_S} s", 0, "tasks/s", whose, against[0])
+        return
+    yield Figure("pollers", what, _per_s(late_ms), "tasks/s", whose, against[0])
+    yield Figure("pollers", "… lateness, median", median(late_ms), "ms", whose, against[1], less_is_better=True)
+    yield Figure("pollers", "… most", max(late_ms), "ms", whose, against[2], less_is_better=True)
+
+
+def _per_s(late_ms: list[float]) -> float:
+    return len(late_ms) / max(late_ms) * 1_000
+
+
+def _wheel(server: RedisServer, folder: Path, count: int) -> list[float]:
+    store, client = f"sqlite:///{folder}/wheel.sqlite3", server.client()
+    with closing(make_app(server.url, store)) as app:
+        letters = Letters(app, client)
+    with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
+        child.until("held", 1)
+        now_ms = int(time.time() * 1_000)
+        due_ms = now_ms + 2_000 + count // 2
+        messages = list(letters.write([due_ms] * count, now_ms))
+        with Arrivals(client, QUEUES, dict.fromkeys(map(task_id_of, messages), due_ms)) as arrivals:
+            client.lpush(WHEEL_QUEUE, *messages)
+            arrivals.wait(count, AT_MOST_S)
+        child.stop()
+    client.flushall()
+    return [late for _, late in arrivals.pairs]
+
+
+def _other(server: RedisServer, folder: Path, kind: str, count: int) -> list[float]:
+    options = {"kind": kind, "redis": server.url, "folder": str(folder), "count": count, "at_most_s": AT_MOST_S}
+    if kind not in ON_POSTGRESQL:
+        return _work(options)
+    with PostgresServer(**DURABLE) as postgres:
+        return _work({**options, "postgresql": postgres.new_database()})
+
+
+def _work(options: dict[str, object]) -> list[float]:
+    due = time.time() + START_S + int(str(options["count"])) / SCHEDULED_PER_S
+    # -P: the folder of the script has modules with the names of packages.
+    command = [str(ENVIRONMENT / "bin/python"), "-P", poller_work.__file__, json.dumps({**options, "due": due})]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0, f"{options['kind']} ended with {done.returncode}; its output is above"
+    return list(json.loads(done.stdout)["late_ms"])
+
+
+def _installed(kind: str) -> bool:
+    """Install the packages, unless they are there; return whether they are."""
+    marker = ENVIRONMENT / f"{kind}.installed"
+    wanted = " ".join(PACKAGES[kind])
+    if marker.exists() and marker.read_text() == wanted:
+        return True
+    if not (ENVIRONMENT / "bin/python").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
+    pip = [str(ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*pip, *PACKAGES[kind]], check=False).returncode:
+        print(f"pollers: pip cannot install {wanted}; {kind} is not measured", file=sys.stderr)
+        return False
+    marker.write_text(wanted)
+    return True

@@ -1,0 +1,162 @@
+"""A steady stream of messages in and out, and the lateness of each when it arrives.
+
+::
+
+    rate/100 messages ── every 10 ms ──► wheel queue ─► scheduler ─► the workers' queues ─► taken out as they come
+                                         or a native worker's queue ─► its timer ─► its pool
+
+A message is due 1 to 3 seconds after it was sent, at random. All messages are made beforehand and held in memory; a
+thread sends them at their instants, and another one takes out what has arrived and notes the time. Only messages
+count that are due from 3 seconds after the start until 1 second after the end of the sending: as many go in as out.
+
+A rate is held when all messages arrive, and 99 of 100 within ``HELD_MS`` of their due time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import redis
+
+from tests.benchmarks.child import Child
+from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters, task_id_of
+from tests.benchmarks.native import QUEUE, Native
+
+TICK_S = 0.01
+#: Messages are taken out that much apart, so that taking them costs little; they seem later by as much at most.
+TAKE_S = 0.002
+AHEAD_MS = (1_000, 3_000)
+#: The longest wait for messages that are late.
+LONGEST_S = 15.0
+HELD_MS = 1_000
+AT_ONCE = 1_000
+SEED = 17
+
+
+Pairs = list[tuple[float, float]]
+
+
+class Streamed:
+    """A stream that has ended.
+
+    Args:
+        pairs: due time and lateness of each message that arrived.
+        counted_ms: the messages that count are due from here to there.
+    """
+
+    def __init__(self, rate: int, sent: int, pairs: Pairs, counted_ms: tuple[int, int], cpu_s: float) -> None:
+        from_ms, to_ms = counted_ms
+        counted = [pair for pair in pairs if from_ms <= pair[0] < to_ms]
+        end_ms = max((sum(pair) for pair in counted), default=math.inf)
+        self.offered_per_s, self.arrived_all = rate, len(pairs) == sent
+        self.cpu_us = cpu_s / max(1, len(pairs)) * 1e6  #: of the scheduler or the worker, a message
+        self.per_s = len(counted) / (max(end_ms, to_ms) - from_ms) * 1_000
+        self._late_ms = sorted(late for _, late in counted) or [math.inf]
+
+    def late_ms(self, percent: int) -> float:
+        return self._late_ms[min(len(self._late_ms) - 1, len(self._late_ms) * percent // 100)]
+
+    @property
+    def held(self) -> bool:
+        return self.arrived_all and self.late_ms(99) < HELD_MS
+
+
+class Arrivals:
+    """Takes messages out of queues as they come, and notes when each was due and how late it is."""
+
+    def __init__(self, client: redis.Redis, queues: Sequence[str], etas_ms: dict[bytes, int]) -> None:
+        self.pairs: Pairs = []
+        self._etas_ms = etas_ms
+        self._client, self._queues = client, list(queues)
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+
+    def wait(self, count: int, at_most_s: float) -> None:
+        """Wait for so many messages, or for that time."""
+        until_s = time.monotonic() + at_most_s
+        while len(self.pairs) < count and time.monotonic() < until_s and not self._run.done():
+            time.sleep(0.05)
+
+    def _take(self) -> None:
+        rest = self._client.pipeline(transaction=False)
+        while not self._stop.is_set():
+            first: Any = self._client.blpop(self._queues, timeout=0.2)
+            if not first:
+                continue
+            self._note([first[1]])
+            time.sleep(TAKE_S)
+            for queue in self._queues:
+                rest.lpop(queue, AT_ONCE)
+            self._note([raw for found in rest.execute() for raw in found or ()])
+
+    def _note(self, found: list[bytes]) -> None:
+        now_ms = time.time() * 1_000
+        etas_ms = map(self._etas_ms.__getitem__, map(task_id_of, found))
+        self.pairs += [(eta_ms, now_ms - eta_ms) for eta_ms in etas_ms]
+
+    def __enter__(self) -> Arrivals:
+        self._run = self._pool.submit(self._take)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        self._run.result()
+
+
+def through_wheel(child: Child, letters: Letters, client: redis.Redis, rate: int, seconds: float) -> Streamed:
+    stream, before_s = _Stream(letters, rate, seconds), child.status().cpu_s
+    with Arrivals(client, QUEUES, stream.etas_ms) as arrivals:
+        stream.send(client, WHEEL_QUEUE)
+        arrivals.wait(stream.count, LONGEST_S)
+    return stream.ended(arrivals.pairs, child.status().cpu_s - before_s)
+
+
+def through_native(worker: Native, rate: int, seconds: float) -> Streamed:
+    stream, before_s = _Stream(worker.letters, rate, seconds), worker.arrived().cpu_s
+    stream.send(worker.client, QUEUE)
+    found = worker.wait(stream.count, LONGEST_S)
+    return stream.ended(found.late_ms, found.cpu_s - before_s)
+
+
+def rates(through: Callable[[int], Streamed], rate: int) -> list[Streamed]:
+    """Return the streams of this rate, of twice the rate and so on: all that are held, and the first that is not."""
+    found = [through(rate)]
+    while found[-1].held:
+        rate *= 2
+        found.append(through(rate))
+    return found
+
+
+class _Stream:
+    """The messages of a stream, with their instants."""
+
+    def __init__(self, letters: Letters, rate: int, seconds: float) -> None:
+        self._rate, rng = rate, random.Random(SEED)
+        self.count = int(rate * (seconds + (AHEAD_MS[1] - AHEAD_MS[0]) / 1_000))
+        # The stream begins when its messages are made, which takes up to 60 µs each.
+        self._start_ms = int(time.time() * 1_000 + 500 + self.count * 0.1)
+        etas_ms = [self._start_ms + n * 1_000 // rate + rng.randrange(*AHEAD_MS) for n in range(self.count)]
+        self._messages = list(letters.write(etas_ms, self._start_ms))
+        self.etas_ms = dict(zip(map(task_id_of, self._messages), etas_ms, strict=True))
+
+    def send(self, client: redis.Redis, queue: str) -> None:
+        sent = 0
+        while sent < self.count:
+            now_ms = time.time() * 1_000
+            due = min(self.count, max(0, int((now_ms - self._start_ms) * self._rate / 1_000)))
+            if due > sent:
+                client.lpush(queue, *self._messages[sent:due])
+                sent = due
+            time.sleep(TICK_S)
+        self._messages.clear()
+
+    def ended(self, pairs: Pairs, cpu_s: float) -> Streamed:
+        counted_ms = self._start_ms + AHEAD_MS[1], self._start_ms + self.count * 1_000 // self._rate + AHEAD_MS[0]
+        return Streamed(self._rate, self.count, pairs, counted_ms, cpu_s)
