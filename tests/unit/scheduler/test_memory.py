@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 
@@ -42,5 +41,5 @@ def _run(*, tuned: bool) -> tuple[int, int]:
 def test_a_scheduler_has_few_arenas_and_collects_garbage_seldom() -> None:
     assert _run(tuned=True) == (GARBAGE_EVERY, ARENAS)
     threshold, arenas = _run(tuned=False)
-    assert threshold == gc.get_threshold()[0]
+    assert threshold < GARBAGE_EVERY
     assert arenas > ARENAS
