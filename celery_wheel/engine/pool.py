@@ -81,6 +81,7 @@ class Pool:
         self._taken_s = 0.0  #: when a job of the grid was last taken
         self._origin_s = time.monotonic()
         self._leads = self._closed = False
+        self._until_s = math.inf  #: the leader waits until then
         self._promoted = 0  #: threads that are about to lead
         self._threads = self._spares = 0
 
@@ -127,6 +128,8 @@ class Pool:
         if on_grid:
             at_s -= (at_s - self._origin_s) % GRID_S
         self._schedule(job, at_s, on_grid=on_grid)
+        if self._leads and at_s < self._until_s:  # the leader went to wait while the job ran
+            self._instant.notify()
 
     def _collect(self, now_s: float) -> None:
         """Move what is due from the timers to the queues."""
@@ -213,6 +216,6 @@ class Pool:
         at_s = self._timers[0][0] if self._timers else math.inf
         if self._gridded:
             at_s = min(at_s, self._taken_s + GRACE_S)
-        self._leads = True
+        self._leads, self._until_s = True, at_s
         self._instant.wait(min(LONGEST_S, max(0.0, at_s - time.monotonic())))
         self._leads = False

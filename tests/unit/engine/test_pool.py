@@ -33,6 +33,20 @@ def test_a_job_that_hangs_delays_no_other(pool: Pool) -> None:
     assert all(job.join(time.monotonic() + patience(PATIENCE_S)) for job in hanging)
 
 
+def test_a_job_that_runs_for_a_while_is_on_time_afterwards(pool: Pool) -> None:
+    """Meanwhile another thread leads, and waits for a later instant."""
+    leads, runs = threading.Event(), list[float]()
+
+    def run() -> Wait:
+        runs.append(time.monotonic())
+        wait_until(lambda: pool._leads, "another thread leads")
+        return Wait(0.0, 0.01) if len(runs) < 5 else Wait(leads.set() or 0.0)  # type: ignore[func-returns-value]
+
+    pool.job(run).wake()
+    assert leads.wait(patience(PATIENCE_S))
+    assert len(runs) == 5
+
+
 def test_jobs_of_the_grid_pass_one_that_hangs(pool: Pool) -> None:
     """All of them become due in the same instant, and one thread would run them one after the other."""
     hang, counts = threading.Event(), [0] * 10
