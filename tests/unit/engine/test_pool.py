@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -102,17 +103,16 @@ def test_a_job_that_is_woken_waits_as_long_as_it_must(pool: Pool) -> None:
 
 
 def test_long_waits_end_together_and_never_late(pool: Pool) -> None:
-    ends: list[list[float]] = [[], [], []]
-
-    def run(number: int) -> Wait:
-        ends[number].append(time.monotonic() - pool._origin_s)
-        return Wait(0.0, GRID_S + number / 10)
-
-    for job in [pool.job(lambda number=number: run(number)) for number in range(3)]:  # type: ignore[misc]
+    began_s, waits_s = time.monotonic(), [20 * GRID_S + number / 10 for number in range(3)]
+    jobs = [pool.job(lambda wait_s=wait_s: Wait(0.0, wait_s)) for wait_s in waits_s]  # type: ignore[misc]
+    for job in jobs:
         job.wake()
-    wait_until(lambda: all(len(of_job) > 1 for of_job in ends), "each has waited")
-    assert all(of_job[1] // GRID_S * GRID_S <= of_job[1] for of_job in ends)
-    assert {of_job[1] // GRID_S for of_job in ends} == {1.0}, "the first point of the grid"
+    wait_until(lambda: all(began_s + 19 * GRID_S < job.at_s < math.inf for job in jobs), "each has run, and waits")
+    ended_s = time.monotonic()
+    for job, wait_s in zip(jobs, waits_s, strict=True):
+        points = (job.at_s - pool._origin_s) / GRID_S
+        assert points == pytest.approx(round(points)), "a point of the grid"
+        assert began_s + wait_s - GRID_S < job.at_s <= ended_s + wait_s
 
 
 def test_a_cancelled_job_does_not_run(pool: Pool) -> None:
