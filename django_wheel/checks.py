@@ -11,6 +11,9 @@
     W009  naive times are read as UTC                       W012  no scheduler has used the store yet
     E013  wheel_transactional with a store outside Django
 
+    migrate
+    W014  the migrations are recorded, and the tables are not there
+
 Django also runs the checks before ``migrate``, and an error would keep it from creating the tables: so E004 is a check
 of ``--deploy``. The texts are English, as those of Django's own checks.
 """
@@ -22,7 +25,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
 from celery_wheel.conf import Conf
@@ -30,7 +33,7 @@ from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelErr
 from celery_wheel.operations.doctor import Finding, Installation, broker, queues
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.producer.transaction import inbox_of
-from django_wheel.database import store_alias
+from django_wheel.database import is_recorded_without_tables, migrate_command, store_alias
 from django_wheel.project import wheel_app
 from django_wheel.store import NotMigrated, open_store
 
@@ -61,6 +64,24 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_warnings(doctor_settings.queues(app, conf), "W006"),
         *_warnings(doctor_settings.visibility(app, conf), "W007"),
         *_zone(),
+    ]
+
+
+@register(Tags.database)
+def check_tables(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    """Name the way out before ``migrate`` says that there are no migrations to apply."""
+    alias = store_alias()
+    if alias is None or alias not in (databases or ()) or not is_recorded_without_tables(alias):
+        return []
+    return [
+        Warning(
+            f"DATABASES[{alias!r}] has no tables of the wheel, and `migrate` does not make them: wheel_store named "
+            "another database when Django recorded the migrations of django_wheel.",
+            hint=f"Run: {migrate_command(alias)}",
+            id="django_wheel.W014",
+        )
     ]
 
 

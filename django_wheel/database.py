@@ -10,10 +10,13 @@ The store opens its own connections to that database, with its own settings, and
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils.connection import ConnectionDoesNotExist
 from sqlalchemy import URL
 
@@ -45,7 +48,27 @@ def place_of(alias: str) -> StorePlace:
             f"wheel_store must name a SQLite or PostgreSQL database, got {SCHEME}{alias} ({connection.vendor}). "
             "Name another entry, or a file: sqlite:////var/lib/wheel/wheel.sqlite3"
         )
-    return StorePlace(url, made_by=f"python manage.py migrate django_wheel --database={alias or 'default'}")
+    return StorePlace(url, partial(migrate_command, alias or "default"))
+
+
+def migrate_command(alias: str) -> str:
+    """Return the command that makes the wheel's tables: two commands where Django would have nothing to apply."""
+    migrate = f"python manage.py migrate django_wheel --database={alias}"
+    if not is_recorded_without_tables(alias):
+        return migrate
+    return f"python manage.py migrate django_wheel zero --fake --database={alias}; then: {migrate}"
+
+
+def is_recorded_without_tables(alias: str) -> bool:
+    """Whether Django has recorded the first migration while the wheel's tables were in another database."""
+    connection: Any = connections[alias]
+    if connection.vendor == "sqlite" and not Path(connection.settings_dict["NAME"]).exists():  # connecting makes it
+        return False
+    from django_wheel.models import MetaRow  # models exist only after this module has been imported
+
+    recorder = MigrationRecorder(connection)
+    recorded = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()
+    return recorded and MetaRow._meta.db_table not in connection.introspection.table_names()
 
 
 def _postgresql(settings: dict[str, Any]) -> URL:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.utils.formats import number_format
@@ -13,6 +14,8 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from celery_wheel.control import now_ms
+from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.values.format import (
     NAME_CUT,
     PART_CUT,
@@ -29,12 +32,14 @@ __all__ = [
     "clock",
     "counted",
     "format_duration",
+    "format_headers",
     "format_part",
     "gate_label",
     "hex_dump",
     "instant",
     "number",
     "printable",
+    "relative",
     "result_label",
     "schedule_state",
     "second",
@@ -42,10 +47,14 @@ __all__ = [
     "to_datetime",
 ]
 
+#: Values of an indented JSON object that are null, each a line; and the comma that is left before its end.
+_NULL_LINES = re.compile(r'^  "(?:[^"\\]|\\.)*": null,?\n', re.MULTILINE)
+_TRAILING = re.compile(r",?\n}$")
+
 #: States of a message and kinds of its outcomes, as the store names them.
 STATES = {
     "pending": gettext_lazy("pending"),
-    "leaving": gettext_lazy("being dispatched"),
+    "in doubt": gettext_lazy("being dispatched"),
     "dispatched": gettext_lazy("dispatched"),
     "rejected": gettext_lazy("rejected"),
     "cancelled": gettext_lazy("cancelled"),
@@ -91,13 +100,33 @@ def second(at_ms: int | None) -> str:
 
 
 def clock(at_ms: int | None) -> str:
-    """Return the time without its date, for times that are near."""
-    return instant(at_ms).partition(" ")[2] or instant(at_ms)
+    """Return the time, with its date unless that is today."""
+    return instant(at_ms).removeprefix(f"{instant(now_ms()).partition(' ')[0]} ")
+
+
+def relative(at_ms: int | None, present_ms: int) -> str:
+    """Return the distance from the present in its largest unit: in 3 min, 2 h ago."""
+    if not at_ms:
+        return ""
+    distance = abs(at_ms - present_ms)
+    unit = next((unit for unit in (DAY_MS, HOUR_MS, 60_000, 1_000) if distance >= unit), None)
+    if unit is None:
+        return _("now")
+    duration = format_duration(distance - distance % unit)
+    return (_("in %(duration)s") if at_ms > present_ms else _("%(duration)s ago")) % {"duration": duration}
+
+
+def format_headers(raw: bytes) -> str:
+    """Return headers or properties as text, without those that are null: most of Celery's are."""
+    return _TRAILING.sub("\n}", _NULL_LINES.sub("", format_part(raw))).replace("{\n}", "{}")
 
 
 def number(value: int | None) -> str:
     """Return a count with its thousands set apart, as the current language does."""
-    return "-" if value is None else str(number_format(value, force_grouping=True))
+    if value is None:
+        return "-"
+    # Below a thousand there is nothing to set apart, at a fiftieth of the cost.
+    return str(value) if 0 <= value < 1_000 else str(number_format(value, force_grouping=True))
 
 
 def counted(text: Promise, count: int, **values: Any) -> str:

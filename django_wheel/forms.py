@@ -10,7 +10,7 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
-from django.utils.translation import gettext as now_
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import MAX_OVER_S
@@ -40,7 +40,7 @@ class RescheduleForm(ReasonForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         zone = timezone.get_current_timezone_name()
-        self.fields["eta"].help_text = now_("Time zone: %(zone)s") % {"zone": zone}
+        self.fields["eta"].help_text = gettext("Time zone: %(zone)s") % {"zone": zone}
 
     def clean_eta(self) -> datetime:
         eta: datetime = self.cleaned_data["eta"]
@@ -87,7 +87,7 @@ class BackfillForm(ScheduleReasonForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         zone = timezone.get_current_timezone()
-        text = now_("Date and time in %(zone)s, or with an offset like 2026-11-21 08:30+01:00.")
+        text = gettext("Date and time in %(zone)s, or with an offset like 2026-11-21 08:30+01:00.")
         self.fields["begin"].help_text = text % {"zone": zone}
 
     def clean(self) -> dict[str, Any]:

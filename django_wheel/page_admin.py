@@ -2,8 +2,8 @@
 
 ::
 
-    guarded          view_wheel or operate_wheel; by default to read only
-    for_operators    operate_wheel; outside of the transactions of ATOMIC_REQUESTS
+    guarded          by default any permission, and to read only
+    for_operators    ``may_act``; outside of the transactions of ATOMIC_REQUESTS
     answer           the template with the values of a function; 503 where the store cannot be read
 """
 
@@ -24,8 +24,8 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from django_wheel.permissions import may_operate, may_view
-from django_wheel.project import project_wheel
+from django_wheel.permissions import may_operate, may_view, may_view_payload
+from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.query import PageQuery, page_query
 
 #: Returns the values of a template.
@@ -47,6 +47,8 @@ class PageAdmin(ModelAdmin):
 
     template: ClassVar[str]
     values: Values
+    #: Whether a user may use the actions of the page.
+    may_act: Callable[[HttpRequest], bool] = staticmethod(may_operate)
     failure: ClassVar[Promise] = _("The wheel cannot be shown: %(error)s.")
 
     # -- permissions -------------------------------------------------------------------------------------
@@ -77,13 +79,13 @@ class PageAdmin(ModelAdmin):
 
     def guarded(
         self,
-        view: Callable[..., HttpResponse],
+        view: Callable[..., HttpResponseBase],
         may: Callable[[HttpRequest], bool] = may_view,
         methods: Collection[str] = READING,
     ) -> Callable[..., HttpResponseBase]:
         """Return the view for staff with the permission ``may`` and these methods; by default for viewers, to read."""
 
-        def guard(request: HttpRequest, **arguments: Any) -> HttpResponse:
+        def guard(request: HttpRequest, **arguments: Any) -> HttpResponseBase:
             if not may(request):
                 raise PermissionDenied
             if request.method not in methods:
@@ -95,11 +97,11 @@ class PageAdmin(ModelAdmin):
     def for_operators(
         self, view: Callable[..., HttpResponse], methods: Collection[str]
     ) -> Callable[..., HttpResponseBase]:
-        """Return the view for users who may operate, outside of the transactions of ATOMIC_REQUESTS.
+        """Return the view for users who may act, outside of the transactions of ATOMIC_REQUESTS.
 
         During such a transaction the holder could not answer, if the store is in the same SQLite file.
         """
-        guarded = self.guarded(view, may_operate, methods)
+        guarded = self.guarded(view, self.may_act, methods)
         for alias in connections:
             guarded = transaction.non_atomic_requests(using=alias)(guarded)
         return guarded
@@ -109,16 +111,23 @@ class PageAdmin(ModelAdmin):
     def page(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request, self.template, self.values)
 
-    def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> HttpResponse:
-        """Return the page; if the store cannot be read, a page with the error and status 503."""
+    def context(self, request: HttpRequest, **more: Any) -> dict[str, Any]:
+        """Return the values that each page has."""
         query = page_query(request)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
-        context |= {"may_operate": may_operate(request), "here": request.path + query.here}
+        context |= {"may_operate": self.may_act(request), "may_view_payload": may_view_payload(request)}
+        context["here"] = request.path + query.here
         context.setdefault("title", capfirst(self.opts.verbose_name_plural))
+        return context
+
+    def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> TemplateResponse:
+        """Return the page; if the store cannot be read, a page with the error and status 503."""
+        context = self.context(request, **more)
+        query: PageQuery = context["query"]
         try:
             shown = values(project_wheel(), query)
         except (WheelError, ImproperlyConfigured) as error:
-            context["error"] = self.failure % {"error": Truncator(str(error)).chars(ERROR_CUT)}
+            context["error"] = self.failure % {"error": Truncator(masked_text(str(error))).chars(ERROR_CUT)}
             return TemplateResponse(request, "django_wheel/error.html", context, status=503)
         page = shown.get("page")
         context["next_link"] = query.next_link(page.next) if page is not None else None

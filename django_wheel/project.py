@@ -19,6 +19,8 @@ from django.core.exceptions import ImproperlyConfigured
 from celery_wheel import install
 from celery_wheel.conf import Conf
 from celery_wheel.control import Wheel, wheel_of
+from celery_wheel.errors import SettingError
+from celery_wheel.values.mask import Mask
 
 #: The values of ``beat_scheduler`` that name the wheel.
 NAMES = ("wheel", "celery_wheel.beat:WheelScheduler", "celery_wheel.beat.WheelScheduler")
@@ -53,6 +55,15 @@ def wheel_app() -> Any:
 def project_conf() -> Conf | None:
     app = wheel_app()
     return None if app is None else Conf(app)
+
+
+def masked_text(text: str) -> str:
+    """Return the text of an error without the values that ``wheel_mask`` names."""
+    conf = project_conf()
+    try:
+        return text if conf is None else Mask(conf.mask).text(text)
+    except SettingError as error:
+        return str(error)
 
 
 def project_wheel() -> Wheel:

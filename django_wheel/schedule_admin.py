@@ -4,9 +4,10 @@
 
     …/schedule/            GET          view     the list, with filters
     …/schedule/one/?name=  GET          view     a schedule: next instants, runs, revisions
-    …/schedule/act/        POST         operate  confirmation of an action on selected schedules, then the action
-    …/schedule/edit/       GET, POST    operate  the form of a new schedule, or of the one in ?name=
-    …/schedule/preview/    POST         operate  the form's next instants and errors, as JSON
+    …/schedule/act/        POST         manage   confirmation of an action on selected schedules, then the action
+    …/schedule/edit/       GET, POST    manage   the form of a new schedule; with ?name= of that one, whose arguments
+                                                 it has: view_payload as well
+    …/schedule/preview/    POST         manage   the form's next instants and errors, as JSON
 
 A change is a request to the holder of the schedule's shard, as each action of the other pages is.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext
@@ -22,6 +24,8 @@ from django.utils.translation import gettext
 from celery_wheel.control import Wheel
 from django_wheel.formats import printable
 from django_wheel.page_admin import READING, PageAdmin
+from django_wheel.permissions import may_manage_schedules, may_view_payload
+from django_wheel.views.payload import sight_of
 from django_wheel.views.query import PageQuery
 from django_wheel.views.schedules import acts, editing, listing
 from django_wheel.views.schedules.detail import schedule_values
@@ -30,6 +34,7 @@ from django_wheel.views.schedules.detail import schedule_values
 class ScheduleAdmin(PageAdmin):
     template = "django_wheel/schedules.html"
     values = staticmethod(listing.schedules)
+    may_act = staticmethod(may_manage_schedules)
 
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
@@ -46,7 +51,7 @@ class ScheduleAdmin(PageAdmin):
             found = wheel.store.browse.schedule(name) if name and "\0" not in name else None
             if found is None:
                 raise Http404(f"the store has no schedule {name!r:.100}")
-            return schedule_values(wheel, name, found)
+            return schedule_values(wheel, name, found, sight_of(request))
 
         title = gettext("Schedule %(name)s") % {"name": printable(name)}
         return self.answer(request, "django_wheel/schedule.html", values, title=title)
@@ -62,6 +67,9 @@ class ScheduleAdmin(PageAdmin):
 
     def edit(self, request: HttpRequest) -> HttpResponse:
         """Show the form of a schedule; or, when the user has sent it, show its preview or save it."""
+
+        if "name" in request.GET and not may_view_payload(request):
+            raise PermissionDenied
 
         def render(title: str, values: dict[str, Any]) -> HttpResponse:
             template = "django_wheel/schedule_edit.html"

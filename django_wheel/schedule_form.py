@@ -27,6 +27,7 @@ from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
 from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
+from celery_wheel.values.mask import NO_MASK, Mask
 from celery_wheel.values.text import text_rule
 from django_wheel.fields_of_time import DurationMsField, moment_ms
 from django_wheel.forms import ScheduleReasonForm
@@ -130,8 +131,17 @@ class ScheduleForm(ScheduleReasonForm):
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
-    def __init__(self, data: Any = None, *, document: Document | None = None, is_new: bool = True, **more: Any) -> None:
+    def __init__(
+        self,
+        data: Any = None,
+        *,
+        document: Document | None = None,
+        is_new: bool = True,
+        mask: Mask = NO_MASK,
+        **more: Any,
+    ) -> None:
         super().__init__(data, **more)
+        self.mask = mask
         self.before: Document = document or {}
         self.is_new = is_new
         self.recurrence: Recurrence | None = None
@@ -151,6 +161,8 @@ class ScheduleForm(ScheduleReasonForm):
         zone = self._zone(values)
         read = {name: self._read(values, name, reader) for name, reader in self._readers(zone, kind).items()}
         values |= read
+        if not self.is_new:
+            self._restore(values)
         spec, without = self._spec(values, kind), self._without(values)
         if self.is_new and (rule := text_rule(values.get("name"))):
             self.add_error("name", gettext("The name must be %(rule)s.") % {"rule": rule})
@@ -161,6 +173,14 @@ class ScheduleForm(ScheduleReasonForm):
         if is_calendar_wrong:
             self.recurrence = self.document = None
         return values
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        """Put the former values in the place of masks: the form never had them."""
+        for name in ("args", "kwargs", "options"):
+            try:
+                values[name] = self.mask.restored(values[name], self.before.get(name))
+            except ValueError as error:
+                self.add_error(name, str(error))
 
     def _zone(self, values: dict[str, Any]) -> tzinfo:
         name = values["zone"] = values.get("zone") or "UTC"
@@ -248,7 +268,8 @@ class ScheduleForm(ScheduleReasonForm):
         except WheelError as error:
             found_path = _PATH(str(error))
             field = field_of(found_path[1], kind) if found_path else None
-            self.add_error(field, str(error).removeprefix("recurrence: ").removeprefix("spec."))
+            text = str(error).removeprefix("recurrence: ").removeprefix("spec.")
+            self.add_error(field, self.mask.text(text))
 
 
 def _json(text: str) -> Any:

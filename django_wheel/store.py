@@ -6,14 +6,12 @@ from typing import Any
 
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
-from django.db.migrations.recorder import MigrationRecorder
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store import open_store as open_url
 from celery_wheel.store.ports import FullStore
-from django_wheel.database import store_alias
-from django_wheel.models import MetaRow
+from django_wheel.database import migrate_command, store_alias
 
 
 class NotMigrated(StoreUnusable):
@@ -32,11 +30,11 @@ def open_store(app: Any) -> FullStore:
     except StoreOutdated as error:
         if alias is None:
             raise
-        raise NotMigrated(str(error), _remedy(alias)) from error
+        raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
     except StoreUnused as error:
         if alias is None or not _unapplied(alias):
             raise
-        raise NotMigrated(str(error), _remedy(alias)) from error
+        raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
 
 
 def _unapplied(alias: str) -> bool:
@@ -44,14 +42,3 @@ def _unapplied(alias: str) -> bool:
     loader = MigrationLoader(connections[alias])
     needed = {key for key in loader.disk_migrations if key[0] == "django_wheel"}
     return not needed <= loader.applied_migrations.keys()
-
-
-def _remedy(alias: str) -> str:
-    """Return the command to run. Django may have recorded a migration for tables that were in another database then."""
-    migrate = f"python manage.py migrate django_wheel --database={alias}"
-    recorder = MigrationRecorder(connections[alias])
-    done = recorder.has_table() and ("django_wheel", "0001_initial") in recorder.applied_migrations()
-    if done and MetaRow._meta.db_table not in connections[alias].introspection.table_names():
-        forget = f"python manage.py migrate django_wheel zero --fake --database={alias}"
-        return f"Run: {forget}; then: {migrate}"
-    return f"Run: {migrate}"

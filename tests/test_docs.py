@@ -17,6 +17,7 @@ from celery_wheel.scheduler.sources.declared import declared_entries
 from celery_wheel.testing import VirtualWheel
 from tests.kit.manual import (
     DOCS,
+    METRICS_TABLE,
     PAGES,
     README,
     ROOT,
@@ -25,6 +26,7 @@ from tests.kit.manual import (
     code,
     commands,
     links,
+    metrics_table,
     page,
     settings_table,
     wheel_commands,
@@ -44,6 +46,12 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     found = TABLE.search(page("settings.md"))
     assert found is not None
     assert found[1] == settings_table(), "python -m tests.kit.manual writes the table into docs/settings.md"
+
+
+def test_the_table_of_metrics_is_that_of_the_code() -> None:
+    found = METRICS_TABLE.search(page("metrics.md"))
+    assert found is not None
+    assert found[1] == metrics_table(), "python -m tests.kit.manual writes the table into docs/metrics.md"
 
 
 def test_every_setting_in_the_text_exists() -> None:

@@ -11,7 +11,7 @@
                                                                       drain       drain, import
                                                                       bulk_loads  loads
                                                                       schedules   schedules …
-                                       bench, claim, clock, complete, doctor, forecast, migrate, reshard: one each
+                                      audit, bench, claim, clock, complete, doctor, forecast, migrate, reshard: one each
 
 Reading commands read the store, so they work in any process that reaches it, also while no scheduler runs; ``doctor``
 asks the broker as well. Values that only the holder has (levels, horizon) come from its last snapshot, with its age.
@@ -28,6 +28,7 @@ inside their functions.
 from __future__ import annotations
 
 from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to the group
+    audit,
     bench,
     bulk_loads,
     cancel,

@@ -13,7 +13,7 @@ from celery_wheel.console.output import Column, GrowingTable, print_json
 from celery_wheel.values.format import format_duration
 
 if TYPE_CHECKING:
-    from celery_wheel.requests.status import ShardStatus
+    from celery_wheel.overview import ShardStatus
 
 ANSWERS = {
     "accepted": "due time follows the wall clock now",

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_wheel.errors import WheelError, WheelUnavailable
 from celery_wheel.values.format import format_count
+from celery_wheel.values.mask import NO_MASK, Mask
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
@@ -42,13 +43,17 @@ class _NoAnswer(click.ClickException):
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """End the command with a sentence and an exit code, without a traceback, for an error that a user can cause."""
+def user_errors(mask: Mask = NO_MASK) -> Iterator[None]:
+    """End the command with a sentence and an exit code, without a traceback, for an error that a user can cause.
+
+    Args:
+        mask: hides values that the error may quote.
+    """
     try:
         yield
     except (WheelError, ImportError) as error:
         kind = _NoAnswer if isinstance(error, WheelUnavailable) else click.ClickException
-        raise kind(str(error)) from error
+        raise kind(mask.text(str(error))) from error
     except OperationalError as error:
         raise click.ClickException(f"the broker does not answer ({error}); start it, or correct broker_url") from error
 
@@ -61,6 +66,8 @@ def open_wheel(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
     wheel = Wheel(ctx.obj.app)
     try:
         with user_errors():
+            mask = wheel.mask
+        with user_errors(mask):
             if shard is not None and shard >= wheel.store.shards:
                 count = wheel.store.shards
                 text = f"must be from 0 to {count - 1}, since the store has {format_count(count, 'shard')}, got {shard}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
 
 if TYPE_CHECKING:
-    from celery_wheel.store.ports.pages import StoppedTask, Task
+    from celery_wheel.store.model import Position
+    from celery_wheel.store.ports.pages import Page, StoppedTask, Task
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
@@ -81,13 +83,13 @@ def rejected(ctx: click.Context, /, kinds: tuple[str, ...], **params: Any) -> No
         Column("reason", lambda one: one.reason, max_chars=1_000),
     ]
     with open_wheel(ctx, criteria["shard"]) as wheel:
-        Listing(
-            f"{' or '.join(kinds or KINDS[:1])} tasks",
-            columns,
-            _as_dict,
-            lambda at, rows: wheel.outcomes(*kinds, before=at, limit=rows, **criteria),
-            END,
-        ).show(**params)
+        mask = wheel.mask
+
+        def read(before: Position, limit: int) -> Page[StoppedTask]:
+            page = wheel.outcomes(*kinds, before=before, limit=limit, **criteria)
+            return replace(page, items=[replace(one, reason=mask.text(one.reason)) for one in page.items])
+
+        Listing(f"{' or '.join(kinds or KINDS[:1])} tasks", columns, _as_dict, read, END).show(**params)
 
 
 def _as_dict(one: StoppedTask) -> dict[str, Any]:

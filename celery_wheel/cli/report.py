@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.cli.group import NEEDS_ACTION
@@ -14,7 +14,7 @@ from celery_wheel.values.format import PART_CUT, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
-    from celery_wheel.requests.status import ShardStatus
+    from celery_wheel.overview import ShardStatus
     from celery_wheel.store.ports.schedules import ScheduleCounts
     from celery_wheel.store.schedule_model import Schedule
 
@@ -29,6 +29,7 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     """
     shards, counts = wheel.status(), wheel.store.browse.schedule_counts()
     broken = wheel.store.browse.schedules(ScheduleCriteria(broken=True), limit=BROKEN).items if counts.broken else []
+    broken = [replace(one, note=wheel.mask.text(one.note)) for one in broken]
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:
         schedules = {**asdict(counts), "reasons": {one.name: one.note for one in broken}}
@@ -49,7 +50,11 @@ def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
     yield "holder", f"{shard.holder or 'none'} (epoch {shard.epoch}, last seen: {heard})"
     yield "pending", f"{shard.pending:,} accepted by a scheduler"
     yield "next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms)
-    yield "behind", f"{shard.behind_ms / 1000:.1f} s" if shard.behind_ms else "no"
+    yield "behind", f"{shard.behind_ms / 1000:.1f} s, {shard.overdue:,} overdue" if shard.behind_ms else "no"
+    if shard.held:
+        yield "held", f"{shard.held:,} due tasks, by a pause or a limit"
+    if shard.inbox:
+        yield "inbox", f"{shard.inbox:,} messages and requests"
     if shard.clock_dispute:
         yield "clock", f"disputed: {shard.clock_dispute}"
     for lane in shard.lanes:

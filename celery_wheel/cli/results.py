@@ -38,7 +38,7 @@ def request_options(reason: str, timeout: float) -> CommandOptions:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers
         user = "unknown user"
-    return {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}"}
+    return {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}", "origin": "cli"}
 
 
 def request_each(

@@ -10,20 +10,37 @@ from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.report import report
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, print_json, print_table
+from celery_wheel.metrics.probe import ADDRESS, probe
 from celery_wheel.values.format import format_duration, format_utc
 
 if TYPE_CHECKING:
-    from celery_wheel.requests.status import ShardStatus
+    from celery_wheel.overview import ShardStatus
 
 
 @wheel.command(short_help="Show each shard's holder, offset, pending tasks and levels.")
 @options.as_json
+@click.option(
+    "--probe",
+    "address",
+    metavar="ADDRESS",
+    is_flag=False,
+    flag_value=ADDRESS,
+    help=f"Ask only the scheduler on this address of wheel_metrics whether it is ready; {ADDRESS} by default.",
+)
 @click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
+def status(ctx: click.Context, as_json: bool, address: str | None) -> None:
     """Show each shard's holder, offset, pending tasks and levels, and how many schedules there are.
 
-    Exit code: 0 when every shard has a holder that was seen in the last 5 seconds, 3 when one has not.
+    With --probe no app is started and no store is opened: the scheduler's page /readyz answers. celery-wheel-probe does
+    the same without Celery's command line.
+
+    Exit code: 0 when every shard has a holder that was seen in the last 5 seconds, 3 when one has not; with --probe, 0
+    when the scheduler is ready, 3 when it is not, 4 when it does not answer.
     """
+    if address is not None:
+        code, text = probe(address)
+        click.echo(text, err=code != 0)
+        ctx.exit(code)
     with open_wheel(ctx) as wheel:
         text, code = report(wheel, as_json=as_json)
     click.echo(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from celery_wheel.values.format import PART_CUT, format_duration, format_part, f
 
 if TYPE_CHECKING:
     from celery_wheel.store.ports.pages import Detail, Task
+    from celery_wheel.values.mask import Mask
 
 #: Characters of a body that JSON shows; --body writes the whole body.
 BEGINNING = 1_024
@@ -65,12 +67,15 @@ def list_(ctx: click.Context, /, **params: Any) -> None:
 def show(ctx: click.Context, task_id: str, raw_body: bool, as_json: bool) -> None:
     """Show all messages of TASK_ID, with headers and body: a retried task has one for each try.
 
+    Values that the setting wheel_mask names are hidden, also with --body.
+
     Exit code: 0 when the store knows the task, 3 when it does not (any more).
     """
     if raw_body and as_json:
         raise click.UsageError("name --body or --json, and not both", ctx)
     with open_wheel(ctx) as wheel:
-        found = sorted(wheel.find(task_id), key=lambda one: one.task.position, reverse=True)
+        mask, of_task = wheel.mask, wheel.find(task_id)
+        found = [masked(one, mask) for one in sorted(of_task, key=lambda one: one.task.position, reverse=True)]
         if raw_body and found:
             click.echo(found[0].body, nl=False)
         elif as_json:
@@ -84,6 +89,15 @@ def show(ctx: click.Context, task_id: str, raw_body: bool, as_json: bool) -> Non
             err=True,
         )
         ctx.exit(NEEDS_ACTION)
+
+
+def masked(one: Detail, mask: Mask) -> Detail:
+    """Return a message without the values that ``wheel_mask`` names."""
+    if not mask:
+        return one
+    headers, properties, body = map(mask.part, (one.headers, one.properties, one.body))
+    outcomes = [replace(each, reason=mask.text(each.reason)) for each in one.outcomes]
+    return replace(one, headers=headers, properties=properties, body=body, outcomes=outcomes)
 
 
 def _detail_as_dict(one: Detail) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from typing import Any
 
 from celery_wheel.conf.setting import (
     Setting,
+    address,
     flag,
     folder,
     matching,
+    names,
     one_of,
     rates,
     scheduler,
@@ -162,6 +164,21 @@ class Conf:
         flag(),
         "True makes the scheduler a node of Celery's remote control: revoke, inspect and Flower work on pending tasks.",
     )
+    metrics = Setting(
+        None,
+        address(),
+        "The address on which the scheduler serves metrics and health, like '127.0.0.1:9808'; see docs/metrics.md.",
+    )
+    objective_ms = Setting(
+        30,
+        seconds(1),
+        "The lateness in seconds up to which a scheduler is ready, for its page /readyz; see docs/health.md.",
+    )
+    opentelemetry = Setting(
+        False,
+        flag(),
+        "True gives the scheduler's metrics and the spans of its publishes to OpenTelemetry; see docs/metrics.md.",
+    )
     keep_eta = Setting(False, flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`.")
 
     rescue = Setting(False, flag(), "True makes workers forward eta messages of other producers to the wheel.")
@@ -171,6 +188,17 @@ class Conf:
         2,
         seconds(0),
         "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
+    )
+
+    mask = Setting(
+        (),
+        names(),
+        "The names of arguments and headers whose values no page, command or error shows; see docs/permissions.md.",
+    )
+    audit_retention_ms = Setting(
+        90 * 86_400,
+        seconds(3_600_000),
+        "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
     )
 
     results = Setting(

@@ -177,6 +177,34 @@ def matching(pattern: str, phrase: str) -> Rule[str]:
     return Rule(phrase, parse)
 
 
+def address() -> Rule[tuple[str, int] | None]:
+    """Return the rule for the address of a server: host and port. An address of IPv6 is in brackets."""
+
+    def parse(value: Any) -> tuple[str, int] | None:
+        if value is None:
+            return None
+        host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if not colon or not host or (":" in host) != bracketed or not re.fullmatch(r"[1-9][0-9]{0,4}", port):
+            raise _reject(value)
+        if int(port) > 65_535:
+            raise _reject(value)
+        return host.strip("[]"), int(port)
+
+    return Rule("an address like '127.0.0.1:9808', or None", parse)
+
+
+def names() -> Rule[tuple[str, ...]]:
+    """Return the rule for several names; a single text is a list that lacks its brackets."""
+
+    def parse(value: Any) -> tuple[str, ...]:
+        if isinstance(value, list | tuple | set | frozenset) and all(isinstance(one, str) and one for one in value):
+            return tuple(sorted(value))
+        raise _reject(value)
+
+    return Rule("a list of names, like ['password', 'token']", parse)
+
+
 def folder() -> Rule[Path | None]:
     """Return the rule for an absolute path, since web processes start in any folder; the folder need not exist."""
 

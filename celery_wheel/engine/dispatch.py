@@ -75,11 +75,15 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
         ctx.fence(state.epoch)
     _guard(ctx, state, flight)
     yield "guarded"
-    now_ms = ctx.clock.now_ms()
+    now_ms, began_ms = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
     confirmed = ctx.delivery.publish(state, lane, flight, now_ms)
+    took_ms = ctx.clock.monotonic_ms() - began_ms
+    ctx.stats.publishes.add(took_ms)
     yield "published"
     with state.active():
         _confirm(ctx, lane, flight, confirmed, now_ms)
+    if ctx.on_published is not None:
+        ctx.on_published(flight.rows, now_ms, now_ms + took_ms)
     ctx.unsettled.set()
     ctx.room.set()
     return True
@@ -127,9 +131,10 @@ def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, n
     if refused and lane.refusing:
         lane.refuse(flight, refused, ctx.clock.monotonic_ms())
         return
+    redelivered = flight.redelivered or lane.redelivered
     lane.confirm(flight, now_ms, refused)
     rows = [row for row in flight.rows if row.id not in refused] if refused else flight.rows
-    ctx.stats.dispatched_chunk(rows, len(flight.failed), now_ms)
+    ctx.stats.dispatched_chunk(rows, len(flight.failed), redelivered, now_ms)
     ctx.stats.add(refused=len(refused))
 
 

@@ -159,6 +159,11 @@ class DueClock:
                 break
         return bool(self._fit)
 
+    @property
+    def halted(self) -> bool:
+        """Whether due time is too far from the second clock to hold a shard."""
+        return self._fit is False
+
     def is_acceptable(self) -> bool:
         """Whether no second clock contradicts the wall clock by more than ``max_skew_ms``."""
         with self._lock:

@@ -45,7 +45,7 @@ from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
 from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, Round, RoundSteps, Signal, Steps
+from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, OnPublished, Round, RoundSteps, Signal, Steps
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
@@ -85,6 +85,7 @@ class Engine:
         stamps: RevokedStamps | None = None,
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
+        on_published: OnPublished | None = None,
         readings: ClockReadings | None = None,
     ) -> None:
         limits = limits or Limits()
@@ -100,7 +101,7 @@ class Engine:
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
         self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
-        self._ctx.renderer, self._ctx.on_overlap = renderer, on_overlap
+        self._ctx.renderer, self._ctx.on_overlap, self._ctx.on_published = renderer, on_overlap, on_published
         if stamps is not None:
             self._ctx.stamps = stamps
 

@@ -2,7 +2,7 @@
 
 ::
 
-    1 expire    tombstones after a day, answers after 10 minutes
+    1 expire    tombstones after a day, answers after 10 minutes, requests of the audit log after their retention
     2 refill    the tombstone filter is filled anew where it is full
     3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane
@@ -28,7 +28,7 @@ MAX_CLOSED = 500
 
 def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     limits, now_ms = ctx.limits, ctx.clock.now_ms()
-    ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - ANSWERS_KEPT_MS)
+    ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - ANSWERS_KEPT_MS, now_ms - limits.audit_ms)
     yield "expired"
     if state.tombstones.is_full:
         yield from _refill(ctx, state)

@@ -304,4 +304,11 @@ def _tombstones(ctx: Context, state: ShardState, fresh: list[Arrival]) -> dict[s
 def _count(ctx: Context, change: Change) -> None:
     kinds = [one.kind for one in change.outcomes]
     accepted = len(change.rows) + sum(len(one.block) for one in change.blocks)
-    ctx.stats.add(accepted=accepted, rejected=kinds.count("rejected"), cancelled=kinds.count("cancelled"))
+    rejected, unreadable = kinds.count("rejected"), len(change.rejects)
+    ctx.stats.add(
+        accepted=accepted,
+        rejected=rejected,
+        rejected_unreadable=unreadable,
+        rejected_unique=rejected - unreadable,
+        cancelled=kinds.count("cancelled"),
+    )

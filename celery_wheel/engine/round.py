@@ -25,7 +25,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError, Fenced, StoreError
-from celery_wheel.store.model import TaskRow
+from celery_wheel.store.model import Row, TaskRow
 from celery_wheel.store.ports import Renewal, Store
 
 
@@ -63,6 +63,10 @@ def run_round(steps: RoundSteps) -> Round:
 
 #: Announces cancelled rows; returns the ids of the rows that it has announced. A call may take long.
 OnCancelled = Callable[[Sequence[TaskRow]], set[int]]
+
+
+#: Called after each publish with its rows, and with the due times at which it began and ended. A call is short.
+OnPublished = Callable[[Sequence[Row], int, int], None]
 
 
 class Signal:
@@ -115,6 +119,7 @@ class Context:
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
     on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
+    on_published: OnPublished | None = None  #: None: nobody traces publishes
 
     @property
     def broker(self) -> Broker:

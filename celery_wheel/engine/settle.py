@@ -43,6 +43,7 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
     yield from work.commit(ctx)
     if flight is not None:
         ctx.unsettled.set()  # the settle thread skipped lanes that this commit held
+        ctx.stats.add(expired=len(flight.misfired))
         flight.diverted, flight.misfired = [], []
     return True
 

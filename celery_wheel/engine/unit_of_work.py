@@ -32,6 +32,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from celery_wheel.engine.audit import Answered, audit_entries
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import Place
 from celery_wheel.engine.state.lane import END, Lane, Unsettled
@@ -225,11 +226,12 @@ class UnitOfWork:
         """Return the lanes in which the change touches a position."""
         return [self.state.lanes[number] for number in self._lowest]
 
-    def answer(self, item_id: int, answer_to: str | None, results: Mapping[str, Any]) -> None:
+    def answer(self, command: Answered, results: Mapping[str, Any]) -> None:
         """Delete the inbox item of a command, and store its answer where the request has an id for it."""
-        self.change.inbox = [item_id]
-        if answer_to is not None:
-            self.change.answers = [Answer(answer_to, dict(results), self.now_ms)]
+        self.change.inbox = [command.item_id]
+        if command.answer_to is not None:
+            self.change.answers = [Answer(command.answer_to, dict(results), self.now_ms)]
+        self.change.audits = audit_entries(command, results, self.now_ms)
 
     def on_apply(self, effect: Callable[[], None]) -> None:
         """Run ``effect`` under the lock after the commit."""
@@ -295,12 +297,14 @@ class UnitOfWork:
         return False
 
     def _write(self, ctx: Context) -> None:
+        began_ms = ctx.clock.monotonic_ms()
         try:
             ctx.store.apply(self.state.shard, self.state.epoch, self.change)
         except (Fenced, RequestWithdrawn):
             raise
         except StoreError as error:
             raise CommitInDoubt(str(error)) from error
+        ctx.stats.committed(self.change, ctx.clock.monotonic_ms() - began_ms)
 
     def _apply(self) -> None:
         state, window, gone = self.state, self.state.window, self._removed or set()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.summary import JobSummary
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-#: The most rejected rows that are kept; the summary has the count of all of them, by reason.
+#: The most rejected rows that are kept; the summary has the count of all of them, by kind of reason.
 REJECTS_KEPT = 100_000
+#: The part of a reason before the value that it quotes: "eta cannot be read", "priority must be a whole number …".
+KIND = r"(?s)^(.*?)(?:, got |: |$)"
 #: Rows of a Parquet row group: a reader of the last rows of a large table reads only their groups.
 ROW_GROUP = 50_000
 
@@ -56,8 +59,9 @@ class OutputFolder:
         return arrow
 
     def rejects(self, rejected: DataFrame) -> dict[str, int]:
-        """Count the rejected rows by reason, and write the first of them as the table ``rejects``."""
-        counts = {str(row[0]): int(row[1]) for row in rejected.groupBy("reason").count().collect()}
+        """Count the rejected rows by the kind of their reason, and write the first of them as the table ``rejects``."""
+        by_kind = rejected.groupBy(f.regexp_extract("reason", KIND, 1)).count()
+        counts = {str(row[0]): int(row[1]) for row in by_kind.collect()}
         if counts:
             self.table("rejects", rejected.limit(REJECTS_KEPT))
         return dict(sorted(counts.items()))

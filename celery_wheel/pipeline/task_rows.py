@@ -9,12 +9,12 @@
 Columns of a row:
 
     task                    a name; default: that of the rules
-    args, kwargs            JSON text, or an array, a map or a struct, which become JSON
+    args, kwargs            JSON text, or an array, a map or a struct, which become JSON with their nulls
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
     eta_ms                  Unix milliseconds
     local (and zone)        wall-clock time; default zone: that of the rules; see ``local_time``
     queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
-    (the column ``id`` of the rules)            makes a row idempotent; of rows with one value the first counts
+    (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
 A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded.
 """
@@ -57,6 +57,8 @@ TASK, REASON = "wheel_task", "wheel_reason"
 ID = "wheel_id"
 PLAIN = ("queue", "key", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
+#: As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
+_WITH_NULLS = {"ignoreNullFields": "false"}
 _INSTANT = (TimestampType, TimestampNTZType, DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
 _READABLE = {"eta": (StringType, NullType, *_INSTANT), "eta_ms": (StringType, NullType, NumericType)}
@@ -157,7 +159,7 @@ def _json(name: str, type_: DataType) -> Column:
     is_json = isinstance(type_, StringType | NullType)
     if not is_json and not isinstance(type_, ArrayType | MapType | StructType):
         raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
-    return (_text(name, type_) if is_json else f.to_json(name)).alias(name)
+    return (_text(name, type_) if is_json else f.to_json(name, _WITH_NULLS)).alias(name)
 
 
 def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
@@ -225,8 +227,13 @@ def _with_utc(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reject_repeated(checked: DataFrame, name: str) -> DataFrame:
-    """Reject rows without an id, and all valid rows of one id but the first."""
-    ordered = Window.partitionBy(name, f.col(REASON).isNull()).orderBy(f"{TASK}.eta", f.to_json(TASK))
+    """Reject rows without an id, and all valid rows of one id but that with the earliest eta.
+
+    Rows that are rejected anyway, or have no id, would all be in one partition, so they are spread by their values.
+    """
+    task = f.to_json(TASK)
+    spread = f.when(f.col(name).isNull() | f.col(REASON).isNotNull(), f.xxhash64(task))
+    ordered = Window.partitionBy(name, f.col(REASON).isNull(), spread).orderBy(f"{TASK}.eta", task)
     repeated = f.concat(f.lit(f"{name} occurs before: "), f.col(name).cast("string"))
     reason = f.when(f.col(name).isNull(), f.lit(f"{name} is missing")).when(f.col("wheel_count") > 1, repeated)
     counted = checked.withColumn("wheel_count", f.row_number().over(ordered))

@@ -144,7 +144,7 @@ def patched(text: str, patch: object) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole: {text!r:.100}")
+        raise RecurrenceError(f"the definition cannot be read, and has to be replaced as a whole, got {text!r:.100}")
     return merged(document, patch)
 
 

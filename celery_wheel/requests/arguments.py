@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 
 from celery_wheel.errors import ArgumentError
+from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
+from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 #: A live holder answers within a fraction of a second, and a takeover takes up to three.
@@ -26,6 +28,11 @@ TIMEOUT_S = 10.0
 
 #: A longer time to resume over is a mistake in the unit.
 MAX_OVER_S = 366 * 86_400
+
+#: Requests that programs make as a part of their work.
+ORDINARY = (CANCEL, MOVE, COMPLETE)
+#: Arguments of requests that the audit log has; none is a value of a task.
+_DETAILS = ("eta_ms", "per_ms", "how", "source", "from_ms", "upto_ms", "every_ms", "overlap")
 
 #: Numbers of rows have 18 digits at most.
 _ROWS = 10**18
@@ -49,6 +56,8 @@ class RequestOptions(TypedDict, total=False):
 
     reason: str  #: the reason, for people
     actor: str  #: the name of the asker; by default the process and its host
+    origin: str  #: where a person asks, for the audit log: "admin", "cli"; "api" by default
+    bulk: str  #: the UUID of the bulk action that the request is a part of
 
 
 class CommandOptions(RequestOptions, total=False):
@@ -156,6 +165,18 @@ def attribution(options: RequestOptions) -> dict[str, str]:
     """Return the reason and the actor of a request; the actor is this process where none is named."""
     actor = options.get("actor") or f"pid {os.getpid()} on {socket.gethostname()}"
     return {"reason": _text("reason", options.get("reason") or "", at_least=0), "actor": _text("actor", actor)}
+
+
+def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> dict[str, Any] | None:
+    """Return a request's part of the audit log; None where a program does its ordinary work, and names no person."""
+    if kind in ORDINARY and not (options.get("actor") or options.get("origin")):
+        return None
+    action = f"schedule_{command['do']}" if kind == SCHEDULE else kind
+    if kind == MOVE:
+        action = "run_now" if command["eta_ms"] is None else "reschedule"
+    details = {name: command[name] for name in _DETAILS if command.get(name)}
+    found = {"origin": _text("origin", options.get("origin") or "api"), "action": action, "details": details}
+    return {**found, "bulk": options["bulk"]} if "bulk" in options else found
 
 
 def timeout_of(options: CommandOptions) -> float:

@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, field
 
 from celery_wheel.conf import Conf
+from celery_wheel.overview import OverviewCache
 from celery_wheel.requests.answers import Answers
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
@@ -35,6 +36,10 @@ class OpenStore:
     store: FullStore
     answers: Answers  #: the requests of this process that wait for answers of this store
     checked_s: float
+    overview: OverviewCache = field(init=False)  #: what this process shows of the store
+
+    def __post_init__(self) -> None:
+        self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
 
     def is_current(self) -> bool:
         if self.store.is_replaced():

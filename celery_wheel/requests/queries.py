@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from celery_wheel.overview import ShardStatus, read_overview
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.status import ShardStatus, status_of
 from celery_wheel.store.model import ORIGIN, Gate, Position
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import (
@@ -35,7 +35,7 @@ class Queries(ABC):
 
     def status(self) -> list[ShardStatus]:
         """Return each shard's holder, offset, pending tasks and levels."""
-        return status_of(self.store, now_ms())
+        return read_overview(self.store, now_ms(), with_levels=True).shards
 
     def counts(self) -> Names:
         """Return the counts of pending tasks by queue and by task."""

@@ -30,6 +30,7 @@ from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.interruption import check_interruption
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.results import Merge, Result
+from celery_wheel.values.ids import uuid7
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
@@ -66,6 +67,7 @@ class Request(Generic[Result]):
     list_name: str = "task_ids"
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     shard_of: ShardOf | None = None  #: the one shard of a name; None: every shard gets every name
+    audit: Mapping[str, Any] | None = None  #: for the audit log: origin, action and details; None: not in the log
     _commands: list[_InboxCommand] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
 
@@ -115,11 +117,15 @@ class Request(Generic[Result]):
         of_shard = self._by_shard(shards)
         for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
             commands: list[_InboxCommand] = []
+            asked = {"request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
             for shard, own in enumerate(of_shard):
                 if part := own[start : start + TASKS_AT_ONCE]:
                     number = str(uuid.uuid4())
                     content = {name: names[name] for name in part} if isinstance(names, Mapping) else part
-                    payload = json.dumps({self.list_name: content, "id": number, **self.options}).encode()
+                    # A name that no shard knows has an entry of one shard, where each shard gets all names.
+                    whole = self.shard_of is not None or not commands
+                    audit = {"audit": {**self.audit, **asked, "whole": whole}} if self.audit else {}
+                    payload = json.dumps({self.list_name: content, "id": number, **self.options, **audit}).encode()
                     commands.append(_InboxCommand(shard, number, part, 0, payload))
             items = ask([(command.shard, self.kind, command.payload) for command in commands])
             for command, item in zip(commands, items, strict=True):
@@ -174,6 +180,7 @@ class Request(Generic[Result]):
             if self._unanswered():
                 check_interruption()
             left_s = until_s - time.monotonic()
+        self.open_store().overview.expire()
 
     def _withdraw(self, command: _InboxCommand) -> bool:
         """Return whether the holder has answered after all, so that nothing was withdrawn."""

@@ -39,6 +39,7 @@ class Start:
     ``install`` makes the app an app of the wheel; ``socket_timeout_s`` is the default of all sockets.
     """
 
+    number: int  #: of the process; beat's own is 1
     module: str
     name: str
     changes: dict[str, bytes]  #: pickled settings, to be read once the app's modules are imported
@@ -52,7 +53,7 @@ def main(start: Start) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     app = _load(start)
-    service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), child=True)
+    service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
     beat: Any = parent_process()
     try:
         service.start()

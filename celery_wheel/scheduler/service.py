@@ -25,7 +25,9 @@ from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import WheelError
+from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring
 from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
 from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
@@ -33,20 +35,24 @@ from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRender
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.scheduler.share import Role
+from celery_wheel.scheduler.spans import DispatchSpans
+from celery_wheel.scheduler.systemd import Watchdog, notify
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
+from celery_wheel.values.mask import Mask
 
 
 class WheelService:
     """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork.
 
-    ``child``: it runs in a child of ``supervisor``, and serves all shards but the first.
+    ``process`` is its number among the processes of ``supervisor``. Number 1 is beat's own; the others are children,
+    which serve all shards but the first.
     """
 
-    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, child: bool = False) -> None:
+    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, process: int = 1) -> None:
         self._app = app
-        self._child = child
+        self._process = process
         self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._store: FullStore | None = None
@@ -54,10 +60,13 @@ class WheelService:
         self._renderers: list[ScheduleRenderer] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
+        self._monitoring: Monitoring | None = None
+        self._watchdog: Watchdog | None = None
 
     def check(self) -> None:
         """Raise the error of a setting, the store or the transport that would keep the service from starting."""
         self._conf.check()
+        monitoring.check(self._conf)
         broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
         open_store_of(self._conf).close()
 
@@ -71,7 +80,7 @@ class WheelService:
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         stamps = RevokedStamps()
         others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
-        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps))
+        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         engines, readings = [], ClockReadings()
         for shard in range(conf.shards):
@@ -97,6 +106,7 @@ class WheelService:
                 stamps=stamps,
                 renderer=renderer,
                 on_overlap=on_overlap,
+                on_published=DispatchSpans(shard) if conf.opentelemetry else None,
                 readings=readings,
             )
             engines.append(engine)
@@ -108,9 +118,19 @@ class WheelService:
         if conf.control:
             node.start()
             self._node = node
+        self._show(store, pool)
+
+    def _show(self, store: FullStore, pool: Pool) -> None:
+        """Show this process to monitoring and, where it is beat's own, to systemd."""
+        self._monitoring = Monitoring(self._conf, self._process, self._engines, store, self._failure)
+        self._monitoring.start()
+        if self._process == 1:
+            self._watchdog = Watchdog(pool, lambda: self._failure() is None, self._summary)
+            self._watchdog.start()
+            notify(f"READY=1\nSTATUS={self._summary()}")
 
     def _role(self) -> Role:
-        if self._child:
+        if self._process > 1:
             return Role.CHILD
         return Role.PARENT if self._conf.processes > 1 else Role.ANY
 
@@ -140,6 +160,14 @@ class WheelService:
     def _held(self) -> list[int]:
         return [engine.shard for engine in self._engines() if engine.held]
 
+    def _summary(self) -> str:
+        return f"holds {len(self._held())} of {len(self._engines())} shards"
+
+    def _failure(self) -> BaseException | None:
+        """Return the error that ended an engine's job, if any."""
+        runner = self._runner
+        return runner.failure if runner is not None else None
+
     def raise_failure(self) -> None:
         """Raise the error that ended an engine's job, so that the process ends and its supervisor restarts it."""
         runner = self._runner
@@ -152,6 +180,11 @@ class WheelService:
     def stop(self) -> None:
         if self._node is not None:
             self._node.stop()  # a node takes up to a second to stop, and no shard waits for it
+        if self._watchdog is not None:
+            notify("STOPPING=1")
+            self._watchdog.stop()
+        if self._monitoring is not None:
+            self._monitoring.stop()
         runner, self._runner = self._runner, None
         if self._balance is not None:
             self._balance.stop()
@@ -166,10 +199,13 @@ class WheelService:
 
 
 def node_name(holder: str, alive: list[str]) -> str:
-    """Return ``wheel@host``, or ``wheel-<pid>@host`` where another scheduler runs on the host already."""
+    """Return ``wheel@beat.host``, or ``wheel-<pid>@beat.host`` where another scheduler runs on the host already.
+
+    Monitoring often shows the part after the @ alone, and a worker of the host has the host's bare name there.
+    """
     host, _, pid = holder.split("/")
     alone = not any(one != holder and one.split("/")[0] == host for one in alive)
-    return f"wheel@{host}" if alone else f"wheel-{pid}@{host}"
+    return f"wheel@beat.{host}" if alone else f"wheel-{pid}@beat.{host}"
 
 
 def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
@@ -188,6 +224,7 @@ def limits_of(conf: Conf) -> Limits:
         retention_ms=conf.history_retention_ms,
         history_bytes=conf.history_max_bytes,
         archived_only=conf.history_archive,
+        audit_ms=conf.audit_retention_ms,
         max_clock_skew_ms=conf.max_clock_skew_ms,
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,

@@ -103,7 +103,7 @@ class Supervisor:
         module, name = path_of(self._app)
         if module == "__main__":  # Celery names the tasks of a script after the app, in a child of this file
             os.environ["MP_MAIN_FILE"] = str(sys.modules[module].__file__)
-        start = child.Start(module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
+        start = child.Start(one.number, module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
         one.start_s = now_s
         one.process = multiprocessing.get_context("spawn").Process(
             target=child.main, args=(start,), name=f"wheel-{one.number}", daemon=True

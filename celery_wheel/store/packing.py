@@ -53,4 +53,5 @@ def join(headers: bytes, properties: bytes, body: bytes) -> bytes:
 
 def split(plain: bytes) -> Parts:
     """Return the three parts. Raises ValueError for other bytes."""
-    return Parts(*plain.split(SEPARATOR, 2))
+    headers, properties, body = plain.split(SEPARATOR, 2)
+    return Parts(headers, properties, body)

@@ -12,6 +12,7 @@ URL is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -37,15 +38,20 @@ MIGRATE = "celery -A proj wheel migrate"
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """``made_by``: the command that makes the tables. With BEAT, a scheduler makes them when it opens the store."""
+    """``command`` returns the command of another package that makes the tables, for an error that needs it."""
 
     url: URL
-    made_by: str = BEAT
+    command: Callable[[], str] | None = None
+
+    @property
+    def made_by(self) -> str:
+        """The command that makes the tables. With BEAT, a scheduler makes them when it opens the store."""
+        return BEAT if self.command is None else self.command()
 
     @property
     def own(self) -> bool:
         """Whether opening may make the tables."""
-        return self.made_by == BEAT
+        return self.command is None
 
 
 def place_of(url: str) -> StorePlace:

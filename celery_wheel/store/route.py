@@ -42,6 +42,11 @@ class Route:
             found = _ROUTES[values] = cls(*values)
         return found
 
+    @classmethod
+    def named(cls, queue: str, task: str) -> Route:
+        """Return the route that has a queue's and a task's name and nothing else: counts are kept by it."""
+        return cls.make(task, "", "", queue, None, None, None)
+
     @property
     def names_a_place(self) -> bool:
         """Whether messages can be published at all; unreadable ones cannot."""

@@ -28,6 +28,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from celery_wheel.store.audit_model import AuditChange
 from celery_wheel.values.document import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -169,7 +170,7 @@ class Skip:
 
 
 @dataclass(slots=True)
-class ScheduleChange:
+class ScheduleChange(AuditChange):
     """The part of a ``Change`` that concerns schedules; removals come first."""
 
     removed_schedules: list[int] = field(default_factory=list)  #: runs and skips are forgotten later; revisions stay

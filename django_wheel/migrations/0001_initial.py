@@ -104,6 +104,12 @@ class Migration(migrations.Migration):
                 ),
                 ("snapshot", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
                 (
+                    "levels",
+                    models.TextField(
+                        db_comment="levels of the holder's wheel, 60 kB for a thousand buckets; JSON array", null=True
+                    ),
+                ),
+                (
                     "archived",
                     models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
                 ),
@@ -137,6 +143,49 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
             },
+        ),
+        migrations.CreateModel(
+            name="AuditRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("request", models.TextField(db_comment="chosen by the asker, the same in each shard; UUIDv7")),
+                ("at_ms", models.BigIntegerField(db_comment="time of asking; instant, Unix milliseconds")),
+                ("origin", models.TextField(db_comment="admin, cli or api")),
+                ("actor", models.TextField(db_comment="the person")),
+                ("action", models.TextField(db_comment="cancel, reschedule, pause, schedule_update and others")),
+                ("reason", models.TextField(db_comment="reason, for people")),
+                ("details", models.TextField(db_comment="JSON object: arguments of the action")),
+                ("bulk", models.TextField(db_comment="the bulk action that it is a part of", null=True)),
+                (
+                    "results",
+                    models.TextField(
+                        db_comment="JSON object: name of a task, schedule, key or gate to its result in the shard"
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "wheel_audit",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Audit",
+            fields=[],
+            options={
+                "verbose_name_plural": "audit log",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_wheel.auditrow",),
         ),
         migrations.CreateModel(
             name="BatchRow",
@@ -485,6 +534,10 @@ class Migration(migrations.Migration):
             options={
                 "db_table": "wheel_route",
                 "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["target"], name="wheel_route_target"),
+                    models.Index(fields=["task"], name="wheel_route_task"),
+                ],
                 "constraints": [models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
             },
         ),
@@ -613,7 +666,12 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "wheel",
                 "verbose_name_plural": "wheel",
-                "permissions": [("view_wheel", "Can view the wheel"), ("operate_wheel", "Can operate the wheel")],
+                "permissions": [
+                    ("view_wheel", "Can view the wheel"),
+                    ("view_payload", "Can view arguments, headers and bodies"),
+                    ("operate_wheel", "Can operate the wheel"),
+                    ("manage_schedules", "Can manage recurring schedules"),
+                ],
                 "proxy": True,
                 "default_permissions": (),
                 "indexes": [],
@@ -632,16 +690,18 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
-                ("queue", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
-                ("task", models.TextField(db_comment="name of the task")),
+                (
+                    "route",
+                    models.BigIntegerField(
+                        db_comment="id of the route that has the queue and the task, and nothing else"
+                    ),
+                ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
             options={
                 "db_table": "wheel_tally",
                 "default_permissions": (),
-                "constraints": [
-                    models.UniqueConstraint(fields=("shard", "hour", "queue", "task"), name="wheel_tally_place")
-                ],
+                "constraints": [models.UniqueConstraint(fields=("shard", "hour", "route"), name="wheel_tally_place")],
             },
         ),
         migrations.CreateModel(
@@ -775,6 +835,31 @@ class Migration(migrations.Migration):
                 "db_table": "wheel_tombstone",
                 "default_permissions": (),
                 "constraints": [models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
+            },
+        ),
+        migrations.CreateModel(
+            name="TotalRow",
+            fields=[
+                (
+                    "id",
+                    django_wheel.fields.Surrogate(
+                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("kind", models.TextField(db_comment="hour, day or name: a sum of the tally for it")),
+                (
+                    "number",
+                    models.BigIntegerField(
+                        db_comment="of the hour or the day since 1970; of a name, the route, as in the tally"
+                    ),
+                ),
+                ("pending", models.BigIntegerField(db_comment="pending messages")),
+            ],
+            options={
+                "db_table": "wheel_total",
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
             },
         ),
         migrations.CreateModel(

@@ -6,14 +6,26 @@ program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.s
 ::
 
     rows      a model a table, whose fields ``table`` makes from the schema
-    pages     models without a table of their own: the pages of the admin, and its two permissions
+    pages     models without a table of their own: the pages of the admin, and its four permissions
 """
 
 from __future__ import annotations
 
-from django_wheel.models.pages import Batch, Forecast, History, Lateness, Pending, Rejected, Schedule, Shard, Wheel
+from django_wheel.models.pages import (
+    Audit,
+    Batch,
+    Forecast,
+    History,
+    Lateness,
+    Pending,
+    Rejected,
+    Schedule,
+    Shard,
+    Wheel,
+)
 from django_wheel.models.rows import (
     AnswerRow,
+    AuditRow,
     BatchRow,
     DictionaryRow,
     GateRow,
@@ -34,11 +46,14 @@ from django_wheel.models.rows import (
     TallyRow,
     TimerRow,
     TombstoneRow,
+    TotalRow,
     WatchRow,
 )
 
 __all__ = [
     "AnswerRow",
+    "Audit",
+    "AuditRow",
     "Batch",
     "BatchRow",
     "DictionaryRow",
@@ -67,6 +82,7 @@ __all__ = [
     "TallyRow",
     "TimerRow",
     "TombstoneRow",
+    "TotalRow",
     "WatchRow",
     "Wheel",
 ]

@@ -1,13 +1,18 @@
-"""The pages of the admin: models without a table of their own. ``Wheel`` carries the two permissions."""
+"""The pages of the admin: models without a table of their own. ``Wheel`` carries the four permissions."""
 
 from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from django_wheel.models.rows import BatchRow, OutcomeRow, ScheduleRow, ShardRow, TallyRow, TimerRow
+from django_wheel.models.rows import AuditRow, BatchRow, OutcomeRow, ScheduleRow, ShardRow, TallyRow, TimerRow
 
 #: Django keeps these names in a table, as the project's language has them when it migrates.
-PERMISSIONS = [("view_wheel", "Can view the wheel"), ("operate_wheel", "Can operate the wheel")]
+PERMISSIONS = [
+    ("view_wheel", "Can view the wheel"),
+    ("view_payload", "Can view arguments, headers and bodies"),
+    ("operate_wheel", "Can operate the wheel"),
+    ("manage_schedules", "Can manage recurring schedules"),
+]
 
 
 class Wheel(ShardRow, permissions=PERMISSIONS, verbose_name=_("wheel"), verbose_name_plural=_("wheel")):
@@ -36,6 +41,10 @@ class Lateness(BatchRow, verbose_name_plural=_("lateness")):
 
 class Forecast(TallyRow, verbose_name_plural=_("forecast from archive")):
     """The page of the job ``forecast``."""
+
+
+class Audit(AuditRow, verbose_name_plural=_("audit log")):
+    """The page of the audit log."""
 
 
 class Batch(BatchRow, verbose_name=_("batch"), verbose_name_plural=_("batches")):

@@ -32,8 +32,12 @@ class OutcomeRow(StoreTable, table=schema.outcome, text="{0.kind}: {0.reason}"):
     """The outcome of a message that was not dispatched at its time."""
 
 
-class TallyRow(StoreTable, table=schema.tally, text="{0.pending} of {0.task}"):
-    """The number of pending messages of a task, by hour and queue."""
+class TallyRow(StoreTable, table=schema.tally, text="{0.pending} of route {0.route}"):
+    """The number of pending messages of a queue and a task in an hour."""
+
+
+class TotalRow(StoreTable, table=schema.total, text="{0.pending} of {0.kind} {0.number}"):
+    """A sum of these numbers: of an hour, of a day, or of a queue and a task."""
 
 
 # -- shards with the snapshots of their holders, schedulers, and the identity of the store -----------------------------
@@ -60,6 +64,10 @@ class InboxRow(StoreTable, table=schema.inbox, text="{0.kind} {0.id}"):
 
 class AnswerRow(StoreTable, table=schema.answer, text="{0.id}"):
     """The results of a command."""
+
+
+class AuditRow(StoreTable, table=schema.audit, text="{0.action} by {0.actor}"):
+    """A shard's part of a person's request."""
 
 
 class TombstoneRow(StoreTable, table=schema.tombstone, text="{0.task_id}"):

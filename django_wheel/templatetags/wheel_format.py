@@ -8,6 +8,8 @@ from django import template
 from django.template.defaultfilters import stringfilter
 
 from django_wheel import formats
+from django_wheel.project import masked_text
+from django_wheel.views import payload
 
 register = template.Library()
 
@@ -25,6 +27,18 @@ register.filter("schedule_state", formats.schedule_state)
 @stringfilter
 def printable(text: str, cut: Any = formats.NAME_CUT) -> str:
     return formats.printable(text, int(cut))
+
+
+@register.filter
+@stringfilter
+def masked(text: str) -> str:
+    return masked_text(text)
+
+
+@register.filter
+@stringfilter
+def error_text(text: str, may_view_payload: Any) -> str:
+    return payload.error_text(text, bool(may_view_payload))
 
 
 @register.filter

@@ -24,6 +24,7 @@ from celery_wheel.store.ports.pages import Task
 from django_wheel import models
 from django_wheel.formats import counted, number, printable, result_label
 from django_wheel.views.actions import TaskAction
+from django_wheel.views.bulk_action import BulkAction
 
 #: Task ids in an entry.
 IDS = 20
@@ -45,6 +46,13 @@ def record_tasks(
     title = f"{action.label}: {ids[0] if len(results) == 1 else counted(_TASKS, len(results))}"
     named = _("tasks: %(ids)s") % {"ids": ", ".join(ids)}
     _write(request, _PAGES[action.page], row, title, f"{action.label}: {phrases}", reason, named)
+
+
+def record_bulk(request: HttpRequest, bulk: BulkAction) -> None:
+    title = f"{bulk.action.label}: {counted(_TASKS, bulk.count)}"
+    phrases = ", ".join(f"{number(count)} {label}" for label, count in bulk.counts)
+    named = _("filter: %(filter)s") % {"filter": printable(bulk.filter, 500)}
+    _write(request, _PAGES[bulk.action.page], "", title, f"{bulk.action.label}: {phrases}", bulk.reason, named)
 
 
 def record_schedules(request: HttpRequest, label: Promise, answers: Mapping[str, ScheduleAnswer], reason: str) -> None:

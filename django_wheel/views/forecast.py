@@ -1,6 +1,6 @@
 """The page of the job ``forecast``: due tasks by minute and hour, herds, and the time that queues take to drain.
 
-The wheel page has the present counts by the hour, without herds.
+The wheel page has the present counts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext as _
 
-from celery_wheel.control import Wheel
+from celery_wheel.control import Wheel, now_ms
 from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
-from django_wheel import charts
+from django_wheel.drawing.due_bars import due_bars
 from django_wheel.views import results
 from django_wheel.views.query import PageQuery
 
@@ -35,8 +35,8 @@ def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
     from celery_wheel.results import forecast as figures
 
     queue, summary = query.criteria.queue, found.summary
-    now_ms = results.moment_ms(summary.get("now")) or 0
-    begins_ms = now_ms - now_ms % HOUR_MS
+    as_of_ms = results.moment_ms(summary.get("now")) or 0
+    begins_ms = as_of_ms - as_of_ms % HOUR_MS
     due = figures.due_counts(found, queue, begins_ms, MINUTES, HOURS)
     hours_ms = begins_ms + MINUTES * MINUTE_MS
     herds, of = figures.largest_herds(found, queue, (page - 1) * LINES, LINES)
@@ -44,14 +44,11 @@ def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
     return {
         "counts": {name: results.whole(summary, name) for name in ("pending", "overdue", "beyond")},
         "queues": results.readable(due.queues),
-        "now_ms": now_ms,
+        "as_of_ms": as_of_ms,
+        "now_ms": now_ms(),
         "due": due,
-        "minutes": charts.bars(due.minutes, begins_ms, MINUTE_MS),
-        "hours": charts.bars(due.hours, hours_ms, HOUR_MS),
-        "sizes": {"minutes": MINUTES, "hours": HOURS},
-        "begins_ms": begins_ms,
-        "hours_ms": hours_ms,
-        "ends_ms": hours_ms + HOURS * HOUR_MS,
+        "minutes": due_bars(due.minutes, begins_ms, MINUTE_MS),
+        "hours": due_bars(due.hours, hours_ms, HOUR_MS),
         "narrowed": "" if queue is None else urlencode({"queue": queue}) + "&",
         "busiest": _busiest(summary),
         "herds": [{**one, "query": _query(one)} for one in herds],

@@ -1,22 +1,24 @@
 """The page of the job ``lateness``: the tasks and queues with the worst lateness, and their last two days by the hour.
 
-A row is a task on a queue, so a cell of the heat map is one row of the results and no number is computed here.
+A row is a task on a queue, so a cell of the heat map is one row of the results and no number is computed here. A page
+with one row also has a chart of its percentiles, and its hours as a table.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from django.utils.translation import gettext as _
 
-from celery_wheel.control import Wheel
+from celery_wheel.control import Wheel, now_ms
 from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
-from django_wheel.formats import format_duration, instant
+from django_wheel.drawing import lateness_chart
+from django_wheel.drawing.heat_map import HEAT, HeatCell, heat_cells
+from django_wheel.drawing.linear_axis import TimeAxis
+from django_wheel.formats import format_duration
 from django_wheel.views import results
 from django_wheel.views.query import PageQuery
 
@@ -25,25 +27,27 @@ if TYPE_CHECKING:
 
 JOB = "lateness"
 LINES = 20
-#: The limits of the heat map's colours: a p99 of at most so many milliseconds has the colour of that place.
-HEAT = (100, 1_000, 10_000, 60_000)
 
 
 @dataclass(frozen=True, slots=True)
-class HeatCell:
+class LinkedHour:
     """An hour of a row. ``query`` selects its tasks in the history."""
 
     hour: LatenessHour
-    heat: int
     query: str
+    place: HeatCell | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
     line: LatenessLine
     query: str  #: of this page with this row alone
-    worst: HeatCell
-    cells: list[HeatCell | None]
+    worst: LinkedHour
+    cells: list[LinkedHour]  #: those with tasks, the oldest first
+
+    @property
+    def newest(self) -> LinkedHour | None:
+        return self.cells[-1] if self.cells else None
 
 
 def lateness(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -56,39 +60,35 @@ def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
 
     task, queue = query.criteria.task, query.criteria.queue
     figure = figures.lateness_page(found, task, queue, (page - 1) * LINES, LINES)
-    span = range(figure.last_ms, figure.to_ms, HOUR_MS)[::-1]  # the last hour first
-    rows = [_row(line, span) for line in figure.lines]
+    axis = TimeAxis(figure.last_ms, figure.to_ms)
+    rows = [_row(line, axis) for line in figure.lines]
+    alone = rows[0] if figure.of == 1 and rows else None
     return {
         "figure": figure,
         "rows": rows,
-        "alone": rows[0] if figure.of == 1 and rows else None,
+        "alone": alone,
+        "chart": alone and lateness_chart.of_hours(alone.line.last, figure.last_ms, figure.to_ms),
         "range": results.page_range(query, page, LINES, len(rows), figure.of),
-        **_heads(span),
+        "axis": axis,
+        "hours": (figure.to_ms - figure.last_ms) // HOUR_MS,
         "scale": _scale(),
+        "now_ms": now_ms(),
         "tasks": results.readable(figure.tasks),
         "queues": results.readable(figure.queues),
     }
 
 
-def _row(line: LatenessLine, span: range) -> HeatRow:
+def _row(line: LatenessLine, axis: TimeAxis) -> HeatRow:
     names = {name: value for name, value in (("task", line.task), ("queue", line.queue)) if value is not None}
     query = "?" + urlencode(names)
-    cells = [line.last.get(at) for at in reversed(range(len(span)))]
-    return HeatRow(line, query, _cell(line.worst, query), [None if one is None else _cell(one, query) for one in cells])
+    cells = [_linked(place.hour, query, place) for place in heat_cells(line.last, axis)]
+    return HeatRow(line, query, _linked(line.worst, query), cells)
 
 
-def _cell(hour: LatenessHour, query: str) -> HeatCell:
-    """Return a cell with its link. A task that was dispatched in an hour was due at most ``max_ms`` before it."""
+def _linked(hour: LatenessHour, query: str, place: HeatCell | None = None) -> LinkedHour:
+    """Return an hour with its link. A task that was dispatched in an hour was due at most ``max_ms`` before it."""
     from_ms = hour.hour_ms - max(0, hour.max_ms or 0)
-    heat = bisect_left(HEAT, hour.p99_ms or 0)
-    return HeatCell(hour, heat, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}")
-
-
-def _heads(span: range) -> dict[str, Any]:
-    """Return the column heads: days with their numbers of hours, and times of day; in the current time zone."""
-    shown = [instant(at_ms) for at_ms in span]
-    days = [(day, len(list(hours))) for day, hours in groupby(one[:10] for one in shown)]
-    return {"days": days, "clocks": [one[11:16] for one in shown]}
+    return LinkedHour(hour, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}", place)
 
 
 def _scale() -> list[tuple[int, str]]:

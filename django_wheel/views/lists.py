@@ -1,20 +1,29 @@
 """The pages with rows: pending tasks, history, rejected tasks, batches and shards; and the page of a task.
 
 Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
+Names for filters and the gates that hold a task come from the process's overview, which is read once a second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from time import monotonic
+from itertools import islice
 from typing import Any
+
+from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
-from celery_wheel.store.ports.pages import END, Detail, Names, Page
+from celery_wheel.store.ports.pages import END, Detail, Page
+from django_wheel.drawing import lateness_chart
+from django_wheel.drawing.timeline import timeline
 from django_wheel.formats import printable
+from django_wheel.project import project_wheel
 from django_wheel.views.actions import OF_PENDING, OF_REJECTED, of_state
 from django_wheel.views.query import LINES, PageQuery
+from django_wheel.views.task_events import OPEN, events
+from django_wheel.views.task_result import task_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,63 +34,84 @@ class FilterNames:
     tasks: list[tuple[str, int]]
 
 
-#: Seconds for which a process keeps the names that its filters offer.
-NAMES_FOR_S = 10
-
-#: By the store's uuid: the time of the reading, and the names.
-_names_read: dict[str, tuple[float, FilterNames]] = {}
+#: Most names of the list of a filter; a longer list is of no use to people.
+NAMES = 1_000
 
 KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
+
+#: Fields that have a column where a row of the page has a value.
+OPTIONAL = ("task", "task_id", "target", "priority", "key", "size", "reason", "actor", "late_ms", "dispatched_ms")
 
 
 def pending(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     if query.task_id:
         found = wheel.find(query.task_id, with_bytes=False)
-        return {"found": found, "searched": query.task_id, "page": Page([], None)}
+        page: Page[Any] = Page([], None)
+        return {"found": found, "searched": query.task_id, **_table(wheel, page, [one.task for one in found])}
     page = wheel.pending(query.place or ORIGIN, LINES, **asdict(query.criteria))
-    return {"names": filter_names(wheel), "page": page, "now_ms": now_ms(), "actions": OF_PENDING}
+    return {"names": filter_names(wheel), **_table(wheel, page), "actions": OF_PENDING}
 
 
 def history(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    return {"page": wheel.history(query.place or END, LINES, **asdict(query.criteria))}
+    page = wheel.history(query.place or END, LINES, **asdict(query.criteria))
+    chart = lateness_chart.of_tasks(page.items, wheel.conf.objective_ms)
+    return {**_table(wheel, page), "chart": chart, "names": filter_names(wheel)}
 
 
 def rejected(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     kind = query.choice("kind", KINDS) or KINDS[0]
     links = [(one, query.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
     page = wheel.outcomes(kind, before=query.place or END, limit=LINES, **asdict(query.criteria))
-    return {"page": page, "kinds": links, "kind": kind, "actions": OF_REJECTED if kind in REQUEUABLE else ()}
+    actions = OF_REJECTED if kind in REQUEUABLE else ()
+    return {**_table(wheel, page), "kinds": links, "kind": kind, "actions": actions}
 
 
 def batches(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    return {"page": wheel.batches(query.place or END, LINES, shard=query.criteria.shard)}
+    return _table(wheel, wheel.batches(query.place or END, LINES, shard=query.criteria.shard))
 
 
 def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    return {"shards": wheel.status(), "now_ms": now_ms()}
+    return {"shards": wheel.overview().shards, "now_ms": now_ms()}
 
 
 def task_values(detail: Detail) -> dict[str, Any]:
     """Return the values of the page of a task."""
-    return {"detail": detail, "task": detail.task, "now_ms": now_ms(), "actions": of_state(detail.state)}
+    wheel, task, at_ms = project_wheel(), detail.task, now_ms()
+    result = task_result(wheel.conf.app, task.task_id) if detail.state == "dispatched" else None
+    life = events(detail, wheel.overview().gates, result, at_ms)
+    return {
+        "title": f"{printable(task.task)} {printable(task.task_id, 40)}".strip() or _("Unreadable message"),
+        "detail": detail,
+        "task": task,
+        "now_ms": at_ms,
+        "timeline": timeline(life, at_ms, goes_on=detail.state in OPEN),
+        "result": result,
+        "several": wheel.store.shards > 1,
+        "actions": of_state(detail.state),
+    }
+
+
+def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> dict[str, Any]:
+    """Return a page with the columns that it needs: a field that is empty in each row has none."""
+    shown = page.items if rows is None else rows
+    columns = {name for name in OPTIONAL if any(getattr(row, name, None) not in (None, "") for row in shown)}
+    several = wheel.store.shards > 1
+    return {
+        "page": page,
+        "columns": columns | ({"shard"} if several else set()),
+        "several": several,
+        "now_ms": now_ms(),
+    }
 
 
 def filter_names(wheel: Wheel) -> FilterNames:
-    """Return the names for filters: queues and tasks that have pending messages, or had some a moment ago.
+    """Return the names for filters: the queues and tasks with the most pending messages, in the order of their names.
 
-    They are a sum over the whole tally, so a process reads them every ``NAMES_FOR_S`` and not for each page. A name
-    that a row would cut or show by codes is left out: a user can only enter it in full.
+    A name that a row would cut or show by codes is left out: a user can only enter it in full.
     """
-    uuid, now_s = wheel.store.uuid, monotonic()
-    last = _names_read.get(uuid)
-    if last is None or now_s - last[0] > NAMES_FOR_S:
-        last = _names_read[uuid] = (now_s, _readable(wheel.counts()))
-    return last[1]
-
-
-def _readable(names: Names) -> FilterNames:
+    found = wheel.overview()
     queues, tasks = (
-        [(name, count) for name, count in counts.items() if printable(name) == name]
-        for counts in (names.queues, names.tasks)
+        sorted((name, count) for name, count in islice(counts.items(), NAMES) if printable(name) == name)
+        for counts in (found.queues, found.tasks)
     )
     return FilterNames(queues, tasks)

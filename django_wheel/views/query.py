@@ -71,7 +71,11 @@ class PageQuery:
 
 
 def page_query(request: HttpRequest) -> PageQuery:
-    values = _Values(request.GET, [])
+    return read_query(request.GET)
+
+
+def read_query(query: QueryDict) -> PageQuery:
+    values = _Values(query, [])
     criteria = Criteria(
         shard=values.number("shard", MAX_SHARD),
         task=values.word("task"),
@@ -79,7 +83,7 @@ def page_query(request: HttpRequest) -> PageQuery:
         from_ms=values.time_ms("from"),
         to_ms=values.time_ms("to"),
     )
-    return PageQuery(request.GET, criteria, values.place("after"), values.problems, values.word("q"))
+    return PageQuery(query, criteria, values.place("after"), values.problems, values.word("q"))
 
 
 class _Values:

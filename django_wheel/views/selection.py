@@ -14,7 +14,7 @@ from django.utils.translation import ngettext_lazy
 
 from celery_wheel.control import Wheel
 from celery_wheel.requests.arguments import id_of
-from celery_wheel.store.ports.pages import Task
+from celery_wheel.store.ports.pages import StoppedTask, Task
 from django_wheel.formats import counted, number
 from django_wheel.views.actions import TaskAction
 
@@ -65,7 +65,7 @@ def selection_of(wheel: Wheel, action: TaskAction, rows: Iterable[str]) -> TaskS
         raise SelectionError(
             _(
                 "Nothing was done, because at most %(most)s tasks can be selected at once, got %(number)s. "
-                "The command line takes any number: %(command)s"
+                "Select all tasks that match the filter, or use the command line: %(command)s"
             )
             % {
                 "most": number(MAX_TASKS),
@@ -75,14 +75,14 @@ def selection_of(wheel: Wheel, action: TaskAction, rows: Iterable[str]) -> TaskS
         )
     numbers = {int(text) for text in distinct if text.isascii() and text.isdecimal() and len(text) <= 18}
     found = wheel.store.browse.tasks(numbers)
-    tasks = [task for task in found if _has_usable_id(task)]
+    tasks = [task for task in found if has_usable_id(task)]
     selection = TaskSelection(tasks, len(distinct) - len(found), len(found) - len(tasks))
     if not tasks:
         raise SelectionError(_("Nothing was done. %(problems)s") % {"problems": selection.problems})
     return selection
 
 
-def _has_usable_id(task: Task) -> bool:
+def has_usable_id(task: Task | StoppedTask) -> bool:
     try:
         id_of(task.task_id)
     except ValueError:  # a message that could not be read has none

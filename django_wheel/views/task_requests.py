@@ -17,7 +17,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -27,9 +27,9 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError, WheelUnavailable
 from celery_wheel.requests.results import CommandResult
 from django_wheel.formats import counted, printable
-from django_wheel.project import project_wheel
+from django_wheel.project import masked_text, project_wheel
 from django_wheel.views import admin_log
-from django_wheel.views.actions import ACTIONS, TaskAction
+from django_wheel.views.actions import TaskAction
 from django_wheel.views.selection import SelectionError, TaskSelection, selection_of
 
 #: Seconds to wait for the holders; a process of the web server waits as long.
@@ -47,11 +47,8 @@ _UNANSWERED = ngettext_lazy(
 Render = Callable[[str, dict[str, Any]], HttpResponse]
 
 
-def handle(request: HttpRequest, render: Render) -> HttpResponse:
+def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResponse:
     """Ask for confirmation; or, when the user has confirmed, carry the action out."""
-    action = ACTIONS.get(request.POST.get("verb", ""))
-    if action is None:
-        return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")
     back = page_before(request, action.page)
     form = action.form(request.POST if "sure" in request.POST else None)  # without data it is never valid
     try:
@@ -98,7 +95,7 @@ def _confirmation(action: TaskAction, selection: TaskSelection, form: Any, back:
 def request_options(request: HttpRequest, reason: str) -> dict[str, Any]:
     """Return the actor, the reason and the timeout of a request to the holders."""
     user: Any = request.user
-    return {"actor": user.get_username(), "reason": reason, "timeout": TIMEOUT_S}
+    return {"actor": user.get_username(), "reason": reason, "timeout": TIMEOUT_S, "origin": "admin"}
 
 
 def _carry_out(
@@ -135,7 +132,8 @@ def _names(task_ids: list[str]) -> str:
 
 def failure(error: Exception) -> str:
     """Return a sentence about a request that failed: the consequence and the cause, with the error's notes."""
-    cause = printable("; ".join([str(error).removesuffix("."), *getattr(error, "__notes__", [])]), ERROR_CUT)
+    notes = "; ".join([str(error).removesuffix("."), *getattr(error, "__notes__", [])])
+    cause = printable(masked_text(notes), ERROR_CUT)
     if isinstance(error, WheelUnavailable):
         return f"{cause}."
     return _(

@@ -1,87 +1,178 @@
-"""The wheel page: the levels of a shard, and the state of the whole store.
+"""The wheel page: the five answers that operators look for, the due load, and the wheel itself.
 
 ::
 
-    page   the frame, with the live part in it           live   the live part alone; the page fetches it every second
+    alerts     no holder, a disputed clock, the gates in force        answers    alive, late, ahead, problems, changes
+    minute … year   the due load           herds    spans far above the others
+    rings      the wheel of a shard and its lanes                     internals  facts of the shard, its levels
 
-Counts and offsets are read from the store each time; levels come from the holder's last snapshot, whose age is shown.
-Without a script the page reloads itself every few seconds.
+    page   the frame with all parts                live   the parts that differ from those that the page has
+
+All figures come from the process's ``Overview``, at most a second old. A part is rendered once for all of its viewers
+and each ``Overview``: fifty viewers cost what one costs, and for each the request alone. A part has its checksum as its
+version; the script of the page names the versions that it has, and gets the other parts only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from zlib import crc32
 
+from django.template.loader import get_template
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.requests.status import SILENT_MS, ShardStatus, status_of
-from django_wheel import charts
+from celery_wheel.overview import Overview
+from django_wheel.drawing.bars import draw_bars, rows_of
+from django_wheel.drawing.due_load import DueChart, DueSpan, due_charts, herds, later_than_charts
+from django_wheel.drawing.rings import describe, draw_rings, rings_of
+from django_wheel.drawing.times import Moments
+from django_wheel.formats import gate_label
+from django_wheel.views.answers import Links, answers
+from django_wheel.views.lanes import lane_row
 from django_wheel.views.query import PageQuery
 
-#: The lateness that the page shows is that of the tasks dispatched last, at most so many.
-LATENESS_TASKS = 200
+#: Titles of the charts, and the spans that they count.
+_PERIODS = {
+    "minute": lambda: (_("The next minute"), _("by the second")),
+    "hour": lambda: (_("The next hour"), _("by the minute")),
+    "day": lambda: (_("The next day"), _("by the hour")),
+    "year": lambda: (_("The next year"), _("by the day of UTC")),
+}
+
+#: A year's chart has hundreds of bars, and hardly changes.
+YEAR_MS = 10_000
+#: The age from which the seconds are said to be older than the page.
+OLD_MS = 3_000
+#: Lanes, gates and herds of a page; the page of shards and the page of gates have the others.
+LINES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RecentLateness:
-    count: int
-    p50_ms: int
-    p99_ms: int
-    max_ms: int
+class Viewpoint(NamedTuple):
+    """All that a rendered part depends on, besides the overview."""
+
+    store: str
+    site: str  #: the name of the admin's site
+    shard: int
+    may_operate: bool
+    tables: bool  #: each drawing has a table with the same figures
+    language: str | None
+    zone: str
 
 
-def wheel_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    """Return the values of ``levels.html`` for the requested shard, or for the first if the store has no such shard."""
-    now, due = now_ms(), wheel.store.browse.due_by_hour()
-    pending = Counter[int]()  # of the same reading of the tally, because every viewer asks every second
-    for one in due:
-        pending[one.shard] += one.pending
-    shards = status_of(wheel.store, now, pending)
+class LiveParts:
+    """The rendered parts of the last overview, for each viewpoint. A year is drawn anew every ``YEAR_MS``."""
+
+    def __init__(self) -> None:
+        self._of: Overview | None = None
+        self._parts: dict[Viewpoint, dict[str, SafeString]] = {}
+        self._years: dict[Viewpoint, tuple[int, SafeString]] = {}  #: with the time of the overview
+
+    def get(self, wheel: Wheel, overview: Overview, view: Viewpoint) -> dict[str, SafeString]:
+        if self._of is not overview:
+            self._of, self._parts = overview, {}
+            self._years = {view: one for view, one in self._years.items() if overview.read_ms - one[0] < YEAR_MS}
+        if view not in self._parts:
+            year, screen = self._years.get(view), Screen(wheel, overview, view)
+            parts = {name: _part(name, content) for name, content in screen.parts(with_year=year is None)}
+            year = self._years[view] = year or (overview.read_ms, parts["year"])
+            self._parts[view] = {**parts, "year": year[1]}
+        return self._parts[view]
+
+
+def _part(name: str, content: str) -> SafeString:
+    version = f"{crc32(content.encode()):x}"
+    return mark_safe(f'<section id="wheel-{name}" data-version="{version}">{content}</section>')  # noqa: S308 - a template's
+
+
+def unlike(parts: Iterable[str], have: str) -> str:
+    """Return the parts whose versions are not among those that a page has."""
+    versions = set(have.split("."))
+    return "".join(part for part in parts if part.split('"', 4)[3] not in versions)
+
+
+def shard_of(overview: Overview, query: PageQuery) -> int:
+    """Return the requested shard, or the first if the store has no such shard."""
     wanted = query.criteria.shard or 0
-    if wanted >= len(shards):
-        query.problems.append(_("shard must be a shard of the store, got %(value)s") % {"value": wanted})
-    chosen = shards[wanted] if wanted < len(shards) else shards[0]
-    return {
-        "now_ms": now,
-        "shards": shards,
-        "several": len(shards) > 1,
-        "chosen": chosen,
-        "narrowed": f"shard={chosen.shard}&",
-        "pending": sum(one.pending for one in shards),
-        "charts": charts.level_charts(chosen.snapshot["levels"]) if chosen.snapshot else [],
-        "ahead": charts.due_chart((one for one in due if one.shard == chosen.shard), now),
-        "beyond": _beyond(chosen),
-        "lateness": recent_lateness(wheel, chosen.shard),
-        "standby": _standby(wheel, shards, now),
-        "sizes": {"hours": charts.HOURS, "days": charts.DAYS},
-    }
+    if wanted < len(overview.shards):
+        return wanted
+    query.problems.append(_("shard must be a shard of the store, got %(value)s") % {"value": wanted})
+    return 0
 
 
-def _beyond(chosen: ShardStatus) -> int:
-    """Return the number of the shard's tasks beyond the horizon, in the store only."""
-    in_memory = chosen.snapshot["window_count"] if chosen.snapshot else 0
-    return max(0, chosen.pending - in_memory)
+class Screen:
+    """The parts of one page, to be rendered."""
 
+    def __init__(self, wheel: Wheel, overview: Overview, view: Viewpoint) -> None:
+        self._wheel, self._overview, self._view = wheel, overview, view
+        self._chosen = overview.shards[view.shard]
+        self._times, self._links = Moments(now_ms()), Links(view.site)
 
-def _standby(wheel: Wheel, shards: list[ShardStatus], now: int) -> list[str]:
-    """Return the schedulers that run and hold no shard."""
-    holders = {one.holder for one in shards}
-    seen_at = wheel.store.browse.schedulers()
-    return [name for name, seen_ms in seen_at.items() if now - seen_ms < SILENT_MS and name not in holders]
+    def parts(self, *, with_year: bool) -> Iterator[tuple[str, str]]:
+        """Yield name and content of each part."""
+        charts = due_charts(self._overview.due, self._times.now_ms)
+        yield self._render("alerts", **self._gates())
+        soon = [(chart.period, _PERIODS[chart.period]()[0], chart.pending) for chart in charts[1:3]]
+        yield self._render("answers", soon=soon, **answers(self._wheel, self._overview, self._times, self._links))
+        for chart in charts if with_year else charts[:-1]:
+            _name, content = self._render("due_chart", **self._due(chart))
+            yield chart.period, content
+        later = later_than_charts(self._overview.due, self._times.now_ms)
+        yield self._render("herds", herds=[self._herd(span) for span in herds(charts)[:LINES]], later=later)
+        memory = self._memory()
+        yield self._render("rings", **memory)
+        yield self._render("internals", **memory)
 
+    def _render(self, name: str, **values: Any) -> tuple[str, str]:
+        more = {"chosen": self._chosen, "shards": self._overview.shards, "links": self._links}
+        flags = {"may_operate": self._view.may_operate, "tables": self._view.tables}
+        return name, get_template(f"django_wheel/front/{name}.html").render({**more, **flags, **values})
 
-def recent_lateness(wheel: Wheel, shard: int) -> RecentLateness | None:
-    """Return the lateness of the tasks dispatched last; None if there are none."""
-    dispatched = wheel.history(limit=LATENESS_TASKS, shard=shard).items
-    late = sorted(one.late_ms for one in dispatched if one.late_ms is not None)
-    if not late:
-        return None
-    return RecentLateness(len(late), _percentile(late, 50), _percentile(late, 99), late[-1])
+    def _gates(self) -> dict[str, Any]:
+        gates = [
+            (gate, self._times.moment(gate.at_ms), self._times.distance(gate.at_ms), gate_label(gate.scope, gate.name))
+            for gate in self._overview.gates[:LINES]
+        ]
+        return {"gates": gates, "more_gates": len(self._overview.gates) - len(gates)}
 
+    def _due(self, chart: DueChart) -> dict[str, Any]:
+        times, link = self._times, self._links.due()
+        title, by = _PERIODS[chart.period]()
+        of_seconds = chart.period in ("minute", "hour")
+        counted_ms = self._overview.due.seconds_ms if of_seconds else self._overview.read_ms
+        return {
+            "chart": chart,
+            "title": title,
+            "by": by,
+            "known": bool(counted_ms),
+            "counted": times.distance(counted_ms) if 0 < counted_ms < times.now_ms - OLD_MS else "",
+            "drawing": draw_bars(chart, times, link),
+            "rows": rows_of(chart, times, link) if self._view.tables else (),
+        }
 
-def _percentile(ordered: list[int], percent: int) -> int:
-    """Return the nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
-    return ordered[-(-len(ordered) * percent // 100) - 1]
+    def _herd(self, span: DueSpan) -> tuple[int, str, str, str]:
+        when = span.from_ms, span.to_ms
+        ahead = self._times.distance(max(span.from_ms, self._times.now_ms))
+        return span.pending, self._times.span(*when), self._links.due().of(*when), ahead
+
+    def _memory(self) -> dict[str, Any]:
+        chosen, times, link = self._chosen, self._times, self._links.due(self._chosen.shard)
+        levels = rings_of(self._wheel.store.browse.levels(chosen.shard))
+        filled = max((place for place, ring in enumerate(levels, 1) if ring.pending), default=1)
+        rings = levels[:filled]  # coarser levels without a task are listed among the internals alone
+
+        arcs = [
+            (ring.number, times.span(arc.begins_ms, arc.ends_ms), link.of(arc.from_ms, arc.to_ms), arc.pending)
+            for ring in (rings if self._view.tables else ())
+            for arc in ring.arcs
+        ]
+        rates = self._wheel.conf.rate_limits
+        return {
+            "drawing": draw_rings(rings, (chosen.snapshot or {}).get("window_count", 0), times, link),
+            "levels": [(ring, describe(ring)) for ring in levels],
+            "arcs": arcs,
+            "lanes": [lane_row(one, chosen, rates, times) for one in chosen.lanes[:LINES]],
+            "more_lanes": max(0, len(chosen.lanes) - LINES),
+        }

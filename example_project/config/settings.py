@@ -1,7 +1,7 @@
 """Settings of the example project; every default suits ``make demo``.
 
 From the environment: ``RUN_DIR`` (all files of a run), ``BROKER_URL``, ``DATABASE_URL`` (what the
-wheel keeps), ``DATABASE_PATH`` (what Django keeps), ``SECRET_KEY``.
+wheel keeps), ``DATABASE_PATH`` (what Django keeps), ``SECRET_KEY``, ``WHEEL_METRICS`` (address of metrics and health).
 """
 
 import os
@@ -80,6 +80,7 @@ DATABASES = {
 CELERY_BROKER_URL = _broker_url()
 CELERY_BEAT_SCHEDULER = "wheel"  # the other line that differs
 CELERY_WHEEL_STORE = os.environ.get("DATABASE_URL") or f"sqlite:///{RUN_DIR / 'wheel.sqlite3'}"
+CELERY_WHEEL_METRICS = os.environ.get("WHEEL_METRICS") or None
 CELERY_WHEEL_NAMESPACE = "flights"  # so that another wheel on a shared broker is left alone
 CELERY_BEAT_SCHEDULE_FILENAME = str(RUN_DIR / "celerybeat-schedule")
 CELERY_TASK_DEFAULT_QUEUE = "flights"  # so that no other worker of a shared broker takes these tasks

@@ -140,6 +140,7 @@ class Demo:
         lines = {
             "board": f"http://127.0.0.1:{port}/",
             "admin": f"http://127.0.0.1:{port}/admin/django_wheel/wheel/  login {LOGIN}, password {PASSWORD}",
+            "metrics": f"http://{self.stack.metrics}/metrics",
             "wheel": wheel if self.options.run_dir == DEFAULT_RUN_DIR else f"RUN_DIR={run_dir} {wheel}",
             "broker": maybe_sanitize_url(self.stack.broker_url),
             "logs": f"{run_dir}/{{beat,worker,web}}.log",

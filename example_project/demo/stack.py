@@ -32,8 +32,10 @@ class Stack:
         self.own_broker = broker_url is None
         self._port = broker.free_port() if self.own_broker else 0
         self.broker_url = broker_url or f"redis://127.0.0.1:{self._port}/0"
+        self.metrics = f"127.0.0.1:{broker.free_port()}"
         self._until = until
         env = {**os.environ, "RUN_DIR": str(folder), "BROKER_URL": self.broker_url, "PYTHONUNBUFFERED": "1"}
+        env["WHEEL_METRICS"] = self.metrics
         env["DJANGO_SUPERUSER_PASSWORD"] = PASSWORD
         self.processes = Processes(folder, PROJECT, env)
 

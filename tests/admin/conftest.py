@@ -15,12 +15,24 @@ if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.kit.site.settings":
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from celery_wheel.overview import cache
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
+from django_wheel.views import answers, wheel
 from tests.kit.holder import Holder
 from tests.kit.site import celery_app
 
 SHARDS = 2
+
+#: Kind of a user → codenames of its permissions; the last four have one each.
+PERMISSIONS = {
+    "viewer": ("view_wheel", "view_payload"),
+    "operator": ("operate_wheel", "manage_schedules", "view_payload"),
+    "observer": ("view_wheel",),
+    "reader": ("view_payload",),
+    "dispatcher": ("operate_wheel",),
+    "planner": ("manage_schedules",),
+}
 
 MakeClient = Callable[[str], Client]
 
@@ -36,6 +48,14 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
     celery_app.conf.wheel_store = before
 
 
+@pytest.fixture(autouse=True)
+def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each page show what the test has just written."""
+    monkeypatch.setattr(cache, "FRESH_S", 0)
+    monkeypatch.setattr(answers, "COUNTED_S", 0)
+    monkeypatch.setattr(wheel, "YEAR_MS", 0)
+
+
 @pytest.fixture
 def holder(store: SqlStore) -> Holder:
     return Holder(store)
@@ -43,16 +63,14 @@ def holder(store: SqlStore) -> Holder:
 
 @pytest.fixture
 def client_of(db: None) -> MakeClient:
-    """Return a client of ``anonymous``, ``staff`` (no permission), ``viewer``, ``operator`` or ``superuser``."""
+    """Return a client of ``anonymous``, ``staff`` (no permission), ``superuser``, or a kind in PERMISSIONS."""
 
     def make(kind: str) -> Client:
         client = Client()
         if kind == "anonymous":
             return client
         user = User.objects.create_user(kind, password=kind, is_staff=True, is_superuser=kind == "superuser")
-        needed = {"viewer": "view_wheel", "operator": "operate_wheel"}.get(kind)
-        if needed:
-            user.user_permissions.add(Permission.objects.get(codename=needed))
+        user.user_permissions.add(*Permission.objects.filter(codename__in=PERMISSIONS.get(kind, ())))
         client.force_login(user)
         return client
 

@@ -43,7 +43,7 @@ def test_a_gate_is_paused_and_resumed(operator: Client, wheel: VirtualWheel, sco
     (gate,) = project_wheel().gates()
     assert (gate.what, gate.state, gate.actor, gate.reason) == (what, "paused", "operator", "provider")
     page = text_of(operator.get(WHEEL))
-    assert f"{what}, since" in page
+    assert f"Paused: {what}</strong> since" in page
     (link,) = re.findall(rf'href="{GATE}(\?verb=resume[^"]*)"', page)
     given = parse_qs(urlsplit(link.replace("&amp;", "&")).query, keep_blank_values=True)
     assert given == {"verb": ["resume"], "scope": [scope], "name": [name]}

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 from django.test import override_settings
+from freezegun import freeze_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.store.model import HOUR_MS
-from celery_wheel.store.ports.pages import HourCount
+from celery_wheel.engine.recent import SPAN_MS, Recent
+from celery_wheel.overview import HOURS, DueLoad
+from celery_wheel.overview import reading as due_load
+from celery_wheel.store.model import DAY_MS, HOUR_MS
+from celery_wheel.store.ports.overview import OverviewRows
 from celery_wheel.timing import TimingWheel
-from django_wheel import charts, formats
+from django_wheel import formats
+from django_wheel.drawing import due_load as charts
+from django_wheel.drawing import rings, sparkline
+from django_wheel.drawing.bars import round_top
+from django_wheel.drawing.times import Moments
 from tests.kit.holder import NOW
 
 
@@ -44,7 +53,26 @@ def test_durations_have_at_most_two_units(ms: int | None, shown: str) -> None:
 def test_instants_are_in_the_sites_zone(zone: str, shown: str) -> None:
     with override_settings(TIME_ZONE=zone):
         assert formats.instant(NOW + 7) == shown
-        assert formats.clock(NOW + 7) == shown.split()[1]
+        with freeze_time("2027-01-15 12:00:00"):
+            assert formats.clock(NOW + 7) == shown.split()[1]
+            assert formats.clock(NOW + 7 + DAY_MS) == shown.replace("-15", "-16")
+
+
+@pytest.mark.parametrize(
+    ("distance_ms", "shown"),
+    [(0, "now"), (999, "now"), (59_999, "in 59 s"), (200_000, "in 3 min"), (-93_600_000, "1 d ago")],
+)
+def test_the_distance_of_an_instant_has_its_largest_unit(distance_ms: int, shown: str) -> None:
+    assert formats.relative(NOW + distance_ms, NOW) == shown
+
+
+def test_headers_are_shown_without_those_that_are_null() -> None:
+    headers = {"shadow": None, "id": "x", "said": '": null,', "limits": [None], "stamps": {"a": None}, "group": None}
+    whole = json.dumps(headers).encode()
+    assert json.loads(formats.format_headers(whole)) == {k: v for k, v in headers.items() if v is not None}
+    assert formats.format_headers(b'{"a": null}') == "{}"
+    assert formats.format_headers(b"{}") == "{}"
+    assert formats.format_headers(b"no json\n") == "no json"
 
 
 @pytest.mark.parametrize("at_ms", [None, 0])
@@ -123,35 +151,99 @@ def levels(wheel: TimingWheel) -> list[dict[str, Any]]:
 
 @given(
     st.integers(1, 50),
-    st.integers(2, 30),
+    st.integers(2, 200),
     st.integers(0, 10**6),
     st.lists(st.integers(1, 10**6), min_size=1, max_size=40),
 )
-def test_the_span_of_a_bar_has_the_due_times_of_its_bucket(
-    tick_ms: int, size: int, start_ms: int, delays: list[int]
-) -> None:
+def test_an_arc_has_the_due_times_of_its_buckets(tick_ms: int, size: int, start_ms: int, delays: list[int]) -> None:
     wheel = TimingWheel(tick_ms, size, start_ms)
     due = {n: start_ms + delay for n, delay in enumerate(delays)}
     for n, due_ms in due.items():
         wheel.schedule(n, due_ms)
-    bars = [bar for strip in charts.level_charts(levels(wheel)) for bar in strip.bars]
-    assert sum(bar.pending for bar in bars) == len(wheel)
-    for strip in charts.level_charts(levels(wheel)):
-        assert all(0 <= bar.x < strip.size for bar in strip.bars)
-        assert all(0 < bar.height <= charts.HEIGHT and bar.y >= 0 for bar in strip.bars)
-    for level in wheel.levels():
-        (strip,) = [one for one in charts.level_charts(levels(wheel)) if one.number == level.number]
+    found = rings.rings_of(levels(wheel))
+    for level, ring in zip(wheel.levels(), found, strict=True):
+        assert len(ring.arcs) <= rings.ARCS
+        assert sum(arc.pending for arc in ring.arcs) == level.pending
+        assert all(0 <= begin < end <= 1 for begin, end in (rings.turns_of(ring, arc) for arc in ring.arcs))
         for bucket in level.buckets:
-            (bar,) = [one for one in strip.bars if one.index == bucket.index]
-            assert all(bar.from_ms <= due[int(str(n))] < bar.to_ms for n in bucket.timer_ids())
+            (arc,) = [one for one in ring.arcs if one.begins_ms <= bucket.expiration_ms < one.ends_ms]
+            assert all(arc.from_ms <= due[int(str(n))] < arc.to_ms for n in bucket.timer_ids())
 
 
-@given(st.lists(st.tuples(st.integers(-100, 24 * 70), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))
-def test_the_chart_counts_every_due_task_once(due: list[tuple[int, int]], into_ms: int) -> None:
+def load_of(due: list[tuple[int, int]], now: int) -> DueLoad:
+    """Return the load of (hour from NOW on, tasks)."""
+    hours, days = Counter[int](), Counter[int]()
+    for hour, count in due:
+        hours[NOW // HOUR_MS + hour] += count
+        days[(NOW + hour * HOUR_MS) // DAY_MS] += count
+    near = {hour: count for hour, count in hours.items() if hour < now // HOUR_MS + HOURS}
+    return due_load.due_load(OverviewRows([], [], [], {}, {}, near, days, None, {}), now, None)
+
+
+@given(st.lists(st.tuples(st.integers(-100, 24 * 400), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))
+def test_the_charts_count_every_due_task_once(due: list[tuple[int, int]], into_ms: int) -> None:
     now = NOW + into_ms
-    shown = charts.due_chart([HourCount(0, NOW + hour * HOUR_MS, count) for hour, count in due], now)
-    total = sum(bar.pending for bar in [*shown.hours, *shown.days]) + shown.later + shown.overdue
-    assert total == sum(count for _, count in due)
-    for bar in [*shown.hours, *shown.days]:
-        inside = [count for hour, count in due if bar.from_ms <= NOW + hour * HOUR_MS < bar.to_ms]
-        assert bar.pending == sum(inside)
+    load = load_of(due, now)
+    _minute, _hour, day, year = charts.due_charts(load, now)
+    overdue = sum(count for hour, count in due if hour < 0)
+    assert year.pending + charts.later_than_charts(load, now) + overdue == sum(count for _, count in due)
+    for span in [*day.spans, *year.spans]:
+        inside = [count for hour, count in due if hour >= 0 and span.from_ms <= NOW + hour * HOUR_MS < span.to_ms]
+        assert span.pending == sum(inside)
+
+
+def test_a_herd_is_named_once_by_its_finest_span() -> None:
+    herd_ms = NOW + 1_800_000
+    load = DueLoad({herd_ms: 900, NOW + 5_000: 3}, NOW, {NOW: 905, NOW + HOUR_MS: 20}, {NOW + 3 * DAY_MS: 5_000}, NOW)
+    assert [(one.from_ms, one.pending) for one in charts.herds(charts.due_charts(load, NOW))] == [
+        (herd_ms, 900),
+        (NOW - NOW % DAY_MS + 3 * DAY_MS, 5_000),
+    ]
+
+
+def test_an_even_load_has_no_herd() -> None:
+    load = DueLoad({}, 0, {NOW + hour * HOUR_MS: 4_000 + hour for hour in range(48)}, {}, NOW)
+    assert charts.herds(charts.due_charts(load, NOW)[:3]) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "top"), [(0, 1), (1, 1), (2, 2), (3, 4), (9, 10), (10, 10), (11, 20), (61, 80), (10_001, 20_000)]
+)
+def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
+    assert round_top(most) == top
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "moment", "distance"),
+    [
+        (0, "09:00", "now"),
+        (3_000, "09:00:03", "in 3 s"),
+        (190_000, "09:03:10", "in 3 min"),
+        (-190_000, "08:56:50", "3 min ago"),
+        (20 * HOUR_MS, "tomorrow 05:00", "in 20 h"),
+        (-10 * HOUR_MS, "yesterday 23:00", "10 h ago"),
+        (49 * HOUR_MS, "2027-01-17 10:00", "in 2 d"),
+    ],
+)
+def test_an_instant_of_another_day_has_its_day(after_ms: int, moment: str, distance: str) -> None:
+    times = Moments(NOW)
+    assert (times.moment(NOW + after_ms), times.distance(NOW + after_ms)) == (moment, distance)
+
+
+def test_lines_break_off_where_values_are_missing() -> None:
+    drawn = sparkline.draw_lines(10, {"p50": [None, 5, 10, None, 0]}, limit=5)
+    assert 'class="wheel-line-p50" d="M1 20.0h.01L2 0.0M4 40.0h.01"' in drawn
+    assert 'class="wheel-limit" d="M0 20.0' in drawn
+    assert "wheel-limit" not in sparkline.draw_lines(10, {"p50": [1]}, limit=11)
+
+
+def test_spans_of_several_holders_are_added_and_the_worst_lateness_is_shown() -> None:
+    first, second = Recent(), Recent()
+    first.add(NOW - 2 * SPAN_MS, 10, 10, {"p50_ms": 1, "p99_ms": 9})
+    first.add(NOW - SPAN_MS, 50, 30, {"p50_ms": 2, "p99_ms": 7})
+    second.add(NOW - SPAN_MS, 20, 0, None)
+    one = first.add(NOW, 99, 99, {"p50_ms": 3, "p99_ms": 99})
+    found = sparkline.minutes_of([{"recent": one}, {"recent": second.add(NOW, 20, 0, None)}, None], NOW)
+    assert (found.accepted[-2:], found.dispatched[-2:]) == ([0.5, 3.0], [0.5, 1.0])
+    assert (found.p50_ms[-2:], found.p99_ms[-2:]) == ([1, 2], [9, 7])
+    assert found.accepted[:-2] == [None] * 28

@@ -40,6 +40,13 @@ def cells(text: str, table: str) -> list[list[str]]:
     return [[unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in row] for row in rows]
 
 
+def heat_places(text: str) -> list[tuple[float, str]]:
+    """Return the place and the height of each cell of the heat map, in percent."""
+    drawn = text.split('id="wheel-heat"')[1].split("</tbody>")[0]
+    found = re.findall(r'<rect class="wheel-heat-\d" x="([\d.]+)%" y="\d+%" width="[\d.]+%" height="(\d+%)"', drawn)
+    return [(float(x), height) for x, height in found]
+
+
 @freeze_time(MOMENT)
 def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several(viewer: Client, folder: Path) -> None:
     missed = {"objective_ms": 50, "over": 7, "missed": True}
@@ -53,23 +60,28 @@ def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several
         rejects={"no task": 3},
     )
     text = shown(viewer, LATENESS)
-    worst = ["2027-01-15 07:00:00.000", "10", "5 ms", "40 ms", "9 s"]
+    worst = ["07:00 10 tasks", "5 ms", "40 ms", "9 s"]
     assert cells(text, "wheel-late") == [
-        ["app.mail", "mail", "400", "95 ms", "2", "1 of 2", "2027-01-15 05:00:00.000", "300", "6 ms", "7 ms", "95 ms"],
-        ["app.slow", "mail", "30", "12 s", "2", "-", *worst],
-        ["app.quick", "-", "100", "95 ms", "1", "-", "2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms"],
+        ["app.mail mail", "400", "95 ms", "1 of 2", "05:00 300 tasks", "6 ms", "7 ms", "95 ms"],
+        ["app.slow mail", "30", "12 s", "-", *worst],
+        ["app.quick -", "100", "95 ms", "-", "07:00 100 tasks", "5 ms", "40 ms", "90 ms"],
     ]
-    assert "from 2027-01-15 05:00:00.000 until 2027-01-15 08:00:00.000" in text
-    assert "2027-01-15 08:00:00.000, 1 h ago" in text
+    assert "from 2027-01-15 05:00:00 until 2027-01-15 08:00:00" in text
+    assert "2027-01-15 08:00:00, 1 h ago" in text
     assert 'id="wheel-old"' not in text
     assert "1 of 2</dd>" in text
     assert "1 to 3 of 3" in text
     assert "no task" in text
-    assert cells(text, "wheel-heat")[0] == ["app.mail, mail", "90 ms", "", "95 ms ! missed"]
-    assert 'title="p99 95 ms, maximum 95 ms, 300 tasks; 7 later than 50 ms"' in text
-    assert '<th scope="colgroup" colspan="3">2027-01-15</th>' in text
+    name, drawn, newest = cells(text, "wheel-heat")[0]
+    assert (name, newest) == ("app.mail mail", "90 ms")
+    # Two of three hours have tasks; the newest is at the right, and the oldest missed its objective.
+    assert re.findall(r"(\d\d:\d\d):00\.000: p99 (\d+) ms", drawn) == [("05:00", "95"), ("07:00", "90")]
+    assert "p99 95 ms, maximum 95 ms, 300 tasks; 7 later than 50 ms" in drawn
+    assert drawn.count("7 later") == text.count('<rect class="wheel-missed" x="0.0%"') == 1
+    assert heat_places(text)[:2] == [(0.0, "20%"), (66.667, "20%")]
 
 
+@freeze_time(MOMENT)
 def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, hour("app.a&b", 0, queue="a queue", max_ms=5_000), hour("app.other", 30))
     text = shown(viewer, f"{LATENESS}?task=app.a%26b")
@@ -77,7 +89,7 @@ def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) 
     assert (
         text.count(f'{ADMIN}/history/?{link}"') == 3
     )  # links of the worst hour, of the map, and of the table of hours
-    assert cells(text, "wheel-hours") == [["2027-01-15 07:00:00.000", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
+    assert cells(text, "wheel-hours") == [["07:00 2 h ago", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
     assert "app.other" not in text.split('id="wheel-late"')[1]
     assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
     assert "No dispatched task matches." in shown(viewer, f"{LATENESS}?queue=none")
@@ -94,8 +106,12 @@ def test_the_last_48_hours_are_shown_and_all_are_counted(viewer: Client, folder:
     leave_lateness(folder, *[hour("app.mail", ago, p99_ms=ago) for ago in range(100)])
     text = shown(viewer, LATENESS)
     [row] = cells(text, "wheel-heat")
-    assert row[1:] == [f"{ago} ms" for ago in range(48)]
-    assert cells(text, "wheel-late")[0][2:5] == ["10,000", "95 ms", "100"]
+    assert re.findall(r"p99 (\d+) ms", row[1]) == [str(ago) for ago in reversed(range(48))]
+    assert row[2] == "0 ms"
+    places = [x for x, _ in heat_places(text)]
+    assert (places[0], places[-1]) == (0.0, 97.917)
+    assert sorted(places) == places
+    assert cells(text, "wheel-late")[0][1:3] == ["10,000", "95 ms"]
 
 
 def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
@@ -103,7 +119,7 @@ def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
     first = shown(viewer, f"{LATENESS}?queue=mail")
     assert "1 to 20 of 45" in first
     assert 'href="?queue=mail&amp;page=2" rel="next"' in first
-    assert [row[0] for row in cells(first, "wheel-late")] == [f"app.t{number:02}" for number in range(20)]
+    assert [row[0] for row in cells(first, "wheel-late")] == [f"app.t{number:02} mail" for number in range(20)]
     last = shown(viewer, f"{LATENESS}?page=3")
     assert "41 to 45 of 45" in last
     assert 'rel="next"' not in last
@@ -118,7 +134,7 @@ def test_the_last_whole_hours_of_very_many_rows_are_read(
     monkeypatch.setattr(arrow_tables, "MAX_ROWS", 25)
     leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
     text = shown(viewer, LATENESS)
-    assert "from 2027-01-15 06:00:00.000 until" in text
+    assert "from 2027-01-15 06:00:00 until" in text
     assert "the results have 20 earlier hours of tasks, which this page does not show" in text
     assert "1 to 10 of 10" in text
 
@@ -176,17 +192,17 @@ def test_the_forecast_shows_due_tasks_herds_and_drains_and_its_age(viewer: Clien
     assert "5,000 <small" in text
     assert 'id="wheel-old"' in text
     at_ms = round(RUN.timestamp() * 1_000)
-    assert f'/pending/?from={at_ms}&amp;to={at_ms + 60_000}"><rect x="0"' in text
+    assert f'/pending/?from={at_ms}&amp;to={at_ms + 60_000}"><rect class="wheel-bar" x="0.0%"' in text
     assert "20 pending from 2027-01-15 08:05:00.000" in text
     assert f'/pending/?from={at_ms + 5 * HOUR_MS}&amp;to={at_ms + 6 * HOUR_MS}"' in text
     assert "later: 4,321" in text
     assert cells(text, "wheel-herds") == [
-        ["2027-01-15 08:01:30.000", "mail", "5,000", "2.5", "52 s", "app.campaign: 4,990app.mail: 10"],
-        ["2027-01-15 08:00:00.000", "mail", "200", "2.5", "52 s", "app.mail: 10"],
+        ["2027-01-15 08:01:30 1 d ago", "mail", "5,000", "2.5", "52 s", "app.campaign: 4,990app.mail: 10"],
+        ["2027-01-15 08:00 1 d ago", "mail", "200", "2.5", "52 s", "app.mail: 10"],
     ]
     assert f"/pending/?queue=mail&amp;from={at_ms + 90_000}&amp;to={at_ms + 91_000}" in text
     assert cells(text, "wheel-drains") == [
-        ["mail", "2.5/s", "5,000", "4,998", "33 min 20 s", "2027-01-15 09:00:00.000"]
+        ["mail", "2.5/s", "5,000", "4,998", "33 min 20 s", "2027-01-15 09:00 1 d ago"]
     ]
     assert "no instant at which it is due" in text
     assert f'href="{ADMIN}/wheel/"' in text

@@ -147,6 +147,26 @@ def test_the_error_of_tables_of_another_version_names_the_command(database: str,
     assert "was made by an older celery-wheel" in check.stderr
 
 
+def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first(database: str, tmp_path: Path) -> None:
+    """Django has recorded the migrations by then, so ``migrate`` alone has nothing to apply."""
+    migrated(tmp_path, database, SITE_STORE=f"sqlite:///{tmp_path}/wheel.sqlite3")
+    forget = "python manage.py migrate django_wheel zero --fake --database=default"
+    make = "python manage.py migrate django_wheel --database=default"
+    asked = manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://')")
+    assert f"has no tables of a store; run: {forget}; then: {make}\n" in asked.stderr
+    idle = manage(tmp_path, database, "migrate")
+    assert "No migrations to apply" in idle.stdout
+    assert "django_wheel.W014" in idle.stderr
+    assert f"Run: {forget}; then: {make}\n" in idle.stderr
+    for command in (forget, make):
+        done = manage(tmp_path, database, *command.split()[2:])
+        assert done.returncode == 0, done.stderr
+    after = manage(tmp_path, database, "migrate")
+    assert (after.returncode, "W014" in after.stderr) == (0, False)
+    opened = manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://')")
+    assert opened.returncode == 0, opened.stderr
+
+
 def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: str, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path}/wheel.sqlite3"
     migrated(tmp_path, database, SITE_STORE=own)

@@ -27,6 +27,8 @@ from tests.benchmarks import (
     load,
     machine,
     many,
+    metrics,
+    overview,
     pollers,
     processes,
     producer,
@@ -75,6 +77,8 @@ ON_STORE: dict[str, Bench] = {
     "scale": scale.run,
     "saturation": saturation.run,
     "processes": processes.run,
+    "overview": overview.run,
+    "metrics": metrics.run,
 }
 NAMES = (*BENCHES, *ON_STORE)
 DEFAULT = (

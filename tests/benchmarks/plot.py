@@ -21,8 +21,10 @@ def save(name: str, panels: Mapping[str, tuple[str, str, Lines]]) -> None:
         print(f"{name}: no plot without matplotlib (pip install 'celery-wheel[spark]')", file=sys.stderr)
         return
     use("agg")
-    figure = Figure(figsize=(6 * len(panels), 4.5), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(6 * columns, 4.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
     for axis, (title, (x, y, lines)) in zip(axes, panels.items(), strict=True):
         for label, points in lines.items():
             axis.loglog(*zip(*sorted(points), strict=True), marker="o", label=label)

@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_wheel.console.output import progress
 from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.requests.status import status_of
+from celery_wheel.overview import read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page
@@ -132,8 +132,8 @@ def questions(store: SqlStore) -> dict[str, Question]:
         "settlements": lambda s: s.browse.batches(everything),
         "a task by its id": lambda s: s.browse.find(some.task_id),
         "names for the filters": lambda s: s.browse.names(),
-        "due by hour": lambda s: s.browse.due_by_hour(),
-        "status": lambda s: status_of(s, NOW),
+        "due by hour": lambda s: s.browse.due_by_name(everything),
+        "status": lambda s: read_overview(s, NOW),
     }
 
 
@@ -166,8 +166,8 @@ PAGES = {
 }
 
 
-def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
-    """Yield the times of the admin's pages by Django's test client; the site's own database is a small file."""
+def admin_client(url: str, folder: Path) -> Any:
+    """Return a client of the admin over a store; the site's own database is a small file."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
@@ -179,6 +179,12 @@ def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
     call_command("migrate", verbosity=0)
     client = Client()
     client.force_login(User.objects.create_superuser("reader"))
+    return client
+
+
+def ask_admin(url: str, folder: Path) -> Iterator[Figure]:
+    """Yield the times of the admin's pages by Django's test client."""
+    client = admin_client(url, folder)
 
     def get(address: str) -> None:
         answer = client.get(f"/admin/django_wheel/{address}")

@@ -153,8 +153,7 @@ class Load:
         """Send messages that are due so much later; return how late they arrived, when all have."""
         now_ms = int(time.time() * 1_000)
         messages = list(self._letters.write([now_ms + due_ms] * count, now_ms))
-        eta_ms = int(time.time() * 1_000) + due_ms if count == 1 else now_ms + due_ms
-        etas_ms = dict.fromkeys(map(task_id_of, messages), eta_ms)
+        etas_ms = dict.fromkeys(map(task_id_of, messages), now_ms + due_ms)
         with Arrivals(self._client, QUEUES, etas_ms) as arrivals:
             for raw in messages:
                 self._client.lpush(next(self._queues), raw)

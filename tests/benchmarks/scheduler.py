@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.benchmarks.scheduler '{"broker": …, "store": …, "ahead_ms": 0}'
+    python -m tests.benchmarks.scheduler '{"broker": …, "store": …, "ahead_ms": 0}'      "metrics": an address
         {"do": "status"}                                {"accepted": …, "dispatched": …, "rss": …, "cpu_s": …}
         {"do": "move", "ms": 3600000}                   {…}      the clock goes on from there at the pace of time
         {"do": "until", "count": "accepted", "is": 9}   {…} {…}  twice a second, and when it is reached
@@ -31,6 +31,7 @@ from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench.rig import rig
 from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -46,14 +47,17 @@ SAY_S = 0.5
 @contextmanager
 def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runner, CoreWaits]]:
     """Make the engine and its runner as ``WheelService.start`` does."""
-    app = make_app(options["broker"], options["store"], wheel_history_retention=RETENTION_S)
+    settings = {"wheel_history_retention": RETENTION_S, "wheel_metrics": options.get("metrics")}
+    app = make_app(options["broker"], options["store"], **settings)
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
         tune_memory()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
-        waits = CoreWaits(runner)
+        waits, monitoring = CoreWaits(runner), Monitoring(conf, 1, lambda: [parts.engine], parts.store, lambda: None)
         runner.start()
+        monitoring.start()
         yield runner, waits
+        monitoring.stop()
         runner.stop()
 
 

@@ -20,7 +20,13 @@ from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site.running import RunningSite, manage, migrated
 
-OPERATOR, VIEWER, PASSWORD = "operator", "viewer", "of tests"
+OPERATOR, VIEWER, OBSERVER, PLANNER, PASSWORD = "operator", "viewer", "observer", "planner", "of tests"
+PERMISSIONS = {
+    OPERATOR: ("operate_wheel", "manage_schedules", "view_payload"),
+    VIEWER: ("view_wheel", "view_payload"),
+    OBSERVER: ("view_wheel",),
+    PLANNER: ("manage_schedules",),
+}
 
 
 class BrowsedSite(RunningSite):
@@ -37,9 +43,9 @@ class BrowsedSite(RunningSite):
         migrated(self.folder, self.database)
         users = f"""
 from django.contrib.auth.models import Permission, User
-for name, codename in (({OPERATOR!r}, "operate_wheel"), ({VIEWER!r}, "view_wheel")):
+for name, codenames in {PERMISSIONS!r}.items():
     user = User.objects.create_user(name, password={PASSWORD!r}, is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename=codename))
+    user.user_permissions.add(*Permission.objects.filter(codename__in=codenames))
 """
         done = manage(self.folder, self.database, "shell", "-c", users)
         assert done.returncode == 0, done.stderr
@@ -94,7 +100,7 @@ def log_in(page: Page, name: str = OPERATOR) -> None:
     page.goto("/admin/")
     page.fill("input[name=username]", name)
     page.fill("input[name=password]", PASSWORD)
-    page.click("input[type=submit]")
+    page.locator("[type=submit]").first.click()  # an input, or under other themes a button
 
 
 def open_page(page: Page, path: str) -> None:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from celery_wheel.store.sql.store import SqlStore
 from tests.browser.conftest import VIEWER, BrowsedSite, log_in, open_page
 from tests.kit.patience import patience, wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
-HOURS_S = 7_200
+HOURS = 3
+#: The ring of the level with the tasks of the next minutes; a turn of the level below takes half a second.
+SLOW_RING = ".wheel-ring[data-interval='262144']"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def later(site: BrowsedSite, store: SqlStore) -> None:
-    """Send 40 tasks that are due in two hours."""
+    """Send 40 tasks that are due within one clock hour, two to three hours from now."""
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=HOURS)
     for n in range(40):
-        site.app.send_task("site.later", (n,), countdown=HOURS_S + n)
+        site.app.send_task("site.later", (n,), eta=hour + timedelta(minutes=10, seconds=n))
     wait_until(lambda: pending(store) == 40, "the tasks are accepted")
 
 
@@ -32,10 +37,18 @@ def refreshed(page: Page) -> int:
     with page.expect_response(re.compile(r"/wheel/live/")) as fetched:
         pass
     body = fetched.value.text()
-    found = re.search(r'data-count="(\d+)"', body)
-    assert found, body
-    expect(page.locator("#wheel-pending-count")).to_have_attribute("data-count", re.compile(r"\d+"))
-    return int(found[1])
+    found = re.search(r'id="wheel-pending-count" data-count="(\d+)"', body)
+    if found is not None:
+        return int(found[1])
+    assert 'id="wheel-answers"' not in body, "a part without a change is left out, and no other"
+    return int(str(page.locator("#wheel-pending-count").get_attribute("data-count")))
+
+
+def drawn(page: Page, selector: str) -> Locator:
+    """Return the links of a drawing, once it has some."""
+    found = page.locator(f"{selector} a")
+    wait_until(lambda: found.count() > 0, f"{selector} has links")
+    return found
 
 
 def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: BrowsedSite, store: SqlStore) -> None:
@@ -68,21 +81,90 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Br
 
 def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
     open_page(page, WHEEL)
-    page.locator(".wheel-strip a").last.focus()
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(r"/pending/\?shard=0&from=\d+&to=\d+"))
+    bar = drawn(page, "#wheel-day").filter(has_text="40 pending, ").first
+    bar.click()
+    expect(page).to_have_url(re.compile(r"/pending/\?from=\d+&to=\d+"))
     expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
     page.locator("#wheel-pending tbody a").first.click()
-    expect(page.locator(".wheel-facts")).to_contain_text("pending")
+    expect(page.locator(".wheel-headline")).to_contain_text("pending")
+
+
+def test_an_arc_of_the_wheel_names_its_bucket_and_opens_its_tasks(page: Page, site: BrowsedSite) -> None:
+    soon = [site.app.send_task("site.soon", (n,), countdown=90) for n in range(3)]
+    page.emulate_media(reduced_motion="reduce")  # a click waits for an element that stands still
+    open_page(page, WHEEL)
+    arc = drawn(page, SLOW_RING).first
+    expect(arc.locator("title")).to_have_text(re.compile(r"^3 pending, .*\(level 1\)$"))
+    arc.hover()
+    expect(page.locator("#wheel-pace > span")).to_have_text("paused while the pointer is on a link")
+    arc.click()
+    expect(page).to_have_url(re.compile(r"/pending/\?from=\d+&to=\d+&shard=0$"))
+    expect(page.locator("#wheel-pending tbody tr")).to_have_count(3)
+    site.app.control.revoke([one.id for one in soon])
+
+
+def test_a_herd_is_named_and_opens_its_tasks(page: Page, site: BrowsedSite, store: SqlStore) -> None:
+    before, eta = pending(store), datetime.now(UTC) + timedelta(hours=5)
+    herd = [site.app.send_task("site.herd", (n,), eta=eta) for n in range(250)]
+    wait_until(lambda: pending(store) == before + 250, "the tasks are accepted")
+    open_page(page, WHEEL)
+    link = page.locator("#wheel-herds a")
+    expect(link).to_have_count(1)
+    expect(link).to_contain_text("250 tasks, ")
+    expect(page.locator("#wheel-herds li")).to_contain_text("in 4 h")
+    link.click()
+    expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.herd")
+    site.app.control.revoke([one.id for one in herd])
+    wait_until(lambda: pending(store) == before, "the tasks are cancelled")
+
+
+def test_a_pause_is_a_banner_until_it_is_resumed(page: Page) -> None:
+    open_page(page, f"{WHEEL}gate/?verb=pause")
+    page.select_option("select[name=scope]", "queue")
+    page.fill("input[name=name]", "mail")
+    page.fill("[name=reason]", "the provider asks for it")
+    page.click(".wheel-form button[type=submit]")
+    banner = page.locator(".wheel-banner li")
+    expect(banner).to_contain_text("Paused: queue mail")
+    expect(banner).to_contain_text("the provider asks for it")
+    expect(page.locator(".wheel-changes li").first).to_contain_text("queue mail")
+    banner.locator("a").click()
+    page.click(".wheel-form button[type=submit]")
+    expect(page.locator(".wheel-banner")).to_have_count(0)
 
 
 def test_open_details_stay_open_when_the_page_refreshes(page: Page) -> None:
     open_page(page, WHEEL)
-    page.locator("#ahead summary").click()
+    page.locator("#internals summary").click()
+    page.mouse.move(0, 0)
+    page.locator("#wheel-pace button").focus()
     refreshed(page)
     refreshed(page)
-    expect(page.locator("#ahead table")).to_be_visible()
-    assert page.locator("#ahead tbody tr").count() >= 1
+    expect(page.locator("#internals table")).to_be_visible()
+    assert page.locator(".wheel-level").count() >= 1
+
+
+def test_every_drawing_has_a_table_for_the_keyboard(page: Page) -> None:
+    open_page(page, WHEEL)
+    page.get_by_text("Drawings as tables").click()
+    refreshed(page)
+    page.locator("#wheel-day tbody a").get_by_text("40", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_slow_ring_turns_unless_motion_is_unwanted(browser: Browser, site: BrowsedSite, motion: str) -> None:
+    soon = site.app.send_task("site.soon", countdown=90)
+    context = browser.new_context(base_url=site.url, reduced_motion=motion)  # type: ignore[arg-type]
+    page = context.new_page()
+    log_in(page, VIEWER)
+    open_page(page, WHEEL)
+    drawn(page, SLOW_RING)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.locator(f"{SLOW_RING}[transform]").count() == (1 if motion == "no-preference" else 0)
+    context.close()
+    site.app.control.revoke(soon.id)
 
 
 def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedSite) -> None:
@@ -92,27 +174,55 @@ def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedS
         page = context.new_page()
         log_in(page, VIEWER)
         open_page(page, WHEEL)
-        strip = page.locator(".wheel-strip").first
-        colours.add(strip.evaluate("one => getComputedStyle(one).backgroundColor"))
+        track = page.locator(".wheel-track").first
+        colours.add(track.evaluate("one => getComputedStyle(one).stroke"))
         context.close()
     assert len(colours) == 2
 
 
-def test_without_a_script_the_page_is_complete(browser: Browser, site: BrowsedSite) -> None:
-    context = browser.new_context(base_url=site.url, java_script_enabled=False)
+def test_without_a_script_the_page_is_complete(plain: Page) -> None:
+    open_page(plain, WHEEL)
+    expect(plain.locator("#wheel-pending-count")).to_contain_text("40")
+    expect(plain.locator(".wheel-rings")).to_be_visible()
+    expect(plain.locator("#wheel-pace")).to_be_hidden()
+    drawn(plain, "#wheel-day").filter(has_text="40 pending, ").first.click()
+    expect(plain.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", ["", "?tables=1"])
+def test_axe_finds_nothing(browser: Browser, site: BrowsedSite, scheme: str, address: str) -> None:
+    context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
-    log_in(page, VIEWER)
-    open_page(page, WHEEL)
-    expect(page.locator("#wheel-pending-count")).to_contain_text("40")
+    log_in(page)
+    open_page(page, f"{WHEEL}{address}")
+    found = Axe().run(page, context="#content-main")
+    assert found.violations_count == 0, found.generate_report()
     context.close()
+
+
+def test_a_strict_policy_of_contents_forbids_nothing_of_the_page(page: Page) -> None:
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text) if "Content Security" in message.text else None)
+
+    def strict(route: Route) -> None:
+        response = route.fetch()
+        policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'"
+        route.fulfill(response=response, headers={**response.headers, "content-security-policy": policy})
+
+    page.route(re.compile(r"/wheel/(\?.*)?$"), strict)
+    open_page(page, WHEEL)
+    refreshed(page)
+    drawn(page, "#wheel-day")
+    assert refused == []
 
 
 def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: BrowsedSite) -> None:
     open_page(page, WHEEL)
     site["beat"].kill()
-    expect(page.locator("#wheel-live .errornote")).to_contain_text("last sign of life", timeout=patience(15_000))
+    expect(page.locator("#wheel-alerts .errornote")).to_contain_text("last sign of life", timeout=patience(15_000))
     site.beat()
-    expect(page.locator("#wheel-live .errornote")).to_have_count(0, timeout=patience(20_000))
+    expect(page.locator("#wheel-alerts .errornote")).to_have_count(0, timeout=patience(20_000))
     site["web"].kill()
     expect(page.locator("#wheel-lost")).to_be_visible(timeout=patience(15_000))
     site.web()
@@ -122,12 +232,13 @@ def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: Brow
 def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> None:
     open_page(page, WHEEL)
     refreshed(page)
-    page.locator("#wheel-pace button").focus()
+    page.locator("#internals summary").focus()
+    page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")  # into the live part
-    state = page.locator("#wheel-pace span")
+    state = page.locator("#wheel-pace > span")
     expect(state).to_have_text("paused while the keyboard focus is inside")
     assert page.evaluate("document.getElementById('wheel-live').contains(document.activeElement)")
-    page.keyboard.press("Shift+Tab")
+    page.locator("#wheel-pace button").focus()
     refreshed(page)
     page.keyboard.press("Enter")
     expect(state).to_have_text("paused")

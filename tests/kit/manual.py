@@ -1,6 +1,6 @@
 """The manual: README.md and the pages of docs/, as the tests of the documentation read them.
 
-``python -m tests.kit.manual`` writes the table of settings into docs/settings.md.
+``python -m tests.kit.manual`` writes the tables of settings and of metrics into docs/settings.md and docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 #: Path of each page → its text.
 PAGES = {path: path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md")))}
 TABLE = re.compile(r"(?<=<!-- settings: begin -->\n)(.*)(?=<!-- settings: end -->)", re.DOTALL)
+METRICS_TABLE = re.compile(r"(?<=<!-- metrics: begin -->\n)(.*)(?=<!-- metrics: end -->)", re.DOTALL)
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -65,9 +66,23 @@ def settings_table() -> str:
     return "\n".join(["", "| setting | default | what it does |", "|---|---|---|", *rows, "", ""])
 
 
+def metrics_table() -> str:
+    """Return the table as the definitions of the metrics have it."""
+    from celery_wheel.metrics.definitions import METRICS, Kind
+
+    rows = []
+    for metric in METRICS.values():
+        name = metric.full_name + "_total" * (metric.kind is Kind.COUNTER)
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{name}` | {metric.kind.value} | {labels} | {metric.help} |")
+    return "\n".join(["", "| metric | type | labels | what it is |", "|---|---|---|---|", *rows, "", ""])
+
+
 def default_cell(default: Any) -> str:
     return f"`{default:_}`" if type(default) is int else f"`{default!r}`"
 
 
 if __name__ == "__main__":
     (DOCS / "settings.md").write_text(TABLE.sub(lambda _: settings_table(), page("settings.md")), encoding="utf-8")
+    text = METRICS_TABLE.sub(lambda _: metrics_table(), page("metrics.md"))
+    (DOCS / "metrics.md").write_text(text, encoding="utf-8")

@@ -351,7 +351,7 @@ class ModelStore:
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())
 
-    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
         with self.disk.lock:
             self.fault("before commit")
             data = self._held(shard, epoch)

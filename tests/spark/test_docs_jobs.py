@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.cli import main, make_command
 from celery_wheel.pipeline.jobs import JOBS
-from celery_wheel.pipeline.jobs.reconcile import KINDS
+from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SCHEDULED
 from tests.kit import duck
 from tests.spark.stores import fill, site
 
@@ -25,6 +25,11 @@ DESCRIBED = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def names(table: str) -> set[str]:
+    """Return the words in code of a table's first column."""
+    return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
 
 
 def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,5 +63,6 @@ def test_every_job_option_and_finding_of_the_page_exists() -> None:
     assert [name for name in JOBS if name in DESCRIBED] == DESCRIBED
     known = {option for name in JOBS for parameter in make_command(name).params for option in parameter.opts}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
-    rows = " ".join(re.findall(r"^\| (`[^|]*) \|", PAGE.split("## reconcile")[1], re.MULTILINE))
-    assert set(re.findall(r"`(\w+)`", rows)) == {*KINDS}
+    findings, columns = PAGE.split("| finding | meaning |")[1].split("\n\n", 1)
+    assert names(findings) == {*KINDS}
+    assert names(columns.split("\n## ")[0]) <= {*SCHEDULED, *DISPATCHED, *EXECUTED}

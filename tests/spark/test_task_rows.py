@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,6 +44,29 @@ def test_arguments_of_any_form_become_json(spark: SparkSession) -> None:
         "order-7",
     )
     assert row.eta == int(datetime.fromisoformat(LATER).timestamp() * 1_000)
+
+
+def test_nulls_in_arguments_are_kept(spark: SparkSession) -> None:
+    """A task whose address is null is called with None, and not without the argument."""
+    frame = spark.sql(
+        f"SELECT 'shop.remind' AS task, timestamp'{LATER}' AS eta, named_struct('user', 'ann', 'address', "
+        "cast(null AS string), 'nest', named_struct('a', array(1, null), 'b', cast(null AS int))) AS kwargs, "
+        "array(named_struct('x', cast(null AS int))) AS args"
+    )
+    [row] = task_rows.valid_tasks(task_rows.check_rows(frame, RowRules(NOW_MS)), None).collect()
+    assert json.loads(row.kwargs) == {"user": "ann", "address": None, "nest": {"a": [1, None], "b": None}}
+    assert json.loads(row.args) == [{"x": None}]
+
+
+def test_the_earliest_of_rows_with_one_id_counts_and_rows_without_one_are_spread(spark: SparkSession) -> None:
+    frame = numbered(
+        spark,
+        [("a", "2031-01-02"), ("a", "2031-01-01"), (None, "2031-01-01"), (None, "2031-01-01"), ("b", "soon")],
+        "flight string, eta string",
+    )
+    checked = task_rows.check_rows(frame, RowRules(NOW_MS, task="t", id="flight"))
+    texts = ["flight occurs before: a", None, "flight is missing", "flight is missing", "eta cannot be read: soon"]
+    assert reasons(checked) == texts
 
 
 def test_a_rejected_row_has_its_reason_and_its_columns(spark: SparkSession) -> None:

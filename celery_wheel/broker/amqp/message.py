@@ -100,7 +100,7 @@ class EncodedMessage(NamedTuple):
     is_checked: bool  #: the server checks one of its properties or headers, and may close the channel over it
 
 
-def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
+def encode(row: Row, now_ms: int, redelivered: bool, message_id: str) -> EncodedMessage:
     """Return the message of a row. Raises UnencodableMessage."""
     address = row.route.exchange, row.route.routing_key
     method = _method(*address)
@@ -114,6 +114,7 @@ def encode(row: Row, now_ms: int, redelivered: bool) -> EncodedMessage:
         if redelivered:
             headers[REDELIVERED] = True
         properties.setdefault("delivery_mode", _PERSISTENT)
+        properties.setdefault("message_id", message_id)
         if row.expires_ms is not None:
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
         properties["priority"], properties["application_headers"] = row.route.priority or 0, headers

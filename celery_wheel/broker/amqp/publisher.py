@@ -41,6 +41,7 @@ from celery_wheel.broker.errors import UnencodableMessage, stopped
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
+from celery_wheel.values.dispatch_ids import dispatch_ids
 
 WINDOW = 500
 #: Bytes of messages that are written to the socket at once; confirms are read after each write.
@@ -121,8 +122,8 @@ class AmqpPublisher:
         return self._result
 
     def _send(self, rows: Sequence[Row], now_ms: int, redelivered: bool, size: int) -> None:
-        for row in rows:
-            message = self._encode(row, now_ms, redelivered)
+        for row, message_id in zip(rows, dispatch_ids(now_ms), strict=False):
+            message = self._encode(row, now_ms, redelivered, message_id.decode())
             if message is None:
                 continue
             if not self._may_send():
@@ -163,10 +164,10 @@ class AmqpPublisher:
         self._has_written = True
         self._link.write(data)
 
-    def _encode(self, row: Row, now_ms: int, redelivered: bool) -> EncodedMessage | None:
+    def _encode(self, row: Row, now_ms: int, redelivered: bool, message_id: str) -> EncodedMessage | None:
         """Return the message of a row; None where it cannot be sent and the row has failed."""
         try:
-            message = encode(row, now_ms, redelivered)
+            message = encode(row, now_ms, redelivered, message_id)
         except UnencodableMessage as error:
             self._result.failed[row.id] = str(error)
             return None

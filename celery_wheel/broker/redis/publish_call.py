@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
-from celery_wheel.broker.redis.wire import WireWriter, delivery_tags
+from celery_wheel.broker.redis.wire import WireWriter
 from celery_wheel.store.model import Row
 from celery_wheel.store.route import Route
+from celery_wheel.values.dispatch_ids import dispatch_ids
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ def publish_call(rows: Sequence[Row], router: RedisRouter, now_ms: int) -> Publi
     routes = router.routes([row.route for row in rows])
     lists = {route: _lists(call, route, own) for route, own in routes.items()}
     write = WireWriter(now_ms).write
-    tags = delivery_tags()
+    tags = dispatch_ids(now_ms)
     for row in rows:
         row_id, route = str(row.id), row.route
         try:

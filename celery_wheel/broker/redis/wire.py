@@ -5,7 +5,7 @@
     {"body": "<base64>", "content-encoding": …, "content-type": …, "headers": <as stored>,
      "properties": {<correlation_id, reply_to, … as stored>, "delivery_mode": 2, "expiration": "30000",
                     "delivery_info": {"exchange": …, "routing_key": …}, "priority": 0,
-                    "body_encoding": "base64", "delivery_tag": "<a new UUID4>"}}
+                    "body_encoding": "base64", "delivery_tag": "<a dispatch id>"}}
 
 Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7, if kombu's JSON encoder made
 the stored headers and property values. The body is not parsed, and the headers are copied, not parsed. ``expiration``
@@ -22,10 +22,7 @@ Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7 ``tran
 from __future__ import annotations
 
 import json
-import os
 from binascii import b2a_base64
-from collections.abc import Iterator
-from itertools import count
 
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
@@ -46,18 +43,6 @@ _encode = json.JSONEncoder().encode
 #: The text after content type and encoding in the stored properties of a Celery message, and their end.
 _CORRELATED = b', "correlation_id": '
 _PERSISTED = b', "delivery_mode": 2}'
-
-
-def delivery_tags() -> Iterator[bytes]:
-    """Generate tags in the form of UUID4s: a random beginning, then a count.
-
-    Tags must be unique among all messages that workers hold: kombu keeps these messages in one hash by delivery tag. A
-    generator serves one chunk, so that two processes share none after a fork.
-    """
-    digits = os.urandom(9).hex()
-    beginning = f"{digits[:8]}-{digits[8:12]}-4{digits[12:15]}-a{digits[15:]}-".encode()
-    for number in count(int.from_bytes(os.urandom(5))):
-        yield b"%b%012x" % (beginning, number)
 
 
 class WireWriter:

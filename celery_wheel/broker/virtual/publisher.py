@@ -26,6 +26,7 @@ from celery_wheel.broker.virtual.ingress import ensure_connection
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
+from celery_wheel.values.dispatch_ids import dispatch_ids
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +59,14 @@ class KombuPublisher:
         stale = False
         with self._lock:
             producer = self._producer()
-            for row in rows:
+            for row, message_id in zip(rows, dispatch_ids(now_ms), strict=False):
                 if row.route.target in waiting:
                     answer.refused[row.id] = waiting[row.route.target]
                     continue
                 if not may_send():
                     raise stopped(confirmed)
                 try:
-                    reason = self._send(producer, row, now_ms, redelivered)
+                    reason = self._send(producer, row, now_ms, redelivered, message_id.decode())
                 except connection_errors(self._connection) as error:
                     # The row without an answer may be in its queue, even the first one.
                     raise PublishInterrupted(self._drop(error), confirmed) from error
@@ -110,11 +111,12 @@ class KombuPublisher:
             )
         return ""
 
-    def _send(self, producer: Any, row: Row, now_ms: int, redelivered: bool) -> str:
+    def _send(self, producer: Any, row: Row, now_ms: int, redelivered: bool, message_id: str) -> str:
         """Send a row; returns the reason where it cannot be sent, else an empty text."""
         try:
             parts = row.parts()
             headers, properties = _loads(parts.headers), _loads(parts.properties)
+            properties.setdefault("message_id", message_id)
             if redelivered:
                 headers[REDELIVERED] = True
             if not self._has_route(row):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from celery_wheel.cli.group import NEEDS_ACTION, open_wheel
 from celery_wheel.cli.project import start_project
 from celery_wheel.cli.schedules.definition import recurrence, recurrence_arguments
 from celery_wheel.cli.schedules.group import instant_ms, schedules, state_of
-from celery_wheel.cli.schedules.listing import schedule_as_dict, when
+from celery_wheel.cli.schedules.listing import masked, schedule_as_dict, when
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable, to_datetime
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RecurringSchedule,
         ScheduleHistory,
     )
+    from celery_wheel.values.mask import Mask
 
 UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
 
@@ -50,7 +52,7 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     """
     with open_wheel(ctx) as wheel:
         start_project()
-        found = wheel.schedules.history(name)
+        found = _masked(wheel.schedules.history(name), wheel.mask)
     if found is None or found.schedule is None:
         _say_unknown(name, deleted=found is not None)
         ctx.exit(NEEDS_ACTION)
@@ -79,7 +81,7 @@ def history(ctx: click.Context, name: str, as_json: bool) -> None:
     Exit code: 0 when the store knows the name, 3 when it does not.
     """
     with open_wheel(ctx) as wheel:
-        found = wheel.schedules.history(name)
+        found = _masked(wheel.schedules.history(name), wheel.mask)
     if found is None:
         _say_unknown(name)
         ctx.exit(NEEDS_ACTION)
@@ -124,6 +126,15 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
         print_json({"zone": found.zone, "instants": [_upcoming_as_dict(at) for at in upcoming]})
     else:
         _print_upcoming(found, upcoming)
+
+
+def _masked(found: ScheduleHistory | None, mask: Mask) -> ScheduleHistory | None:
+    """Return a schedule and its past without the values that ``wheel_mask`` names."""
+    if found is None:
+        return None
+    schedule = None if found.schedule is None else masked(found.schedule, mask)
+    changes = [one if one.before is None else replace(one, before=masked(one.before, mask)) for one in found.revisions]
+    return replace(found, schedule=schedule, revisions=changes)
 
 
 def _say_unknown(name: str, *, deleted: bool = False) -> None:

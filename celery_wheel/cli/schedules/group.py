@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, WheelGroup, wheel
+from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
 from celery_wheel.errors import WheelUnavailable
 from celery_wheel.values.format import format_count
+from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
@@ -100,6 +103,8 @@ def print_answers(
     ctx: click.Context, answers: Mapping[str, ScheduleAnswer], unavailable: str | None, *, every: bool, as_json: bool
 ) -> None:
     """Print the results of a change, and end the command."""
+    mask = Mask(Conf(ctx.obj.app).mask)
+    answers = {name: replace(one, reason=mask.text(one.reason)) for name, one in answers.items()}
     counts = Counter[str](one.result for one in answers.values())
     if as_json:
         results = {name: answer_as_dict(one) for name, one in answers.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from celery_wheel.values.format import format_utc
 
 if TYPE_CHECKING:
     from celery_wheel.requests.schedules.views import RecurringSchedule
+    from celery_wheel.values.mask import Mask
 
 
 @schedules.command(name="list", short_help="List schedules, in the order of their names.")
@@ -42,11 +44,22 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
         Column("made", lambda one: f"{one.made:,}", "right", optional=True),
     ]
     with open_wheel(ctx, shard) as wheel:
+        mask = wheel.mask
 
         def read(after: str, limit: int) -> Any:
-            return wheel.schedules.list(after=after, limit=limit, **criteria)
+            page = wheel.schedules.list(after=after, limit=limit, **criteria)
+            return replace(page, items=[masked(one, mask) for one in page.items])
 
         Listing("schedules", columns, schedule_as_dict, partial(read), "", str, str).show(**params)
+
+
+def masked(one: RecurringSchedule, mask: Mask) -> RecurringSchedule:
+    """Return a schedule without the values that ``wheel_mask`` names."""
+    if not mask:
+        return one
+    args, kwargs, options = map(mask.value, (one.args, one.kwargs, one.options))
+    definition, note = mask.part(one.definition.encode()).decode(), mask.text(one.note)
+    return replace(one, args=args, kwargs=kwargs, options=options, definition=definition, note=note)
 
 
 def when(one: RecurringSchedule) -> str:

@@ -31,7 +31,7 @@ def accept_clock(ctx: Context, state: ShardState, command: Command) -> Generator
     result = AGREED if not disputed_ms else ACCEPTED if ctx.clock.is_acceptable() else REFUSED
     with state.active():
         work = UnitOfWork(state, ctx.clock.now_ms())
-        work.answer(command.item_id, command.answer_to, dict.fromkeys(command.task_ids, result))
+        work.answer(command, dict.fromkeys(command.task_ids, result))
         work.reserve()
     if (yield from commit_command(ctx, work, command.item_id)) and result == ACCEPTED:
         ctx.clock.accept()

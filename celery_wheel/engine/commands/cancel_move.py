@@ -118,7 +118,7 @@ def relocate(work: UnitOfWork, row: Row, eta_ms: int | None, reason: str, actor:
 
 def _record(work: UnitOfWork, command: Command, results: dict[str, str], resent: Collection[str]) -> None:
     change, now_ms = work.change, work.now_ms
-    work.answer(command.item_id, command.answer_to, results)
+    work.answer(command, results)
     if command.kind == CANCEL:
         until_ms = now_ms + TOMBSTONE_MS
         with_tombstone = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)

@@ -47,7 +47,7 @@ def complete(
         work = UnitOfWork(state, ctx.clock.now_ms())
         _revise(work, command, watching)
         work.change.unwatched += watching.published()
-        work.answer(command.item_id, command.answer_to, _counts(command, watching, work))
+        work.answer(command, _counts(command, watching, work))
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):

@@ -38,7 +38,7 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
             work.change.gates.append(Gate(*place, SLOW, command.per_ms, command.reason, command.actor, now_ms))
         else:
             work.change.opened.append(place)
-    work.answer(command.item_id, command.answer_to, results)
+    work.answer(command, results)
     before = [existing[place] for gate in work.change.gates if (place := (gate.scope, gate.name)) in existing]
     backlogs = {id(gate): _backlog(ctx, state, gate, now_ms) for gate in (*work.change.gates, *before)}
     yield "backlog counted"

@@ -46,7 +46,7 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
             _publish_again(work, rows, redelivered, command)
-            work.answer(command.item_id, command.answer_to, results)
+            work.answer(command, results)
             work.reserve()
         steps = work.commit(ctx)
         next(steps)  # the commit itself, before rows can be forgotten

@@ -23,6 +23,8 @@
     run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
                   as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
 
+A command of a person has "audit" as well, for the audit log: see ``celery_wheel.engine.audit``.
+
 A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
 unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
 """
@@ -36,9 +38,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from celery_wheel.engine.audit import audit_head
 from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
+from celery_wheel.store.audit_model import AuditHead
 from celery_wheel.store.block import Arrival
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
@@ -83,6 +87,7 @@ class Command:
     eta_ms: int | None = None  #: move: the new eta; None: now
     for_good: bool = False  #: cancel: published tasks get a tombstone too
     per_ms: int | None = None  #: resume: time for the backlog; None: at once
+    audit: AuditHead | None = None  #: a person has asked for it
 
 
 @dataclass(slots=True, frozen=True)
@@ -102,6 +107,7 @@ class ScheduleCommand:
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
     overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
     after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
+    audit: AuditHead | None = None
 
     @property
     def is_request(self) -> bool:
@@ -128,6 +134,7 @@ class Completion:
     actor: str
     reason: str
     answer_to: str | None = None  #: id under which the answer is stored
+    audit: AuditHead | None = None
 
 
 AnyCommand = Command | Completion | ScheduleCommand
@@ -140,7 +147,8 @@ def parse(item: InboxItem, decode: Decode) -> list[Arrival] | AnyCommand | RunEn
     try:
         if item.kind == MESSAGES:
             return unpack_messages(item.payload, decode)
-        return _PARSERS.get(item.kind, _command)(item)
+        found = _PARSERS.get(item.kind, _command)(item)
+        return found if isinstance(found, RunEnded) else replace(found, audit=audit_head(item.payload))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
         return [Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]

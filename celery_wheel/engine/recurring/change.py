@@ -111,7 +111,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
             return False
         results |= {name: one.carry_out() for name, one in changes.items()}
         results |= {name: _create(work, command, one) for name, one in created.items()}
-        work.answer(command.item_id, command.answer_to, results)
+        work.answer(command, results)
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):

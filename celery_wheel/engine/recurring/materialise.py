@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from celery_wheel.engine.audit import audit_entries
 from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring.backfill import MAX_BACKFILL, Requested, overlap_of, requested
 from celery_wheel.engine.recurring.herd import ROUND_MS, find_herd, herd_round
@@ -102,6 +103,7 @@ class Occurrences:
         change.skips += own.skips
         change.inbox = change.inbox + own.inbox
         change.answers += own.answers
+        change.audits += own.audits
 
     def close(self, state: ShardState, monotonic_ms: int) -> None:
         """Note in the agenda that the occurrences are committed."""
@@ -355,3 +357,4 @@ def _answer(
     found.change.inbox.append(request.item_id)
     if request.answer_to is not None:
         found.change.answers.append(Answer(request.answer_to, results, now_ms))
+    found.change.audits += audit_entries(request, results, now_ms)

@@ -14,7 +14,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import WheelError
 from celery_wheel.operations.access import open_existing_store
-from celery_wheel.requests.status import ShardStatus, status_of
+from celery_wheel.overview import ShardStatus, read_overview
 from celery_wheel.store.ports import FullStore
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Installation:
 
     @cached_property
     def shards(self) -> list[ShardStatus]:
-        return [] if self.store is None else status_of(self.store, self.now_ms())
+        return [] if self.store is None else read_overview(self.store, self.now_ms()).shards
 
     def now_ms(self) -> int:
         return int(time.time() * 1_000)

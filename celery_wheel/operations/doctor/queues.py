@@ -9,7 +9,7 @@ from celery_wheel.errors import BrokerError
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.operations.doctor.shards import START
-from celery_wheel.requests.status import ShardStatus
+from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.format import format_duration, printable
 

@@ -13,6 +13,7 @@ from celery_wheel.requests.schedules.views import schedule_view
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
+from celery_wheel.values.mask import Mask
 
 #: Broken schedules, and entries of a source, that are named; further ones are counted.
 NAMED = 10
@@ -67,10 +68,11 @@ def _clashes(site: Installation) -> Iterator[Finding]:
 def _broken(site: Installation, count: int) -> Iterator[Finding]:
     if not count or site.store is None:
         return
+    mask = Mask(site.conf.mask)
     for one in site.store.browse.schedules(ScheduleCriteria(broken=True), limit=NAMED).items:
         yield warning(
             "schedule",
-            f"{printable(one.name)} is broken, and does not run: {printable(one.note, 300)}",
+            f"{printable(one.name)} is broken, and does not run: {printable(mask.text(one.note), 300)}",
             "Correct its definition at its source; or fix the cause, and run: celery -A <project> wheel schedules "
             f"resume {shlex.quote(printable(one.name))}",
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
-from celery_wheel.requests.status import ShardStatus
+from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import PAUSED
 from celery_wheel.values.format import format_duration, format_utc, printable
 from celery_wheel.values.version import __version__

@@ -6,6 +6,8 @@
     dispatched ┼─► findings, by task    lost_by_worker          dispatched, and never ran
     executed  ─┘   and kind             duplicated              ran as several messages, and no second one is marked
                                         repeated                ran as several messages, and all but one are marked
+                                        unproven                ran as several messages, which may be retries: no log
+                                                                has ``retries``, and as many were dispatched
                                         dispatched_twice        occurs twice in the log of dispatches
                                         early, late             before its eta; more than --late after it
                                         ran_though_cancelled    its cancel was answered ``done``
@@ -28,9 +30,9 @@ rejected, parked). The broker delivers a message again after its worker died: th
 Without ``delivery`` each run that is not redelivered counts as a message. If an id was scheduled twice, the
 later eta counts.
 
-A retried task keeps its id, and each retry is one more message. ``retries`` (Celery's ``request.retries``) identifies
-them. Where the logs lack it, the wheel's own history does: a task may then run as often as it was dispatched. Early and
-late apply to the first run.
+A retried task keeps its id, and each retry is one more message. ``retries`` (Celery's ``request.retries``) in the log
+of executed tasks identifies them. Without it, a retry and a task that was published twice look the same: both are
+``unproven`` where they ran no more often than they were dispatched. Early and late apply to the first run.
 
 An unreadable line counts as a finding, too: without it the proof is incomplete.
 """
@@ -61,6 +63,7 @@ KINDS = (
     "lost_by_worker",
     "duplicated",
     "repeated",
+    "unproven",
     "dispatched_twice",
     "early",
     "late",
@@ -134,14 +137,16 @@ def audit(
 def findings(audited: DataFrame, late_ms: int | None = None, clock_ms: int = 2) -> DataFrame:
     """Return (task_id, finding, eta, started, dispatches, messages): a row for each task and kind."""
     expected = f.col("scheduled") & ~f.col("cancelled") & ~f.col("in_doubt") & ~f.col("excused")
-    permitted = f.coalesce("attempts", "sent", f.lit(1))
+    permitted = f.coalesce("attempts", f.lit(1))
     several = f.coalesce(f.col("messages") > permitted, f.lit(False))
     marked = f.col("marks") >= f.col("messages") - permitted
+    unproven = f.col("attempts").isNull() & f.coalesce(f.col("messages") <= f.col("sent"), f.lit(False))
     conditions: dict[str, Column] = {
         "lost": expected & ~f.col("arrived"),
         "lost_by_worker": expected & f.col("arrived") & ~f.col("ran"),
-        "duplicated": several & ~marked,
-        "repeated": several & marked,
+        "duplicated": several & ~unproven & ~marked,
+        "repeated": several & ~unproven & marked,
+        "unproven": several & unproven,
         "dispatched_twice": f.col("dispatches") > f.col("sent"),
         "early": lateness() < -clock_ms,
         "late": f.lit(False) if late_ms is None else lateness() > late_ms,

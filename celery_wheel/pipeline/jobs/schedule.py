@@ -12,7 +12,8 @@ A batch has a name and is loaded once: a repeated job with the same name writes 
 interrupted. With ``--id`` a row is scheduled once whatever its batch.
 
 The job computes the load before it writes anything: due tasks by minute (by hour for more than three days), before and
-with these rows, and the herds: seconds with far more due tasks than around them, with the jitter that spreads them.
+with these rows, and the herds: seconds with far more due tasks than around them, some of them of these rows, with the
+jitter that spreads them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
 
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
@@ -50,6 +52,10 @@ OPTIONS = (
     click.option("--rows", "path", metavar="PATH", help="Rows as Parquet, .csv (with a header) or .jsonl, also .gz."),
     click.option("--jdbc", metavar="URL", help="Database of --table, with a driver that Spark has."),
     click.option("--table", metavar="NAME", help="Table of --jdbc, or a query in parentheses with a name."),
+    click.option("--delimiter", metavar="TEXT", default=",", show_default=True, help="Separator of a CSV's values."),
+    click.option("--quote", metavar="CHARACTER", default='"', show_default=True, help="Quote of a CSV's texts."),
+    click.option("--encoding", metavar="NAME", default="UTF-8", show_default=True, help="Encoding of a CSV."),
+    click.option("--row-a-line", is_flag=True, help="No text of the CSV has several lines: it is read in parts."),
     click.option("--sql", metavar="SELECT", help="Query for the columns: SELECT … FROM rows."),
     click.option("--batch", metavar="NAME", help="Name of this load; a batch is loaded once."),
     click.option("--id", "id_column", metavar="COLUMN", help="Column whose value makes a row idempotent in any batch."),
@@ -66,9 +72,8 @@ OPTIONS = (
     output_option,
 )
 
-#: As in RFC 4180: a quote within quotes is doubled, a backslash is a plain character (JSON needs both), and a text may
-#: have several lines. Spark's defaults differ in all of this.
-CSV = {"header": "true", "escape": '"', "multiLine": "true"}
+#: Separators that a CSV with a single column is looked through for.
+DELIMITERS = (";", "\t", "|", ",")
 
 #: The longest span that is reported by minutes; a longer one is reported by hours.
 MAX_MINUTES_SPAN_S = 3 * 86_400
@@ -125,15 +130,44 @@ def _read_rows(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
             raise SettingError("--table must name the table of --jdbc to schedule")
         rows = spark.read.format("jdbc").option("url", jdbc).option("dbtable", options["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
-        rows = spark.read.options(**CSV).csv(path)
+        rows = _read_csv(spark, path, options)
     elif path.endswith(inputs.JSON):
-        rows = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN).json(path)
+        rows = _read_json(spark, path)
     else:
         rows = inputs.read_parquet(spark, path)
     if options["sql"]:
         rows.createOrReplaceTempView("rows")
         rows = spark.sql(options["sql"])
     return rows
+
+
+def _read_csv(spark: SparkSession, path: str, options: Mapping[str, Any]) -> DataFrame:
+    """Read a CSV as RFC 4180 has it: a quote within quotes is doubled, and a backslash is a plain character.
+
+    JSON needs both, and a text may have several lines. Spark's defaults differ in all of this.
+    """
+    sep, quote = options["delimiter"].replace("\\t", "\t"), options["quote"]
+    form = {"header": "true", "sep": sep, "quote": quote, "escape": quote, "encoding": options["encoding"]}
+    rows = spark.read.options(**form, multiLine=not options["row_a_line"]).csv(path)
+    if len(rows.columns) == 1:
+        for other in DELIMITERS:
+            if other != sep and other in rows.columns[0]:
+                raise SettingError(
+                    f"{path} has a single column, {rows.columns[0]!r:.80}: its values seem to be separated by "
+                    f"{other!r}; give --delimiter {other!r}"
+                )
+    return rows
+
+
+def _read_json(spark: SparkSession, path: str) -> DataFrame:
+    """Read JSON lines; arguments keep their own text, since a struct of all lines would add nulls to each of them."""
+    read = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN)
+    found = read.json(path).schema
+    arguments = [field.name for field in found if field.name in ("args", "kwargs")]
+    if not arguments:
+        return read.json(path)
+    fields = [StructField(one.name, StringType()) if one.name in arguments else one for one in found]
+    return read.schema(StructType(fields)).json(path)
 
 
 def _rules(options: Mapping[str, Any]) -> task_rows.RowRules:
@@ -171,7 +205,9 @@ def _load_facts(
         unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
         new = added.limit(0) if was_loaded else added
         table = output.table("load", load(before, new, unit_s).orderBy("at")).to_pylist()
-        herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
+        herds = _herds_of(
+            new, forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
+        )
         herd_rows = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
     finally:
         added.unpersist()
@@ -187,6 +223,13 @@ def _load_facts(
         "worst_herds": sorted(herd_rows, key=lambda herd: -herd["n"])[:10],
         "picture": output.picture(lambda plot: plot.load(table, herd_rows, unit)),
     }
+
+
+def _herds_of(new: DataFrame, herds: DataFrame) -> DataFrame:
+    """Return the herds in which the new rows have a part."""
+    places = new.select(f.col("queue").alias("new_queue"), f.timestamp_seconds("second").alias("at")).distinct()
+    same = f.col("queue").eqNullSafe(f.col("new_queue")) & (f.col("second") == f.col("at"))
+    return herds.join(places, same, "left_semi")
 
 
 def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
@@ -220,7 +263,7 @@ def _schedule(valid: DataFrame, options: Mapping[str, Any]) -> dict[str, Any]:
 def _words(facts: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     due = f", due from {facts['first']} to {facts['last']}" if facts["good"] else ""
     words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled{due}"]
-    words += [f"rejected: {count:,} x {reason}" for reason, count in list(facts["rejects"].items())[:10]]
+    words += [f"rejected: {count:,} x {kind}" for kind, count in facts["rejects"].items()]
     if facts["rejects"] and not options["output"]:
         words.append("--output DIR keeps the rejected rows, each with its reason")
     if busiest := facts["busiest"]:

@@ -77,7 +77,7 @@ def _fetch_postgresql(partition: StatementPartition, schema: pa.Schema) -> Itera
                 for lines in _line_blocks(copy):
                     yield _batch(_parse_csv(lines, schema), schema)
     except psycopg.Error as error:
-        raise StoreError(describe(f"{url.database} on {url.host or 'local socket'}", error)) from error
+        raise StoreError(describe(f"{url.database} on {url.host or 'local socket'}", error, reading=True)) from error
 
 
 def _connect(url: str) -> Any:

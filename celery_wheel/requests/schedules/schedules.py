@@ -50,7 +50,7 @@ BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_run
 #: Names in one request, which has one time-out.
 AT_ONCE = 5_000
 
-_HOW = ("reason", "actor", "timeout", "transactional")
+_HOW = ("reason", "actor", "origin", "bulk", "timeout", "transactional")
 
 
 class CreateFields(DefinitionFields, CommandOptions, total=False):

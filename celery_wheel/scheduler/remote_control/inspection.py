@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.scheduler.remote_control import task_info
 from celery_wheel.scheduler.remote_control.view import SchedulerView
-from celery_wheel.store.ports.pages import Criteria, Task
+from celery_wheel.store.ports.pages import Criteria, MessageHead, Task
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
     found.sort(key=lambda task: task.position)
     cut |= len(found) > MAX_TASKS
     del found[MAX_TASKS:]
-    heads = view.store.browse.heads([task.id for task in found])
+    heads = _heads(view, found)
     shown = [task_info.scheduled(task, heads[task.id], view.name) for task in found if task.id in heads]
     if cut and found:
         left = max(1, sum(pending(view, shard) for shard in view.held()) - len(found))
@@ -49,6 +50,12 @@ def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
     return shown
 
 
+def _heads(view: SchedulerView, tasks: Iterable[Task]) -> dict[int, MessageHead]:
+    """Return the heads of tasks, with the mask: Celery's headers have the arguments as texts."""
+    heads = view.store.browse.heads([task.id for task in tasks])
+    return {id_: replace(head, headers=view.mask.part(head.headers)) for id_, head in heads.items()}
+
+
 def query(view: SchedulerView, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     """Return the pending ones of these tasks; of several tries of a task the next due."""
     if len(task_ids) > MAX_IDS:
@@ -56,7 +63,7 @@ def query(view: SchedulerView, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     ids = [one for one in task_ids[:MAX_IDS] if isinstance(one, str)]
     rows = [task for shard in view.held() for task in view.store.browse.find_pending(shard, ids)]
     found = {task.task_id: task for task in sorted(rows, key=lambda task: task.position, reverse=True)}
-    heads = view.store.browse.heads([task.id for task in found.values()])
+    heads = _heads(view, found.values())
     there = {task_id: task for task_id, task in found.items() if task.id in heads}
     return {
         task_id: ["scheduled", task_info.request(task, heads[task.id], view.name)] for task_id, task in there.items()
@@ -97,4 +104,4 @@ def _shard(view: SchedulerView, shard: int) -> dict[str, Any]:
 
 
 def pending(view: SchedulerView, shard: int) -> int:
-    return sum(view.store.pending(shard).values())
+    return view.store.browse.count_pending(shard)

@@ -128,7 +128,7 @@ class Node:
         """Handle a command. Its errors are answered and logged, and the node goes on."""
         try:
             self._app.clock.forward()
-            if not isinstance(body, dict):
+            if not isinstance(body, dict) or _is_for_workers(body):
                 return
             if body.get("method") in self._handlers:
                 node.handle_message(body, message)
@@ -138,3 +138,8 @@ class Node:
                 node.reply({self._name: {"error": error}}, to["exchange"], to["routing_key"], body.get("ticket"))
         except Exception:
             logger.exception("a control command failed: %r", body, extra={"action": "command_failed"})
+
+
+def _is_for_workers(body: dict[str, Any]) -> bool:
+    """Whether a command asks for workers: a ping that names nobody, as of ``celery status`` and of probes."""
+    return body.get("method") == "ping" and not (body.get("destination") or body.get("pattern"))

@@ -13,12 +13,14 @@ from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
+from celery_wheel.store.ports.overview import Disk, StoreSize
 from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store
 
 __all__ = [
     "Bell",
     "Browse",
     "BulkLoads",
+    "Disk",
     "FullStore",
     "Handover",
     "Maintenance",
@@ -26,4 +28,5 @@ __all__ = [
     "Retention",
     "SilentBell",
     "Store",
+    "StoreSize",
 ]

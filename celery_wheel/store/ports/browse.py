@@ -8,14 +8,16 @@ messages, however many are pending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from celery_wheel.store.audit_model import AuditCriteria, AuditPage
 from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.ports.overview import OverviewRows, StoreSize
 from celery_wheel.store.ports.pages import (
+    ALL_BYTES,
     END,
     Criteria,
     Detail,
-    HourCount,
     MessageHead,
     NamedHourCount,
     Names,
@@ -53,8 +55,12 @@ class Browse(Protocol):
 
     # -- tasks ------------------------------------------------------------------------------------------
 
-    def detail(self, timer_id: int) -> Detail | None:
-        """Return the message with this id; None where the store has none."""
+    def detail(self, timer_id: int, most_bytes: int = ALL_BYTES) -> Detail | None:
+        """Return the message with this id; None where the store has none.
+
+        Args:
+            most_bytes: the parts of a larger message are not read, and stay empty; 0 reads the parts of no message.
+        """
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         """Return the messages of a task id, the latest due first, at most a hundred: each try of a task has one.
@@ -92,10 +98,31 @@ class Browse(Protocol):
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""
 
-    # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
+    # -- the audit log ----------------------------------------------------------------------------------
 
-    def due_by_hour(self) -> list[HourCount]:
-        """Return pending tasks by shard and hour of due time, both in order."""
+    def audit(self, criteria: AuditCriteria, before: str | None = None, limit: int = 100) -> AuditPage:
+        """Return the requests of people, the latest first; ``before`` is the cursor of the previous page."""
+
+    # -- the whole store --------------------------------------------------------------------------------
+
+    def overview(
+        self, now_ms: int, before_ms: int, *, with_seconds: bool = False, with_levels: bool = False
+    ) -> OverviewRows:
+        """Return the state of all shards at one moment.
+
+        Args:
+            now_ms: rows that are due then are overdue.
+            before_ms: the end of the hours that are counted one by one.
+            with_seconds: count the rows of the next hour by the second.
+            with_levels: include the levels of each holder in its snapshot.
+        """
+
+    def size(self) -> StoreSize: ...
+
+    def levels(self, shard: int) -> list[dict[str, Any]]:
+        """Return the levels of the holder's last snapshot; empty where there is none."""
+
+    # -- counts: from the tally, which every commit keeps; no row is counted ----------------------------
 
     def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:
         """Return pending tasks by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
@@ -116,6 +143,3 @@ class Browse(Protocol):
 
     def lanes(self, shard: int) -> ShardLanes:
         """Return a shard's open lanes and their next due times."""
-
-    def schedulers(self) -> dict[str, int]:
-        """Return the schedulers of the last day, each with the instant of its last sign of life."""

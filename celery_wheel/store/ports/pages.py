@@ -4,7 +4,7 @@
 
     Criteria ─► Page[Task | StoppedTask | Settlement]   lines in order of position; the next page begins at ``next``
     task id  ─► Detail                                  a message with its bytes and its outcomes
-    tally    ─► HourCount, NamedHourCount, Names        counts
+    tally    ─► NamedHourCount, Names        counts
     shard    ─► ShardLanes
 
 Standard library only.
@@ -15,10 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from celery_wheel.store.model import HOUR_MS, MAX_SEQ, STOPPED, LaneState, Position
+from celery_wheel.store.model import MAX_SEQ, STOPPED, LaneState, Position
 
 #: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)
+
+#: The size of a message is at most this.
+ALL_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,8 @@ class Detail:
     properties: bytes
     body: bytes
     outcomes: list[StoppedTask]
+    lane: LaneState | None  #: None where the message is in no lane, because it was stopped
+    dispatches_ms: list[int]  #: of the settlements around its position: the first dispatch, then repeated ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +184,6 @@ class MessageHead:
     headers: bytes  #: a JSON object
     exchange: str
     routing_key: str
-
-
-@dataclass(frozen=True, slots=True)
-class HourCount:
-    """The number of a shard's messages that are due in the hour that begins at ``from_ms``."""
-
-    shard: int
-    from_ms: int
-    pending: int
-
-    @property
-    def to_ms(self) -> int:
-        return self.from_ms + HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,8 +271,9 @@ class Store(Protocol):
     def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
         """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
 
-    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
-        """Remove expired tombstones and old answers, and mark wholly accepted loads as done; need not be durable."""
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
+        """Remove expired tombstones, old answers and the shard's old entries of the audit log, and mark wholly accepted
+        loads as done; need not be durable."""
 
     def close(self) -> None: ...
 

@@ -38,7 +38,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -47,7 +47,7 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
-from celery_wheel.store.ports import Bell
+from celery_wheel.store.ports import Bell, StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import describe, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
@@ -94,11 +94,14 @@ class PostgresqlDatabase:
 
     # -- transactions --------------------------------------------------------------------------------
 
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._connected(reading=True)
+
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def _connected(self, *, reading: bool) -> Iterator[Connection]:
         with (
             self._in_use(),
-            errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error),
+            errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=reading),
             self._engine.connect() as connection,
         ):
             try:
@@ -118,12 +121,12 @@ class PostgresqlDatabase:
                 _roll_back(connection)
 
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
-        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=True):
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
-        with self.reading() as connection:
+        with self._connected(reading=False) as connection:
             try:
                 connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
                 yield connection
@@ -179,6 +182,12 @@ class PostgresqlDatabase:
         return self._stopped.end(connection, shard, own_epoch)
 
     # -- housekeeping --------------------------------------------------------------------------------
+
+    def size(self) -> StoreSize:
+        """Return the size of the database, with other tables in it; the server's disk is unknown to its clients."""
+        with self.reading() as connection:
+            size: int = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
+        return StoreSize(size, None)
 
     def ring(self) -> None:
         with suppress(StoreError), self.reading() as connection:  # schedulers look a second later

@@ -12,9 +12,11 @@ from typing import Any
 import psycopg
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
+from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
+
 _UNKNOWN = "the last change may be committed or not"
 _NOTHING = "nothing was written"
-_ANEW = "the shard is adopted anew, and the change is tried again"
+_ANEW = f"{ADOPTED_ANEW}, and the change is tried again"
 
 #: Prepared statements are missing, or exist already.
 _BY_TRANSACTION = (
@@ -86,7 +88,7 @@ _MEANINGS = {
     "23": (
         "has one of these messages or ids already",
         _NOTHING,
-        "the shard is adopted anew, which reads the stored rows; if this repeats, please report it",
+        f"{ADOPTED_ANEW}, which reads the stored rows; if this repeats, please report it",
     ),
     "26000": _BY_TRANSACTION,
     "42P05": _BY_TRANSACTION,
@@ -114,25 +116,29 @@ _LOGIN_ERRORS = {
 }
 
 
-def describe(name: str, error: Exception) -> str:
-    """Return the message for an error of SQLAlchemy or of the driver."""
+def describe(name: str, error: Exception, *, reading: bool = False) -> str:
+    """Return the message for an error of SQLAlchemy or of the driver, of a statement that reads, or that writes."""
     if isinstance(error, TimeoutError):
-        return (
-            f"all connections of this process to the store {name} are in use; nothing was read or written, and the "
-            "change is tried again; find long transactions in pg_stat_activity"
-        )
+        state = "has all connections of this process in use"
+        meaning = _NOTHING, f"{_ANEW}; find long transactions in pg_stat_activity"
+        return phrase(name, state, *meaning, reading=reading)
     cause: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(cause, "diag", None)
     detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
-    code = sqlstate(error) or _code_of(cause, detail)
-    for prefix, (state, consequence, remedy) in _MEANINGS.items():
+    state, consequence, remedy = _meaning(sqlstate(error) or _code_of(cause, detail))
+    return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
+
+
+def _meaning(code: str) -> tuple[str, str, str]:
+    for prefix, meaning in _MEANINGS.items():
         if code.startswith(prefix):
-            return f"the store {name} {state} ({detail}); {consequence}; {remedy}"
+            return meaning
     if code and not code.startswith("08"):
-        return f"the store {name} failed ({detail}); {_UNKNOWN}; the shard is adopted anew; report it if it repeats"
+        return "failed", _UNKNOWN, f"{ADOPTED_ANEW}; report it if it repeats"
     return (
-        f"the store {name} cannot be reached ({detail}); {_UNKNOWN}, and it is tried again; check that the server "
-        "runs and that this host reaches it"
+        "cannot be reached",
+        f"{_UNKNOWN}, and it is tried again",
+        "check that the server runs and that this host reaches it",
     )
 
 

@@ -6,7 +6,7 @@
     wheel_outcome, wheel_batch      the same
     wheel_schedule                  a row is updated with each occurrence, anywhere in the table
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
-    wheel_tally                     updated in every commit, one row an hour, queue and task
+    wheel_tally, wheel_total        updated in every commit, one row an hour, queue and task; and their sums
     wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
 
 The defaults wait until a fifth of a table is dead, 2 million rows of 10 million; they also pause often.
@@ -43,6 +43,7 @@ PARAMETERS = {
     "wheel_shard": _HOT,
     "wheel_lane": _HOT,
     "wheel_tally": {**_HOT, "fillfactor": "70"},
+    "wheel_total": {**_HOT, "fillfactor": "70"},
     "wheel_inbox": _BURSTS,
     "wheel_load_chunk": _BURSTS,
     "wheel_answer": _BURSTS,

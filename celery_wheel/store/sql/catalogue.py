@@ -134,13 +134,14 @@ class Catalogue:
 
     def route_ids(self, connection: Connection, routes: Iterable[Route]) -> dict[Route, int]:
         """Return the ids of routes, in a transaction that writes; makes those that the store does not have."""
-        wanted = {digest_of(one): one for one in set(routes)}
+        digests = {one: digest_of(one) for one in set(routes)}
+        wanted = {digest: one for one, digest in digests.items()}
         found = self._find(connection, sorted(wanted))
         if missing := sorted(wanted.keys() - found.keys()):  # sorted: two transactions that wait for each other end
             new = [(digest, *_values_of(wanted[digest]), wanted[digest].target) for digest in missing]
             self._statements.add_route.many(connection, new)
             found |= self._find(connection, missing)
-        return {one: found[digest_of(one)] for one in set(routes)}
+        return {one: found[digest] for one, digest in digests.items()}
 
     def _find(self, connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
         parts = in_parts(digests, ROUTE_PLACES)

@@ -11,15 +11,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import SHARD_BITS, Change, TallyKey
+from celery_wheel.store.model import SHARD_BITS, Change
 from celery_wheel.store.sql import timers
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
+from celery_wheel.store.sql.counts import add_tally, routes_of
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.schedules import write_schedules
 from celery_wheel.store.sql.statements import Statements
@@ -51,8 +52,10 @@ def write(
 ) -> None:
     """Write all parts of the change, behind the fence; ``packed`` are the bytes of its new messages."""
     late = _fenced(connection, statements, shard, epoch, change)
+    named = routes_of(change.tally)
+    route_ids = catalogue.route_ids(connection, [*timers.routes(change), *named.values()])
     if change.rows or change.blocks or change.rejects:
-        route_ids, insert = catalogue.route_ids(connection, timers.routes(change)), statements.add_timer
+        insert = statements.add_timer
         insert.many(connection, timers.tuples(change, packed, route_ids, shard, insert.names))
     statements.move.many(connection, change.moves, shard)
     outcomes, batches = change.outcomes, change.batches
@@ -67,7 +70,7 @@ def write(
     statements.set_lane.many(connection, change.lanes, shard)
     closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
     statements.close_lane.many(connection, in_order(statements.close_lane, closed))
-    add_tally(connection, statements, shard, change.tally)
+    add_tally(connection, statements, shard, change.tally, named, route_ids)
     _delete_items(connection, statements, shard, change.inbox)
     loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
     statements.bulk_load.accept.many(connection, in_order(statements.bulk_load.accept, loaded))
@@ -88,12 +91,7 @@ def _write_control(connection: Connection, control: ControlStatements, shard: in
     opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
     control.remove_gate.many(connection, in_order(control.remove_gate, opened))
     control.set_gate.many(connection, change.gates, shard)
-
-
-def add_tally(connection: Connection, statements: Statements, shard: int, more: Mapping[TallyKey, int]) -> None:
-    """Add to the pending counts; negative numbers subtract."""
-    rows = [{"shard": shard, **key._asdict(), "pending": count} for key, count in more.items() if count]
-    statements.add_tally.many(connection, in_order(statements.add_tally, rows))
+    control.add_audit.many(connection, change.audits, shard)
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:

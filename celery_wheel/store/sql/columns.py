@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Identity, Integer, SmallInteger
+from sqlalchemy import BigInteger, Column, Identity, Integer, MetaData, SmallInteger
+
+#: All tables: ``schema`` has them.
+metadata = MetaData()
 
 #: SQLite orders a table by its INTEGER PRIMARY KEY, and only exactly this type makes one.
 ID = BigInteger().with_variant(Integer(), "sqlite")

@@ -153,11 +153,12 @@ class SqlControl:
                     break
         return found
 
-    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int) -> None:
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
         control, bulk_load = self._statements.control, self._statements.bulk_load
         with self._database.writing(durable=False) as connection:
             changes.fence(connection, self._statements, shard, epoch)
             control.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
+            control.forget_audit(connection, at_shard=shard, before_ms=audits_before_ms)
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
             bulk_load.finish(connection)
             bulk_load.forget_parts(connection)

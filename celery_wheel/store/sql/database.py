@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.ports import Bell
+from celery_wheel.store.ports import Bell, StoreSize
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
 
@@ -59,6 +59,9 @@ class Database(Protocol):
     def now_ms(self) -> int | None:
         """Return the database's own clock; None where it has no clock but this host's."""
 
+    def size(self) -> StoreSize:
+        """Return the bytes of the database, and its file system where that is this host's."""
+
     def hold(self, shard: int, holder: str) -> bool:
         """Lock the shard for this process; returns False while another process has it.
 
@@ -86,21 +89,39 @@ class Database(Protocol):
         """Wait for the open transactions and close every connection."""
 
 
+#: Opens the part of a remedy that is the holder's own; a reader has no shard.
+ADOPTED_ANEW = "the shard is adopted anew"
+
+
+class Describe(Protocol):
+    def __call__(self, name: str, error: Any, *, reading: bool) -> str: ...
+
+
 @contextmanager
-def errors_for_people(name: str, describe: Callable[[str, Any], str], *errors: type[Exception]) -> Iterator[None]:
+def errors_for_people(name: str, describe: Describe, *errors: type[Exception], reading: bool = False) -> Iterator[None]:
     """Raise StoreError for a database's errors.
 
     Args:
         name: the store's name in the message.
         describe: returns the message from the name and the error: state, consequence, remedy.
         errors: the classes that the database and its driver raise.
+        reading: the block writes nothing.
     """
     try:
         yield
     except errors as error:
-        raise StoreError(describe(name, error)) from error
+        raise StoreError(describe(name, error, reading=reading)) from error
     except (OverflowError, UnicodeEncodeError) as error:
         raise StoreError(
-            f"a value does not fit into the store {name} ({error}); nothing of its change was written; "
+            f"a value does not fit into the store {name} ({error}); "
+            f"{'nothing was read' if reading else 'nothing of its change was written'}; "
             "this is a defect, please report it"
         ) from error
+
+
+def phrase(name: str, state: str, consequence: str, remedy: str, *, reading: bool) -> str:
+    """Return the message of an error; for a reader, without words about writes and shards."""
+    if reading:
+        consequence = "nothing was read"
+        remedy = "; ".join(one for one in remedy.split("; ") if not one.startswith(ADOPTED_ANEW)) or "try again"
+    return f"the store {name} {state}; {consequence}; {remedy}"

@@ -28,7 +28,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_wheel.store.model import ORIGIN, STOPPED, Position
+from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
 from celery_wheel.store.sql.changes import fence
@@ -69,7 +69,7 @@ class ForgetTransaction:
         self._collect_batches(retention)
         if not self.more:
             self._collect(STOPPED, ORIGIN, Position(retention.before_ms, 0))
-        self._remove()
+        self._remove(retention.before_ms)
         self._remove_skips(retention.before_ms)
         return len(self._ids)
 
@@ -125,7 +125,7 @@ class ForgetTransaction:
         self.more |= len(free) > room
         return len(found) == len(free) <= room
 
-    def _remove(self) -> None:
+    def _remove(self, before_ms: int) -> None:
         connection, statements = self._connection, self._statements
         removed = [(row_id,) for row_id in sorted(self._ids)]
         parts = in_parts(sorted(self._ids), IN_PLACES)
@@ -138,6 +138,10 @@ class ForgetTransaction:
         statements.forget_batch.many(connection, self._batches)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
+            # Sums of hours and days go once they are over: to find others, each shard would read those of all shards.
+            over = {"hour": before_ms // HOUR_MS, "day": before_ms // DAY_MS, "name": MAX_SEQ}
+            for kind, before in over.items():
+                statements.forget_total(connection, shard=self._shard, kind=kind, before=before)
             statements.forget_lanes(connection, shard=self._shard)
 
     def _remove_skips(self, before_ms: int) -> None:

@@ -35,7 +35,8 @@ from celery_wheel.store.model import (
 from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.sql.bulk_loads import count_pending_in
 from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.changes import add_tally, fence
+from celery_wheel.store.sql.changes import fence
+from celery_wheel.store.sql.counts import recount
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import handover as queries
@@ -157,7 +158,8 @@ class SqlHandover:
                 stopped = connection.execute(queries.STOPPED_AMONG, part).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
                 counts = Counter(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in rows)
-                add_tally(connection, self._statements, hold.shard, {key: -count for key, count in counts.items()})
+                less = {key: -count for key, count in counts.items()}
+                recount(connection, self._statements, self._catalogue, hold.shard, less)
             done += len(rows)
         return done
 

@@ -28,7 +28,8 @@ from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import HOUR_MS, OPEN, SHARD_BITS, TallyKey
 from celery_wheel.store.ports.maintenance import ARCHIVE, Resharded, ShardOf
 from celery_wheel.store.sql.bulk_loads import unfinished_in
-from celery_wheel.store.sql.changes import add_tally
+from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.counts import recount
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.queries import reshard as queries
 from celery_wheel.store.sql.queries import setup
@@ -56,6 +57,7 @@ class _Resharding:
         self._execute = connection.execute
         self._name = database.name
         self._statements = database.statements
+        self._catalogue = Catalogue(database)
         self._shard_of = shard_of
         self._now_ms = now_ms
         before: int = self._execute(setup.store_row("shards")).scalar_one()
@@ -160,7 +162,7 @@ class _Resharding:
         # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
         self._execute(queries.MOVE_WATCHES, [{"moved": move["moved"], "to": move["to"]} for move in moves])
         for at, more in counts.items():
-            add_tally(self._connection, self._statements, at, more)
+            recount(self._connection, self._statements, self._catalogue, at, more)
         self._done.moved += len(moves)
 
     def _move_schedules(self) -> None:
@@ -193,6 +195,7 @@ class _Resharding:
 
     def _shrink(self) -> None:
         for number in self._done.removed:
+            self._execute(queries.KEEP_AUDIT, {"number": number})
             self._execute(queries.REMOVE_RUNS, {"number": number})
             self._done.forgotten += self._execute(queries.REMOVE_TIMERS, {"number": number}).rowcount
             for query in queries.REMOVE_OTHERS:

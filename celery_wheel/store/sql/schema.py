@@ -9,9 +9,11 @@
     wheel_lane     shard, lane → offset and watermark                       the offsets of the log
     wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
     wheel_batch    a settlement: (from, to] dispatched at dispatched_ms     ranges overlap only after a replay
-    wheel_tally    shard, hour, queue, task → pending                       counts without scanning
+    wheel_tally    shard, hour, queue and task → pending                    counts without scanning
+      └ wheel_total   its sums: shard and an hour, a day, or a queue and task   changed with it, for ``Overview``
     wheel_scheduler  name → its last sign of life                           the live ones share the shards
     wheel_answer   the results of a command                                 read by its sender, removed after minutes
+    wheel_audit    the requests of people, with their results              read by their time; see ``audit_table``
     wheel_tombstone  ids of tasks that were cancelled before they came      checked against accepted messages
     wheel_watch    key → the tasks that claim it                            found by (kind, key); removed with the timer
     wheel_gate     pauses and slow resumes                                  read at adoption
@@ -43,7 +45,7 @@ No foreign keys and no composite primary keys: foreign keys cost a lookup a row,
 writes in order; Django cannot map composite keys before 5.2.
 
 Text has no length limit here: ``celery_wheel.values.text`` has the rule. On PostgreSQL an index row has room for 2,704
-bytes, so task_id must stay below that, and queue (or routing_key) and task together.
+bytes, so task_id, queue (or routing_key) and task must each stay below that.
 """
 
 from __future__ import annotations
@@ -55,7 +57,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     SmallInteger,
     Table,
     Text,
@@ -63,10 +64,10 @@ from sqlalchemy import (
     Uuid,
 )
 
+from celery_wheel.store.sql.audit_table import audit as audit
 from celery_wheel.store.sql.columns import ID, optional, required, seq_id, shard_column, surrogate
+from celery_wheel.store.sql.columns import metadata as metadata
 from celery_wheel.store.sql.ids import EnvelopeId, TaskId
-
-metadata = MetaData()
 
 timer = Table(
     "wheel_timer",
@@ -107,6 +108,8 @@ route = Table(
     optional("queue_expires_ms", BigInteger, "x-expires of the queue; duration in milliseconds"),
     required("target", Text, "queue, or routing key where the producer named no queue"),
     UniqueConstraint("digest", name="wheel_route_digest"),
+    Index("wheel_route_task", "task"),
+    Index("wheel_route_target", "target"),
     # No id is used twice: processes keep routes in memory by their ids.
     sqlite_autoincrement=True,
 )
@@ -149,6 +152,7 @@ shard = Table(
     optional("snapshot_at_ms", BigInteger, "time of the snapshot; instant, Unix milliseconds"),
     # After the columns that are read and written far more often, since a snapshot is long.
     optional("snapshot", Text, "figures of the holder; JSON object"),
+    optional("levels", Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
     required("archived", BigInteger, "an archive has all settlements and outcomes up to this number"),
     required("forgotten", BigInteger, "highest number of the settlements and outcomes that were forgotten"),
 )
@@ -192,10 +196,20 @@ tally = Table(
     surrogate(),
     shard_column(),
     required("hour", Integer, "due_ms // 3,600,000; hours since 1970"),
-    required("queue", Text, "queue, or routing key where the producer named no queue"),
-    required("task", Text, "name of the task"),
+    required("route", BigInteger, "id of the route that has the queue and the task, and nothing else"),
     required("pending", BigInteger, "pending messages"),
-    UniqueConstraint("shard", "hour", "queue", "task", name="wheel_tally_place"),
+    UniqueConstraint("shard", "hour", "route", name="wheel_tally_place"),
+)
+
+total = Table(
+    "wheel_total",
+    metadata,
+    surrogate(),
+    shard_column(),
+    required("kind", Text, "hour, day or name: a sum of the tally for it"),
+    required("number", BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
+    required("pending", BigInteger, "pending messages"),
+    UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
 
 inbox = Table(
@@ -224,7 +238,6 @@ load = Table(
     required("rows", BigInteger, "messages in it, once it is committed"),
     UniqueConstraint("name", name="wheel_load_name"),
     Index("wheel_load_state", "state", "id"),
-    # Parts and chunks refer to the id.
     sqlite_autoincrement=True,
 )
 
@@ -252,7 +265,6 @@ load_chunk = Table(
     required("payload", LargeBinary, "the messages, packed"),
     UniqueConstraint("load", "part", "number", "shard", name="wheel_load_chunk_place"),
     Index("wheel_load_chunk_shard", "load", "shard", "id"),
-    # No id is used twice, as in the inbox.
     sqlite_autoincrement=True,
 )
 

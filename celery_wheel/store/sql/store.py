@@ -48,7 +48,7 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.fields import in_order
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.ids import bytes_to_task_id, uuids_to_bytes
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.lanes import read_lanes, shard_record
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schedules import SqlSchedules
@@ -192,8 +192,7 @@ class SqlStore(SqlControl, SqlSchedules):
             row = self._statements.state(connection, shard=shard).one_or_none()
         if row is None:
             raise StoreError(self._no_shard(shard))
-        snapshot = None if row.snapshot is None else json.loads(row.snapshot)
-        return ShardRecord(shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
+        return shard_record(row)
 
     def lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
@@ -336,11 +335,14 @@ class SqlStore(SqlControl, SqlSchedules):
 
 
 def _renewal(one: Renewal, now_ms: int, lease_ms: int) -> dict[str, object]:
+    figures = dict(one.snapshot)
+    levels = figures.pop("levels", None)
     return {
         "at_shard": one.shard,
         "at_epoch": one.epoch,
         "now_ms": now_ms,
         "lease_ms": lease_ms,
-        "snapshot": json.dumps(one.snapshot),
+        "snapshot": json.dumps(figures),
+        "levels": None if levels is None else json.dumps(levels),
         "snapshot_at_ms": now_ms,
     }

@@ -28,10 +28,12 @@ Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due tim
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -40,7 +42,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store.bell import FileBell, ring
-from celery_wheel.store.ports import Bell
+from celery_wheel.store.ports import Bell, Disk, StoreSize
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
@@ -97,7 +99,7 @@ class SqliteDatabase:
             self._file = self._identity()
         with (
             FORK_GATE.entered(),
-            errors_for_people(self.name, describe, SQLAlchemyError),
+            errors_for_people(self.name, describe, SQLAlchemyError, reading=True),
             self._reader.connect() as connection,
         ):
             yield connection
@@ -115,7 +117,7 @@ class SqliteDatabase:
 
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
         self._check_usable()
-        with errors_for_people(self.name, describe, SQLAlchemyError, sqlite3.Error):
+        with errors_for_people(self.name, describe, SQLAlchemyError, sqlite3.Error, reading=True):
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
@@ -198,6 +200,13 @@ class SqliteDatabase:
 
     def now_ms(self) -> int | None:
         return None
+
+    def size(self) -> StoreSize:
+        with errors_for_people(self.name, describe, OSError):
+            files = [self.name, f"{self.name}-wal"]
+            size = sum(os.stat(file).st_size for file in files if os.path.exists(file))
+            found = shutil.disk_usage(Path(self.name).parent)
+        return StoreSize(size, Disk(found.total, found.free))
 
     def ring(self) -> None:
         ring(self.name)

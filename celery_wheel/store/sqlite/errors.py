@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DBAPIError
 
+from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
+
 _UNKNOWN = "the last change may be committed or not"
 
 #: Name of the error → (state, consequence, remedy); the first entry counts that the error's name begins with.
@@ -45,7 +47,7 @@ _MEANINGS = {
     "SQLITE_CONSTRAINT": (
         "has one of these messages or ids already",
         "nothing was written",
-        "the shard is adopted anew, which reads the stored rows; if this repeats, please report it",
+        f"{ADOPTED_ANEW}, which reads the stored rows; if this repeats, please report it",
     ),
 }
 
@@ -56,16 +58,21 @@ def error_name(error: Exception) -> str:
     return getattr(cause, "sqlite_errorname", None) or ""
 
 
-def describe(path: str, error: Exception) -> str:
-    """Return the message for an error."""
-    name = error_name(error)
+def describe(name: str, error: Exception, *, reading: bool = False) -> str:
+    """Return the message for an error of a statement that reads, or that writes."""
     detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    for prefix, (state, consequence, remedy) in _MEANINGS.items():
+    state, consequence, remedy = _meaning(error_name(error), detail)
+    return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
+
+
+def _meaning(name: str, detail: str) -> tuple[str, str, str]:
+    for prefix, meaning in _MEANINGS.items():
         if name.startswith(prefix):
-            return f"the store {path} {state} ({detail}); {consequence}; {remedy}"
+            return meaning
     if "no such table" in detail or "no such column" in detail:
         return (
-            f"the store {path} is incomplete ({detail}); nothing was read or written; its tables are of another "
-            "version of celery-wheel or were changed by hand: migrate them, or restore a copy"
+            "is incomplete",
+            "nothing was read or written",
+            "its tables are of another version or were changed by hand: migrate them, or restore a copy",
         )
-    return f"the store {path} failed ({detail}); {_UNKNOWN}; the shard is adopted anew; report it if it repeats"
+    return "failed", _UNKNOWN, f"{ADOPTED_ANEW}; report it if it repeats"

@@ -1,6 +1,7 @@
-// Refreshes the live part of the wheel page every second. Without this script the page reloads itself every few seconds.
-// Refreshing pauses while the live part has the keyboard focus or selected text, while the page is hidden, and on request;
-// the page says so. Every text comes from the template, which has the translations.
+// Refreshes the parts of the wheel page every second. Without this script the page reloads itself every few seconds.
+// The server sends the parts that differ from those that the page has. Refreshing pauses while a person reads a part
+// (keyboard focus, pointer on a link, selected text), while the page is hidden, and on request; the page says so.
+// Between two refreshes the slow rings of the wheel turn. Every text comes from the template, which has the translations.
 "use strict";
 (() => {
   const live = document.getElementById("wheel-live");
@@ -12,17 +13,20 @@
   const state = pace.querySelector("span");
   const everyMs = 1000;
   const giveUpMs = 10000;
+  const slowMs = 20000;
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
   let misses = 0;
+  let drawn = performance.now();
 
   function show(html) {
-    const open = new Set([...live.querySelectorAll("details[open]")].map((one) => one.id));
-    const active = live.contains(document.activeElement) ? document.activeElement : null;
-    const href = active?.getAttribute("href");
-    const within = active?.localName === "summary" && active.parentElement.id;
-    live.innerHTML = html;
-    for (const one of live.querySelectorAll("details")) one.open = open.has(one.id);
-    if (href) [...live.querySelectorAll("a")].find((one) => one.getAttribute("href") === href)?.focus();
-    if (within) document.getElementById(within)?.querySelector("summary").focus();
+    const found = document.createElement("template");
+    found.innerHTML = html;
+    for (const part of [...found.content.children]) {
+      const old = document.getElementById(part.id);
+      for (const one of part.querySelectorAll("details")) one.open = old.querySelector(`#${one.id}`)?.open ?? false;
+      if (part.querySelector("[data-interval]")) drawn = performance.now();
+      old.replaceWith(part);
+    }
     announce();
   }
 
@@ -35,6 +39,7 @@
   function pauseReason() {
     if (pause.getAttribute("aria-pressed") === "true") return "paused";
     if (live.querySelector(":focus-visible")) return "keyboard";
+    if (live.querySelector("a:hover")) return "pointer";
     const selection = document.getSelection();
     if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return "selection";
     return document.hidden ? "hidden" : null;
@@ -44,11 +49,22 @@
     state.textContent = state.dataset[pauseReason() ?? (misses ? "stale" : "current")];
   }
 
+  function turn() {
+    if (!still.matches && !misses && !pauseReason()) {
+      for (const ring of live.querySelectorAll("[data-interval]")) {
+        const turns = (performance.now() - drawn) / ring.dataset.interval;
+        if (ring.dataset.interval > slowMs) ring.setAttribute("transform", `rotate(${-360 * turns},200,200)`);
+      }
+    }
+    requestAnimationFrame(turn);
+  }
+
   async function refresh() {
-    const reason = pauseReason();
     try {
-      if (!reason) {
-        const answer = await fetch(live.dataset.url, { signal: AbortSignal.timeout(giveUpMs), redirect: "error" });
+      if (!pauseReason()) {
+        const have = [...live.querySelectorAll("[data-version]")].map((one) => one.dataset.version).join(".");
+        const url = `${live.dataset.url}&have=${have}`;
+        const answer = await fetch(url, { signal: AbortSignal.timeout(giveUpMs), redirect: "error" });
         if (!answer.ok) throw new Error(answer.status);
         const html = await answer.text();
         if (!pauseReason()) show(html);
@@ -69,4 +85,5 @@
   pace.hidden = false;
   announce();
   setTimeout(refresh, everyMs);
+  turn();
 })();

@@ -20,8 +20,10 @@ from django.utils.translation import gettext, ngettext_lazy
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError, WheelUnavailable
 from django_wheel.formats import counted, instant, printable
+from django_wheel.permissions import may_view_payload
 from django_wheel.project import project_wheel
 from django_wheel.views import admin_log
+from django_wheel.views.payload import error_text
 from django_wheel.views.schedules.actions import ACTIONS, UNKNOWN, Answers, ScheduleAction
 from django_wheel.views.schedules.selection import NAMES, ScheduleSelection, listed, selection_of
 from django_wheel.views.selection import SelectionError
@@ -88,20 +90,21 @@ def _carry_out(
 
 def report(request: HttpRequest, answers: Answers, done: Promise, already: Promise) -> None:
     """Add a message for each kind of result with its names, and one for each refusal with its reason."""
+    may = may_view_payload(request)
     texts = (("done", messages.success, done), ("already", messages.info, already))
     for result, add, text in (*texts, ("unknown", messages.warning, UNKNOWN)):
         if named := [name for name, answer in answers.items() if answer.result == result]:
             add(request, counted(text, len(named), names=listed(named)))
     for name, answer in answers.items():
         if answer.result == "done" and answer.reason:
-            messages.warning(request, f"{printable(name)}: {printable(answer.reason, 500)}")
+            messages.warning(request, f"{printable(name)}: {printable(error_text(answer.reason, may), 500)}")
     late = [moment for answer in answers.values() for moment in answer.too_late]
     if late:
         shown = [instant(round(moment.timestamp() * 1_000)) for moment in late[:NAMES]]
         messages.warning(request, counted(_TOO_LATE, len(late), names=", ".join(shown)))
     refused = [(name, answer.reason) for name, answer in answers.items() if answer.result == "refused"]
     for name, reason in refused[:REFUSALS]:
-        values = {"name": printable(name), "reason": printable(reason, 500)}
+        values = {"name": printable(name), "reason": printable(error_text(reason, may), 500)}
         messages.error(request, gettext("Schedule %(name)s was not changed: %(reason)s.") % values)
     if others := [name for name, _reason in refused[REFUSALS:]]:
         sentence = gettext("Other schedules that were not changed: %(names)s.")

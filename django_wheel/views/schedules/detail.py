@@ -16,6 +16,7 @@ from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.document import json_object
 from django_wheel.formats import format_duration
+from django_wheel.views.payload import Sight, error_text
 from django_wheel.views.schedules.actions import EDITABLE, for_schedule
 from django_wheel.views.schedules.history import revision_lines
 from django_wheel.views.schedules.listing import line_of
@@ -43,14 +44,14 @@ class DefinitionPart:
     text: str
 
 
-def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail) -> dict[str, Any]:
+def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail, sight: Sight) -> dict[str, Any]:
     schedule = detail.schedule
     values: dict[str, Any] = {
         "name": name,
         "schedule": schedule,
         "now_ms": now_ms(),
         "chart": run_chart(detail),
-        "revisions": revision_lines(detail),
+        "revisions": revision_lines(detail, sight),
     }
     if schedule is None:
         return values
@@ -59,24 +60,25 @@ def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail) -> dict[str
     return {
         **values,
         "line": line,
-        "is_editable": schedule.source in EDITABLE,
+        "is_editable": schedule.source in EDITABLE and sight.may,
         "actions": () if line.is_of_base else for_schedule(schedule),
-        **_of_definition(schedule),
+        **_of_definition(schedule, sight),
     }
 
 
-def _of_definition(schedule: Schedule) -> dict[str, Any]:
-    document = json_object(schedule.definition)
+def _of_definition(schedule: Schedule, sight: Sight) -> dict[str, Any]:
+    document = sight.document(json_object(schedule.definition))
     parts = [
         DefinitionPart(part, json.dumps(document[part], indent=2, ensure_ascii=False))
         for part in ("args", "kwargs", "options", "recurrence")
         if document.get(part)
     ]
-    values: dict[str, Any] = {"document": document, "parts": parts, "raw": "" if document else schedule.definition}
+    raw = "" if document or not sight.may else sight.mask.part(schedule.definition.encode()).decode()
+    values: dict[str, Any] = {"document": document, "parts": parts, "raw": raw}
     try:
         definition = read_definition(schedule.definition)
     except WheelError as error:
-        return {**values, "problem": str(error)}
+        return {**values, "problem": error_text(str(error), sight.may)}
     values["policies"] = {
         "catch_up": CATCH_UP.get(definition.catch_up, definition.catch_up),
         "catch_up_within": format_duration(definition.catch_up_ms) if definition.catch_up_ms else "",
@@ -87,5 +89,5 @@ def _of_definition(schedule: Schedule) -> dict[str, Any]:
     try:
         values |= upcoming_values(definition.recurrence, now_ms(), schedule.made)
     except WheelError as error:  # a calendar that leaves nothing
-        values["problem"] = str(error)
+        values["problem"] = error_text(str(error), sight.may)
     return {**values, "recurrence": definition.recurrence}

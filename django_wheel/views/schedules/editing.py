@@ -73,7 +73,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
 
 def preview(request: HttpRequest) -> HttpResponse:
     """Return the preview of the form and the errors of its fields, for the page's script."""
-    form = ScheduleForm(request.POST)
+    form = ScheduleForm(request.POST, mask=project_wheel().mask)
     form.is_valid()
     html = render_to_string("django_wheel/schedule_upcoming.html", _preview_values(form), request)
     errors = {name: list(texts) for name, texts in form.errors.items() if name not in _LATER}
@@ -91,21 +91,22 @@ def _schedule(name: str | None) -> Schedule | None:
 
 def _form(request: HttpRequest, schedule: Schedule | None) -> ScheduleForm:
     document: Document = {}
+    mask = project_wheel().mask
     values = new_values(get_current_timezone_name())
     if schedule is not None:
         document = json_object(schedule.definition)
         values |= {"name": schedule.name, "made": schedule.made, "revision": schedule.revision}
         try:
-            values |= to_values(document)
+            values |= to_values(mask.value(document))
         except (KeyError, TypeError, AttributeError):  # unreadable: the form replaces the whole definition
             document = {}
     data = request.POST if request.method == "POST" else None
-    return ScheduleForm(data, document=document, is_new=schedule is None, initial=values)
+    return ScheduleForm(data, document=document, is_new=schedule is None, mask=mask, initial=values)
 
 
 def _values(form: ScheduleForm, schedule: Schedule | None) -> dict[str, Any]:
     if not form.is_bound:  # the preview of the initial values
-        initial = ScheduleForm({**_sent(form)}, document=form.before, is_new=form.is_new)
+        initial = ScheduleForm({**_sent(form)}, document=form.before, is_new=form.is_new, mask=form.mask)
         initial.is_valid()
         shown = _preview_values(initial)
     else:
@@ -183,7 +184,7 @@ def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> 
         form.add_error("name", gettext("A schedule of this name exists already."))
         return False
     if answer.result == "refused":
-        form.add_error(None, answer.reason)
+        form.add_error(None, form.mask.text(answer.reason))
         return False
     report(request, answers, _CREATED if is_new else _UPDATED, _SAME)
     admin_log.record_schedules(request, _("Create") if is_new else _("Change"), answers, reason)

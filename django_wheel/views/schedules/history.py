@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Revision
 from celery_wheel.values.document import json_object
+from django_wheel.views.payload import Sight, shortened
 from django_wheel.views.schedules.actions import EDITABLE
 
 LABELS: dict[str, Promise] = {
@@ -51,7 +52,7 @@ class RevisionLine:
         return LABELS.get(self.revision.what, self.revision.what)
 
 
-def revision_lines(detail: ScheduleDetail) -> list[RevisionLine]:
+def revision_lines(detail: ScheduleDetail, sight: Sight) -> list[RevisionLine]:
     """Return the revisions, the latest first."""
     schedule, lines = detail.schedule, []
     befores = {(one.schedule, one.number): one.before for one in detail.revisions}
@@ -61,11 +62,18 @@ def revision_lines(detail: ScheduleDetail) -> list[RevisionLine]:
         else:
             after = _definition(befores.get((one.schedule, one.number + 1), ""))
         before = _definition(one.before)
-        changes = [] if one.what == "deleted" or after is None else list(_changes(_values(before), _values(after)))
+        changed = [] if one.what == "deleted" or after is None else list(_changes(_values(before), _values(after)))
+        changes = list(dict.fromkeys(_seen(each, sight) for each in changed))
         is_own = schedule is not None and one.schedule == schedule.id and schedule.source in EDITABLE
         is_other = schedule is not None and after != schedule.definition and bool(json_object(after or ""))
         lines.append(RevisionLine(one, changes, can_roll_back=is_own and is_other))
     return lines
+
+
+def _seen(change: ValueChange, sight: Sight) -> ValueChange:
+    """Return a change as the user sees it: within the payload, keys are values as well."""
+    path = change.path if sight.may else shortened(change.path)
+    return ValueChange(path, *(sight.changed_value(change.path, text) for text in (change.before, change.after)))
 
 
 def _definition(schedule: str) -> str | None:

@@ -162,15 +162,14 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     sql_holder.apply(tally={hour_of(rows[0]): 5, hour_of(rows[1]): 2})
     other = second.accept(NOW, queue="mail", task="app.mail")
     second.apply(tally={hour_of(other[0]): 1})
-    due = sql_store.browse.due_by_hour()
-    assert [(one.shard, one.from_ms, one.pending) for one in due] == [(0, NOW, 5), (0, NOW + HOUR_MS, 2), (1, NOW, 1)]
+    due = sql_store.browse.due_by_name(Criteria())
+    assert [(one.from_ms, one.pending) for one in due] == [(NOW, 6), (NOW + HOUR_MS, 2)]
+    assert [sql_store.browse.count_pending(shard) for shard in (0, 1)] == [7, 1]
     names = sql_store.browse.names()
     assert (names.queues, names.tasks) == ({"celery": 7, "mail": 1}, {"app.remind": 7, "app.mail": 1})
     with sql_store.database.snapshot() as connection:
         assert overview.next_due(connection, 0, read_lanes(connection, sql_store.database.statements, 0)) == {0: NOW}
         assert overview.next_due(connection, 0, [LaneState(0, place(rows[1]), place(rows[1]))]) == {}
-    sql_store.register_scheduler("a", NOW, 1)
-    assert sql_store.browse.schedulers() == {"a": NOW}
 
 
 def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:

@@ -83,12 +83,23 @@ def test_a_task_of_a_closed_lane_is_shown_as_dispatched(sql_holder: Holder, sql_
     detail = sql_store.browse.detail(row.id)
     assert detail is not None
     assert (detail.state, detail.task.dispatched_ms, detail.blocked_by) == ("dispatched", NOW, None)
+    assert (detail.lane and detail.lane.lane, detail.dispatches_ms) == (NUMBER, [NOW])
     assert [one.id for one in sql_store.browse.dispatched(Criteria()).items] == [row.id]
     assert [one.lane for one in sql_store.browse.batches(Criteria()).items] == [NUMBER]
     assert sql_store.browse.pending(Criteria()).items == []
     assert sql_store.browse.find_pending(0, [row.message.task_id]) == []
     lanes, due = sql_store.browse.lanes(0)
     assert ([one.lane for one in lanes], due) == ([0], {})
+
+
+def test_a_task_that_is_dispatched_again_keeps_its_first_time(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """After lost writes of the broker the same positions are settled once more."""
+    rows = sql_holder.accept(NOW, NOW + 1)
+    for upto, at_ms in ((rows[0], NOW + 5), (rows[1], NOW + 700)):
+        sql_holder.settle(ORIGIN, Position(upto.due_ms, upto.seq), at_ms=at_ms)
+    details = [sql_store.browse.detail(row.id) for row in rows]
+    assert [one and one.dispatches_ms for one in details] == [[NOW + 5, NOW + 700], [NOW + 700]]
+    assert [one and one.task.dispatched_ms for one in details] == [NOW + 5, NOW + 700]
 
 
 def test_a_page_that_begins_after_a_closed_lane_does_not_read_it(sql_holder: Holder, sql_store: SqlStore) -> None:

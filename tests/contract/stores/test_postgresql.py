@@ -334,3 +334,6 @@ def test_an_error_has_state_consequence_and_remedy(error: Exception, said: str) 
     import re
 
     assert re.match(f"the store wheel on db {said}", describe("wheel on db", error))
+    read = describe("wheel on db", error, reading=True)
+    assert "; nothing was read; " in read
+    assert not re.search("written|committed|adopted|change is", read)

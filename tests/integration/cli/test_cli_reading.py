@@ -143,3 +143,48 @@ def test_an_unreachable_store_is_one_line_and_exit_code_1(filled: Commands, stac
     assert found.exit_code == 1
     [line] = found.stderr.splitlines()
     assert line.startswith(f"Error: there is no store at {stack.folder}/nowhere.sqlite3; a scheduler makes it")
+
+
+def test_audit_lists_the_requests_of_people(stack: Stack, command: Commands) -> None:
+    for name in ("audited-1", "audited-2"):
+        command("pause", "--queue", name, "--reason", "incident 42")
+        command("resume", "--queue", name)
+    found = command("audit", "--name", "queue:audited-1")
+    assert found.exit_code == 0
+    for word in ("resume", "pause", "cli", "1 done", "queue:audited-1", "incident 42"):
+        assert word in found.output
+    items = command.json("audit", "--action", "pause", "--since", "-1h")["items"]
+    assert [one["results"] for one in items[:2]] == [{"queue:audited-2": "done"}, {"queue:audited-1": "done"}]
+    assert {(one["origin"], one["reason"]) for one in items[:2]} == {("cli", "incident 42")}
+    page = command.json("audit", "--limit", "1")
+    assert command.json("audit", "--limit", "1", "--after", page["next"])["items"][0]["action"] == "pause"
+    assert command.json("audit", "--by", "nobody")["items"] == []
+    wrong = command("audit", "--after", "x")
+    assert (wrong.exit_code, "a cursor must be" in wrong.output) == (1, True)
+
+
+def test_a_masked_value_is_in_no_output(stack: Stack, command: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, kwargs = "hunter2", {"user": 7, "password": "hunter2"}
+    stack.app.send_task("work", kwargs=kwargs, countdown=3_600, task_id="masked-1", headers={"password": secret})
+    wait_until(lambda: stack.app.wheel.get("masked-1") is not None, "it is accepted")
+    stack.app.wheel.schedules.create("masked", 3_600.0, "work", kwargs=kwargs, check_task=False)
+    stack.app.wheel.schedules.pause("masked")
+    calls = (
+        ("show", "masked-1"),
+        ("show", "masked-1", "--json"),
+        ("show", "masked-1", "--body"),
+        ("schedules", "list", "--json"),
+        ("schedules", "show", "masked"),
+        ("schedules", "show", "masked", "--json"),
+        ("schedules", "history", "masked", "--json"),
+    )
+    outputs = [command(*call).output for call in calls]
+    assert all(secret in output for output in outputs), "without a mask they show it"
+    monkeypatch.setitem(stack.app.conf, "wheel_mask", ["password"])
+    for call in calls:
+        output = command(*call).output
+        assert secret not in output, call
+        assert "********" in output, call
+        assert "user" in output, call
+    command("schedules", "delete", "masked")
+    command("cancel", "masked-1")

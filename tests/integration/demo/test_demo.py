@@ -40,6 +40,12 @@ class Runner:
         wait(lambda: text in self.output or not self.process.is_alive(), f"{text!r} in the output")
         assert text in self.output, self.output
 
+    def page(self, name: str) -> str:
+        """Return what the address answers that the demo has printed under this name."""
+        [address] = re.findall(rf"^  {name} +http://(\S+)", self.output, re.MULTILINE)
+        with urllib.request.urlopen(f"http://{address}", timeout=PATIENCE_S) as answer:
+            return answer.read().decode()
+
     def end(self) -> int:
         return self.process.end(PATIENCE_S)[0]
 
@@ -65,8 +71,8 @@ def nothing_is_left(run_dir: Path) -> bool:
 def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runner) -> None:
     demo.start("--seconds=20").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
-    with urllib.request.urlopen(f"http://127.0.0.1:{demo.port}/", timeout=PATIENCE_S) as page:
-        assert "2013" in page.read().decode()
+    for name, said in {"board": "2013", "admin": "Log in", "metrics": "celery_wheel_accepted_total"}.items():
+        assert said in demo.page(name), name
     assert demo.end() == 0, demo.output
     figures = demo.figures()
     assert {figures[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}

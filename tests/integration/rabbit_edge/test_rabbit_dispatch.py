@@ -118,12 +118,12 @@ def test_a_connection_that_ends_within_a_chunk_reports_the_confirmed_rows(
     edge = yard.edge()
     write, written = publisher.encode, 0
 
-    def write_until_it_ends(one: Row, now_ms: int, redelivered: bool) -> object:
+    def write_until_it_ends(one: Row, now_ms: int, redelivered: bool, message_id: str) -> object:
         nonlocal written
         written += 1
         if written == 150:
             yard.cut_all()
-        return write(one, now_ms, redelivered)
+        return write(one, now_ms, redelivered, message_id)
 
     monkeypatch.setattr(publisher, "encode", write_until_it_ends)
     rows = [row(n) for n in range(400)]

@@ -8,6 +8,7 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Row, Unreadable
+from celery_wheel.values.dispatch_ids import dispatched_ms
 from tests.integration.rabbit_edge.conftest import Yard
 from tests.kit.chunks import chunk_of
 from tests.kit.patience import wait_until
@@ -100,7 +101,10 @@ def test_an_unreadable_message_is_kept_with_its_bytes_and_the_others_go_on(yard:
     ids=str,
 )
 def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, options: dict[str, object]) -> None:
-    """All properties are compared, except those that differ between two calls: the expiry differs by milliseconds."""
+    """All properties are compared, except those that differ between two calls: the expiry differs by milliseconds.
+
+    The wheel's message has a dispatch id, which plain Celery's has not.
+    """
     yard.queue("mail")
     options = {"task_id": "same", **options}
     yard.app.send_task("tasks.add", (1, 2), {"k": "v"}, queue="mail", **options)  # type: ignore[arg-type]
@@ -119,4 +123,5 @@ def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, o
     assert abs(expiries[0] - expiries[1]) < 2_000
     for one in (mine, native):
         one.properties["application_headers"].pop("expires", None)  # an instant that depends on the call's
+    assert dispatched_ms(mine.properties.pop("message_id")) == message.created_ms  # the time of the publish
     assert mine.properties == native.properties

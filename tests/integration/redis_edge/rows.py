@@ -55,8 +55,8 @@ def body_of(raw: bytes) -> bytes:
 
 
 def without_tag(raw: bytes) -> bytes:
-    """Return the message with its delivery tag blanked out; asserts that the tag has the form of a UUID4."""
+    """Return the message with its delivery tag blanked out; the tag is a UUID, kombu's own or the wheel's."""
     tag = json.loads(raw)["properties"]["delivery_tag"]
     assert str(uuid.UUID(tag)) == tag
-    assert uuid.UUID(tag).version == 4
+    assert uuid.UUID(tag).version in (4, 7)
     return raw.replace(tag.encode(), b"-")

@@ -67,7 +67,6 @@ def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
     stack.node()
     result = stack.send_far()
     expected = {
-        "ping": "pong",
         "report": "software -> celery",
         "conf": "wheel_store",
         "stats": '"pending": 1',
@@ -87,7 +86,16 @@ def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
         assert "wheel@" in output
         assert "rror" not in output, output
     assert result.id in stack.output("inspect", "query_task", result.id)
-    assert "1 node online" in stack.output("status")
+
+
+def test_a_ping_is_answered_only_where_the_node_is_named(stack: NodeStack) -> None:
+    """A probe that asks everybody is told that there is no worker."""
+    stack.node()
+    [name] = stack.inspect(1).stats()
+    assert "pong" in stack.output("inspect", "ping", "-d", name)
+    for command in (["inspect", "ping"], ["status"]):
+        code, output = stack.celery(*command).end()
+        assert (code, "No nodes replied" in output) == (69, True), output
 
 
 def test_stats_have_a_workers_keys_and_a_part_of_their_own(stack: NodeStack) -> None:
@@ -108,14 +116,29 @@ def test_stats_have_a_workers_keys_and_a_part_of_their_own(stack: NodeStack) -> 
 def test_commands_for_workers_are_answered_only_when_sent_by_name(stack: NodeStack) -> None:
     stack.node()
     assert stack.app.control.pool_grow(2, reply=True) == []
-    [name] = stack.inspect().ping()
+    [name] = stack.inspect().clock()
     [answer] = stack.app.control.broadcast("pool_grow", {"n": 2}, destination=[name], **answers())
     assert "is a scheduler and runs no tasks" in answer[name]["error"]
     assert stack.app.control.ping(destination=["celery@elsewhere"]) == []
     [answer] = stack.app.control.ping(pattern="wheel@*", matcher="glob", limit=1, timeout=patience())
     assert answer == {name: {"ok": "pong"}}
     stack.app.control.broadcast("shutdown", destination=[name])
-    assert stack.app.control.ping(limit=1, timeout=patience())
+    assert stack.app.control.ping(destination=[name], limit=1, timeout=patience())
+
+
+def test_a_ping_that_names_nobody_asks_for_workers(stack: NodeStack) -> None:
+    """``celery status`` and a probe by ``inspect ping`` fail while no worker runs."""
+    stack.node()
+    code, said = stack.celery("status").end()
+    assert code != 0
+    assert "No nodes replied" in said
+    worker = stack.worker()
+    status = stack.output("status")
+    assert "1 node online" in status
+    assert "beat." not in status
+    worker.terminate()
+    [name] = stack.inspect().clock()
+    assert "pong" in stack.output("inspect", "ping", "-d", name)
 
 
 def test_each_of_two_schedulers_answers_about_its_own_shards(stack: NodeStack) -> None:
@@ -146,14 +169,14 @@ def test_the_node_comes_back_after_the_broker_did(stack: NodeStack) -> None:
     stack.server.client().save()
     stack.server.restart()
     beat.wait_for("listens", 2)
-    assert "pong" in stack.output("inspect", "ping")
+    assert "OK" in stack.output("inspect", "clock")
     assert beat.is_alive()
 
 
 def test_the_node_can_be_switched_off(stack: NodeStack) -> None:
     beat = stack.beat(wheel_control=False)
     beat.wait_for("at epoch")
-    assert stack.app.control.ping() == []
+    assert not stack.inspect().clock()
     result = stack.send_far()
     stack.app.wheel.cancel(result)
     wait_until(lambda: stack.app.backend.get_state(result.id) == "REVOKED", "the bookkeeping is done all the same")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.stack import Stack
+from tests.kit.traffic import Traffic
 
 SHARDS = 2
 
@@ -22,35 +22,6 @@ SHARDS = 2
 def sharded(stack: Stack, postgres: PostgresServer) -> Stack:
     stack.change(wheel_store=postgres.new_database(), wheel_shards=SHARDS, wheel_processes=2)
     return stack
-
-
-class Traffic:
-    """Sends 50 tasks a second, due 0.3 s later, until the context ends."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.sent: list[str] = []
-        self._stack = stack
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            self.sent += self._stack.send(0.3)
-
-    def wait_for_all(self) -> None:
-        """Wait until each task that was sent so far is dispatched, once."""
-        sent = set(self.sent)
-        wait_until(lambda: sent <= set(self._stack.dispatched()), "all tasks are dispatched")
-        found = self._stack.dispatched()
-        assert len(found) == len(set(found)), "a task was dispatched twice"
-
-    def __enter__(self) -> Traffic:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 @pytest.fixture

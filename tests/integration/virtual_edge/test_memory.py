@@ -101,6 +101,8 @@ def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | 
         raws.append(Channel.queues["mail"].get_nowait())
     for raw in raws:
         assert raw["properties"].pop("delivery_tag")
+    dispatch_ids = [raw["properties"].pop("message_id", None) for raw in raws]
+    assert sorted(one is None for one in dispatch_ids) == [False, True], "the wheel's message tells its dispatch"
     assert raws[0] == raws[1]
 
 

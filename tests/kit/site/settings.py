@@ -1,5 +1,6 @@
 """Settings from the environment: SITE_FOLDER, SITE_DATABASE (postgresql://…, else a file), SITE_STORE, SITE_BROKER,
-SITE_ROUTER, SITE_RESULTS, and SITE_APPS: more apps, with commas between."""
+SITE_ROUTER, SITE_RESULTS, SITE_LANGUAGE, SITE_THEME: the app of a theme of the admin, and SITE_APPS: more apps, with
+commas between."""
 
 import os
 from pathlib import Path
@@ -19,7 +20,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
+LANGUAGE_CODE = os.environ.get("SITE_LANGUAGE") or "en-us"
+
 INSTALLED_APPS = [
+    *filter(None, [os.environ.get("SITE_THEME")]),  # its templates go before the admin's
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

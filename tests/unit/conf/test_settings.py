@@ -53,6 +53,9 @@ DEFAULTS = {
     "lease_ms": 2000,
     "poll_interval_ms": 50,
     "control": True,
+    "metrics": None,
+    "objective_ms": 30_000,
+    "opentelemetry": False,
     "on_broker_rollback": "replay",
     "rollback_window_ms": 300_000,
     "rate_limits": {},
@@ -63,10 +66,15 @@ DEFAULTS = {
     "rescue": False,
     "rescue_after_ms": 1_000,
     "look_ahead_ms": 2_000,
+    "mask": (),
+    "audit_retention_ms": 7_776_000_000,
     "results": None,
 }
 
 GOOD: list[tuple[str, Any, str, Any]] = [
+    ("wheel_metrics", "127.0.0.1:9808", "metrics", ("127.0.0.1", 9808)),
+    ("wheel_metrics", "[::1]:1", "metrics", ("::1", 1)),
+    ("wheel_metrics", "wheel.example:65535", "metrics", ("wheel.example", 65_535)),
     ("wheel_store", "postgresql+psycopg://u:p@h/db", "store", "postgresql+psycopg://u:p@h/db"),
     ("wheel_namespace", "Proj-1.eu_x", "namespace", "Proj-1.eu_x"),
     ("wheel_shards", 256, "shards", 256),
@@ -90,11 +98,14 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
     ("wheel_keep_eta", True, "keep_eta", True),
     ("wheel_control", False, "control", False),
+    ("wheel_mask", ["token", "password"], "mask", ("password", "token")),
+    ("wheel_audit_retention", 3600, "audit_retention_ms", 3_600_000),
     ("wheel_results", "/var/lib/wheel", "results", Path("/var/lib/wheel")),
     ("wheel_results", Path("/var/lib/wheel"), "results", Path("/var/lib/wheel")),
 ]
 
 BAD: list[tuple[str, Any, str]] = [
+    *[("wheel_metrics", value, "an address like") for value in (9808, ":9808", "h:0", "h:65536", "::1:9808", "h:", "")],
     ("wheel_store", "", "a database URL"),
     ("wheel_store", 5, "a database URL"),
     ("wheel_namespace", "", "1 to 100 letters, digits, '.', '_' or '-'"),
@@ -135,6 +146,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("wheel_base_scheduler", " ", "a scheduler class or its import path"),
     ("wheel_base_scheduler", 3, "a scheduler class or its import path"),
     ("wheel_keep_eta", None, "True or False, got None"),
+    *[("wheel_mask", value, "a list of names") for value in ("password", {"password": 1}, [1], [""], None)],
+    ("wheel_audit_retention", 3599, "a time of at least 3600 s, got 3599"),
     ("wheel_results", "results", "the absolute path of a folder, like /var/lib/wheel, or None, got 'results'"),
     ("wheel_results", "", "the absolute path of a folder"),
     ("wheel_results", 5, "the absolute path of a folder"),

@@ -103,7 +103,7 @@ def test_a_freezer_that_begins_after_an_advance_leaves_the_wheel_ahead(wheel: Vi
     wheel.advance(hours=1)
     with freeze_time(NOON):
         ahead = wheel.now - NOON
-        assert timedelta(hours=1, milliseconds=-1) <= ahead < timedelta(hours=1, seconds=1)  # clocks are set
+        assert timedelta(hours=1, seconds=-1) < ahead < timedelta(hours=1, seconds=1)  # the host's clock may be set
         add.apply_async((1, 1), countdown=60)
         assert len(wheel.advance(minutes=1)) == 1
         assert wheel.now - datetime.now(UTC) == ahead

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection
 
 from celery_wheel.store.model import LaneState
 from celery_wheel.store.packing import Parts
-from celery_wheel.store.ports.pages import Detail, StoppedTask, Task
-from celery_wheel.store.sql.browse.dispatch_times import with_times
+from celery_wheel.store.ports.pages import ALL_BYTES, Detail, StoppedTask, Task
+from celery_wheel.store.sql.browse.dispatch_times import dispatches_of
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
@@ -27,21 +28,21 @@ class Details:
     _catalogue: Catalogue
     _shards: int
 
-    def detail(self, timer_id: int) -> Detail | None:
-        found = self._details(queries.with_id(timer_id))
+    def detail(self, timer_id: int, most_bytes: int = ALL_BYTES) -> Detail | None:
+        found = self._details(queries.with_id(timer_id), most_bytes)
         return found[0] if found else None
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         found = [
             one
             for shard in range(self._shards)
-            for one in self._details(queries.with_task_id(shard, task_id), with_bytes)
+            for one in self._details(queries.with_task_id(shard, task_id), ALL_BYTES if with_bytes else 0)
         ]
         return sorted(found, key=lambda one: one.task.position, reverse=True)[:MAX_DETAILS]
 
-    def _details(self, where: ColumnElement[bool], with_bytes: bool = True) -> list[Detail]:
+    def _details(self, where: ColumnElement[bool], most_bytes: int) -> list[Detail]:
         with self._database.snapshot() as connection:
-            rows = connection.execute(queries.details(where, MAX_DETAILS, with_bytes=with_bytes)).all()
+            rows = connection.execute(queries.details(where, MAX_DETAILS, most_bytes)).all()
             lanes = {
                 (shard, one.lane): one
                 for shard in {row.shard for row in rows}
@@ -58,8 +59,9 @@ def _detail(connection: Connection, catalogue: Catalogue, lanes: dict[tuple[int,
     lane = lanes.get((task.shard, task.lane))
     outcomes = [StoppedTask(*row) for row in connection.execute(queries.outcomes_of(task.id, MAX_DETAILS))]
     state = state_of(task, lane, outcomes[-1].kind if outcomes else None)
-    if state == "dispatched":
-        (task,) = with_times(connection, [task])
+    dispatches_ms = dispatches_of(connection, task) if state == "dispatched" else []
+    if dispatches_ms:
+        task = replace(task, dispatched_ms=dispatches_ms[0])
     return Detail(
         task=task,
         state=state,
@@ -73,4 +75,6 @@ def _detail(connection: Connection, catalogue: Catalogue, lanes: dict[tuple[int,
         properties=parts.properties,
         body=parts.body,
         outcomes=outcomes,
+        lane=lane,
+        dispatches_ms=dispatches_ms,
     )

@@ -41,6 +41,12 @@ def with_times(connection: Connection, tasks: Sequence[Task]) -> list[Task]:
     return [replace(one, dispatched_ms=times[one.position]) for one in tasks]
 
 
+def dispatches_of(connection: Connection, task: Task) -> list[int]:
+    """Return the times of a task's dispatches from its position; there are several where the broker lost writes."""
+    around = _NearbySettlements(connection, task.shard, task.lane).around(task.position)
+    return [one.dispatched_ms for one in around]
+
+
 class _NearbySettlements:
     """The settlements of a lane near a position; the positions must come in order."""
 
@@ -51,11 +57,14 @@ class _NearbySettlements:
         self._is_last = False  #: the lane has no settlement after those read
 
     def dispatched_ms(self, place: Position) -> int | None:
+        return next((one.dispatched_ms for one in self.around(place)), None)
+
+    def around(self, place: Position) -> list[Settlement]:
+        """Return the settlements of the position, the earliest first."""
         at = bisect.bisect_left(self._read, place, key=lambda one: one.to)
         if not self._is_last and at + NEAR > len(self._read):
             found = self._connection.execute(queries.settlements_from(*self._lane, place, AT_ONCE))
             self._read = [Settlement(*row) for row in found]
             self._is_last = len(self._read) < AT_ONCE
             at = 0
-        around = [one for one in self._read[at : at + NEAR] if one.from_ < place]
-        return min(around, key=lambda one: one.id).dispatched_ms if around else None
+        return sorted((one for one in self._read[at : at + NEAR] if one.from_ < place), key=lambda one: one.id)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     FromClause,
     Select,
     and_,
+    case,
     func,
     literal,
     literal_column,
@@ -28,9 +29,9 @@ from sqlalchemy import (
 )
 
 from celery_wheel.store.model import HOUR_MS, Position
-from celery_wheel.store.ports.pages import END, Criteria, Settlement, StoppedTask, Task
+from celery_wheel.store.ports.pages import ALL_BYTES, END, Criteria, Settlement, StoppedTask, Task
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import batch, outcome, route, scheduler, tally, timer
+from celery_wheel.store.sql.schema import batch, outcome, route, tally, timer, total
 
 Condition = ColumnElement[bool]
 
@@ -58,9 +59,13 @@ def with_task_id(shard: int, task_id: str) -> Condition:
     return (timer.c.shard == shard) & (timer.c.task_id == task_id)
 
 
-def details(where: Condition, limit: int, *, with_bytes: bool) -> Select[Any]:
-    """Select tasks, their addresses and their bytes, the latest due first; NULL for bytes without ``with_bytes``."""
-    parts = _BYTES if with_bytes else [null().label(column.name) for column in _BYTES]
+def details(where: Condition, limit: int, most_bytes: int) -> Select[Any]:
+    """Select tasks, their addresses and their bytes, the latest due first; NULL for bytes of a larger message."""
+    parts: Sequence[Any] = _BYTES
+    if most_bytes <= 0:
+        parts = [null().label(column.name) for column in _BYTES]
+    elif most_bytes < ALL_BYTES:  # a row in which the condition is false costs no read of its bytes
+        parts = [case((timer.c.size <= most_bytes, column)).label(column.name) for column in _BYTES]
     found = select(*TASK, *_ADDRESS, *parts).select_from(TASKS).where(where)
     return found.order_by(*_descending(TIMER_KEY)).limit(limit)
 
@@ -148,7 +153,7 @@ def nth_key(
 
 def pending_hours(shard: int, criteria: Criteria, first: int, limit: int) -> Select[Any]:
     """Select (hour, pending) of the tally from hour ``first`` on, where these names have pending tasks."""
-    wanted = [tally.c.shard == shard, tally.c.hour >= first, tally.c.pending > 0, *_tally_names(criteria)]
+    wanted = [tally.c.shard == shard, tally.c.hour >= first, tally.c.pending > 0, *_of_names(criteria)]
     found = select(tally.c.hour, func.sum(tally.c.pending)).where(*wanted)
     return found.group_by(tally.c.hour).order_by(tally.c.hour).limit(limit)
 
@@ -156,27 +161,25 @@ def pending_hours(shard: int, criteria: Criteria, first: int, limit: int) -> Sel
 # -- counts -----------------------------------------------------------------------------------------
 
 
-def due_by_hour() -> Select[Any]:
-    key = (tally.c.shard, tally.c.hour)
-    return select(*key, func.sum(tally.c.pending)).where(tally.c.pending > 0).group_by(*key).order_by(*key)
-
-
 def due_by_name(criteria: Criteria, shards: Collection[int], by: str | None) -> Select[Any]:
-    name = literal("") if by is None else {"queue": tally.c.queue, "task": tally.c.task}[by]
-    wanted = [tally.c.pending > 0, tally.c.shard.in_(shards), *_tally_names(criteria)]
+    name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
+    wanted = [tally.c.pending > 0, tally.c.shard.in_(shards), *_of_names(criteria)]
     wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
     wanted += [] if criteria.to_ms is None else [tally.c.hour * HOUR_MS < criteria.to_ms]
     groups = (tally.c.hour,) if by is None else (tally.c.hour, name)
-    return select(tally.c.hour, name, func.sum(tally.c.pending)).where(*wanted).group_by(*groups).order_by(*groups)
+    counts = tally if by is None else tally.join(route, route.c.id == tally.c.route)
+    found = select(tally.c.hour, name, func.sum(tally.c.pending)).select_from(counts).where(*wanted)
+    return found.group_by(*groups).order_by(*groups)
 
 
 def pending_count(shard: int) -> Select[Any]:
-    return select(func.sum(tally.c.pending)).where(tally.c.shard == shard, tally.c.pending > 0)
+    return select(func.sum(total.c.pending)).where(total.c.shard == shard, total.c.kind == "name")
 
 
 def pending_by_name() -> Select[Any]:
-    key = (tally.c.queue, tally.c.task)
-    return select(*key, func.sum(tally.c.pending)).where(tally.c.pending > 0).group_by(*key)
+    key = (route.c.target, route.c.task)
+    found = select(*key, func.sum(total.c.pending)).select_from(total.join(route, route.c.id == total.c.number))
+    return found.where(total.c.kind == "name", total.c.pending > 0).group_by(*key)
 
 
 def dispatched_since(since_ms: int) -> Select[Any]:
@@ -186,10 +189,6 @@ def dispatched_since(since_ms: int) -> Select[Any]:
 def first_due(shard: int, lane: int, after: Position) -> Select[Any]:
     after_it = and_(in_lane(shard, lane), tuple_(*TIMER_KEY) > tuple_(*after))
     return select(timer.c.due_ms).where(after_it).order_by(*TIMER_KEY).limit(1)
-
-
-def schedulers() -> Select[Any]:
-    return select(scheduler.c.name, scheduler.c.seen_ms).order_by(scheduler.c.name)
 
 
 def _descending(key: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
@@ -207,6 +206,8 @@ def _between(key: Sequence[ColumnElement[Any]], criteria: Criteria, before: Posi
     return [tuple_(*key) < tuple_(*last), *first]
 
 
-def _tally_names(criteria: Criteria) -> list[Condition]:
-    names = [(tally.c.task, criteria.task), (tally.c.queue, criteria.queue)]
-    return [column == name for column, name in names if name is not None]
+def _of_names(criteria: Criteria) -> list[Condition]:
+    """Match the counts of the criteria's task and queue."""
+    names = [(route.c.task, criteria.task), (route.c.target, criteria.queue)]
+    wanted = [column == name for column, name in names if name is not None]
+    return [tally.c.route.in_(select(route.c.id).where(*wanted))] if wanted else []

@@ -8,6 +8,7 @@ from sqlalchemy import Select, Table, and_, bindparam, delete, func, select, tup
 
 from celery_wheel.store.sql.schema import (
     answer,
+    audit,
     batch,
     gate,
     inbox,
@@ -22,6 +23,7 @@ from celery_wheel.store.sql.schema import (
     tally,
     timer,
     tombstone,
+    total,
     watch,
 )
 
@@ -109,11 +111,13 @@ def spread_rows(table: Table, latest: str) -> Select[Any]:
 
 # -- shrink -----------------------------------------------------------------------------------------
 
+#: The audit log stays: the first shard forgets the entries of a removed one.
+KEEP_AUDIT = update(audit).where(audit.c.shard == _NUMBER).values(shard=0)
 _TIMERS = select(timer.c.id).where(timer.c.shard == _NUMBER)
 REMOVE_RUNS = delete(schedule_run).where(schedule_run.c.timer_id.in_(_TIMERS))
 REMOVE_TIMERS = delete(timer).where(timer.c.shard == _NUMBER)
 #: A shard's rows in every other table, and its own row.
 REMOVE_OTHERS = [
     delete(table).where(table.c.shard == _NUMBER)
-    for table in (watch, answer, tombstone, gate, outcome, batch, tally, schedule_skip, lane, shard)
+    for table in (watch, answer, tombstone, gate, outcome, batch, tally, total, schedule_skip, lane, shard)
 ]

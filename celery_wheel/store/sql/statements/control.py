@@ -4,6 +4,7 @@
 
     wheel_inbox      put, read, withdraw         every process
     wheel_answer     add, read, forget           the holder; every process; the holder
+    wheel_audit      add, forget                 the holder; every process reads
     wheel_tombstone  add, read, forget           the holder
     wheel_watch      add, remove, watchers,      the holder
                      unannounced
@@ -18,9 +19,10 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, delete, insert, literal_column, select
 
+from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Gate, Tombstone
-from celery_wheel.store.sql.fields import ObjectInsert, columns_of
-from celery_wheel.store.sql.schema import answer, gate, inbox, outcome, timer, tombstone, watch
+from celery_wheel.store.sql.fields import ObjectInsert, columns_of, names_of
+from celery_wheel.store.sql.schema import answer, audit, gate, inbox, outcome, timer, tombstone, watch
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements.clauses import KEY_PLACES, ROW
 
@@ -40,6 +42,7 @@ class ControlStatements:
         self._prepare = prepare
         self._insert_or = insert_or
         self._prepare_commands()
+        self._prepare_audit()
         self._prepare_tombstones()
         self._prepare_gates()
         self._prepare_watches(claims_on)
@@ -55,6 +58,12 @@ class ControlStatements:
         self.answers = self._prepare(select(answer.c.id, answer.c.results).where(answer.c.id.in_(ids)))
         old = and_(answer.c.shard == bindparam("at_shard"), answer.c.at_ms < bindparam("before_ms"))
         self.forget_answers = self._prepare(delete(answer).where(old))
+
+    def _prepare_audit(self) -> None:
+        new = insert(audit).inline().values(_places("shard", *names_of(AuditEntry)))
+        self.add_audit = ObjectInsert(self._prepare(new), "shard")
+        old = and_(audit.c.at_ms < bindparam("before_ms"), audit.c.shard == bindparam("at_shard"))
+        self.forget_audit = self._prepare(delete(audit).where(old))
 
     def _prepare_tombstones(self) -> None:
         new = self._set(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BindParameter, ScalarSelect, Table, and_, bindparam, delete, select
 
-from celery_wheel.store.sql.schema import batch, lane, outcome, tally, timer
+from celery_wheel.store.sql.schema import batch, lane, outcome, tally, timer, total
 from celery_wheel.store.sql.statements.archive import ArchiveStatements
 from celery_wheel.store.sql.statements.clauses import BATCH_RANGE, IN_PLACES, StatementFactory, held, in_range
 
@@ -24,6 +24,10 @@ class ForgetStatements(StatementFactory):
         self.forget_batch = self._prepare(delete(batch).where(batch.c.id == bindparam("gone")))
         self.forget_tally = self._prepare(
             delete(tally).where(tally.c.shard == bindparam("shard"), tally.c.pending == 0)
+        )
+        place = (total.c.kind == bindparam("kind"), total.c.number < bindparam("before"))
+        self.forget_total = self._prepare(
+            delete(total).where(*place, total.c.shard == bindparam("shard"), total.c.pending == 0)
         )
         empty = [_first(timer, "due_ms", "seq").is_(None), _first(batch, "to_due_ms", "to_seq").is_(None)]
         self.forget_lanes = self._prepare(delete(lane).where(lane.c.shard == bindparam("shard"), lane.c.closed, *empty))

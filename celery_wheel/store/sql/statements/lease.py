@@ -32,7 +32,7 @@ class LeaseStatements(StatementFactory):
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
         self.seq = self._prepare(select(shard.c.seq).where(row))
-        renewal = {"snapshot": bindparam("snapshot"), "snapshot_at_ms": bindparam("snapshot_at_ms"), **lease}
+        renewal = {name: bindparam(name) for name in ("snapshot", "levels", "snapshot_at_ms")} | lease
         self.renew = self._prepare(update(shard).where(held()).values(renewal))
         # One shard's long transaction must neither delay the renewals of the others, nor let them lock their rows.
         unlocked = select(shard.c.shard).where(held()).with_for_update(skip_locked=True)

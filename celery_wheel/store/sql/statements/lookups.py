@@ -64,8 +64,9 @@ class LookupStatements(StatementFactory):
         # covers the whole history, and not that of the time, which covers the last minutes.
         since = select(*BATCH_RANGE).where(batch.c.shard == at_shard, batch.c.lane == bindparam("lane"))
         self.batches_since = self._prepare(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
-        counts = select(tally.c.hour, tally.c.queue, tally.c.task, tally.c.pending)
-        self.pending = self._prepare(counts.where(tally.c.shard == at_shard, tally.c.pending > 0))
+        counts = select(tally.c.hour, route.c.target, route.c.task, tally.c.pending)
+        named = counts.join(route, route.c.id == tally.c.route)
+        self.pending = self._prepare(named.where(tally.c.shard == at_shard, tally.c.pending > 0))
         items = select(*columns_of(InboxItem, inbox)).where(inbox.c.shard == at_shard)
         self.read_inbox = self._prepare(items.order_by(inbox.c.id).limit(bindparam("limit")))
         sizes = select(func.length(inbox.c.payload), func.coalesce(inbox.c.rows, 1)).where(inbox.c.shard == at_shard)

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, BindParameter, and_, bindparam, delete, false, func, insert, select, true, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 
 from celery_wheel.store.route import Route
 from celery_wheel.store.sql.fields import ObjectInsert
-from celery_wheel.store.sql.schema import batch, dictionary, inbox, lane, outcome, route, tally, timer
+from celery_wheel.store.sql.schema import batch, dictionary, inbox, lane, outcome, route, tally, timer, total
+from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements.clauses import StatementFactory
 
 #: Routes of one statement; most commits have a few.
@@ -56,15 +70,18 @@ class WriteStatements(StatementFactory):
         self.set_lane = ObjectInsert(set_lane, "shard", **halves)
         closed = and_(lane.c.shard == bindparam("at_shard"), lane.c.lane == bindparam("at_lane"))
         self.close_lane = self._prepare(update(lane).where(closed).values(closed=true()))
-        columns = ["shard", "hour", "queue", "task", "pending"]
-        new = self._insert_or(tally).inline().values({name: bindparam(name) for name in columns})
-        total = {"pending": tally.c.pending + new.excluded.pending}
-        self.add_tally = self._prepare(new.on_conflict_do_update(index_elements=columns[:4], set_=total))
+        self.add_tally = self._add_to(tally, "shard", "hour", "route")
+        self.add_total = self._add_to(total, "kind", "number", "shard")
         self.delete_item = self._prepare(
             delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
         )
         values: dict[str, Any] = {name: bindparam(name) for name in ("shard", "kind", "payload", "rows")}
         self.put_inbox = self._bulk(inbox, insert(inbox).inline().values(values))
+
+    def _add_to(self, counts: Table, *place: str) -> Prepared:
+        new = self._insert_or(counts).inline().values({name: bindparam(name) for name in (*place, "pending")})
+        added = {"pending": counts.c.pending + new.excluded.pending}
+        return self._prepare(new.on_conflict_do_update(index_elements=place, set_=added))
 
     def _prepare_catalogue(self) -> None:
         digests: list[BindParameter[bytes]] = [bindparam(f"digest_{n}") for n in range(ROUTE_PLACES)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from celery_wheel.broker.redis.bindings import Bindings
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.publish_call import PublishCall, publish_call
 from celery_wheel.broker.redis.routing import RedisRouter
-from celery_wheel.broker.redis.wire import UnencodableMessage, WireWriter, delivery_tags
+from celery_wheel.broker.redis.wire import UnencodableMessage, WireWriter
 from celery_wheel.store.model import Row
 from tests.integration.redis_edge.rows import NOW_MS, make_row
 from tests.kit.rows import values_of
@@ -75,16 +74,6 @@ def test_unusual_values_are_written_unchanged() -> None:
     message = json.loads(written(make_row(1, properties=json.dumps(odd).encode())))
     assert message["content-type"] == ["a"]
     assert (message["properties"]["x"], message["properties"]["y"]) == (odd["x"], odd["y"])
-
-
-def test_delivery_tags_are_uuid4s_and_differ() -> None:
-    tags = [tag.decode() for tag in itertools.islice(delivery_tags(), 1_000)]
-    assert len(set(tags)) == 1_000
-    for tag in tags:
-        assert str(uuid.UUID(tag)) == tag
-        assert (uuid.UUID(tag).version, uuid.UUID(tag).variant) == (4, uuid.RFC_4122)
-    for generator in (delivery_tags(), delivery_tags()):
-        assert next(generator).decode() not in tags
 
 
 # -- a chunk -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_ingest_waits_for_the_next_schedule_or_the_poll(rig: ScheduleRig, schedu
         steps = rig.engine.listen()
         assert next(steps) == "listens"
     with mock.patch.object(rig.engine, "ingest_wait_ms", return_value=schedule_ms):
-        assert jobs._after_ingest(Round.BUSY, 0.0) == AT_ONCE
+        assert jobs._after_ingest(Round.BUSY, 1.0) == AT_ONCE
         wait = jobs._after_ingest(Round.IDLE, 0.0)
     assert wait.least_s == 0
     assert wait.most_s == (schedule_ms if listens else min(50, schedule_ms)) / 1_000

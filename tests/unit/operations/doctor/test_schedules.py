@@ -43,7 +43,8 @@ def found(store: FullStore, live: bool = True, loader: Any = None, **clashes: li
     app = SimpleNamespace(tasks=tasks, loader=loader or Loader(tasks))
     snapshot = {"sources": {source: {"clashes": names} for source, names in clashes.items()}}
     shards = [SimpleNamespace(live=live, snapshot=snapshot)]
-    site: Any = SimpleNamespace(store=store, now_ms=now_ms, shards=shards, app=app)
+    conf = SimpleNamespace(mask=["password"])
+    site: Any = SimpleNamespace(store=store, now_ms=now_ms, shards=shards, app=app, conf=conf)
     return list(schedules.check(site))
 
 

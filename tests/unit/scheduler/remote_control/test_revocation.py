@@ -173,5 +173,5 @@ def test_a_scan_cancels_stamped_tasks_up_to_its_limit(
 
 
 def test_each_of_several_schedulers_on_a_host_has_its_own_name() -> None:
-    assert node_name("h/aa/1", ["h/aa/1", "other/bb/2"]) == "wheel@h"
-    assert node_name("h/aa/1", ["h/aa/1", "h/bb/2"]) == "wheel-1@h"
+    assert node_name("h/aa/1", ["h/aa/1", "other/bb/2"]) == "wheel@beat.h"
+    assert node_name("h/aa/1", ["h/aa/1", "h/bb/2"]) == "wheel-1@beat.h"

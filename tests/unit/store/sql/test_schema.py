@@ -49,7 +49,7 @@ def test_rows_are_in_the_order_of_their_ids(name: str) -> None:
 
 def test_the_statements_are_made_for_postgresql_too() -> None:
     statements = Statements(postgresql.dialect(paramstyle="format"), postgresql.insert)
-    assert "ON CONFLICT (shard, hour, queue, task) DO UPDATE" in statements.add_tally.sql
+    assert "ON CONFLICT (shard, hour, route) DO UPDATE" in statements.add_tally.sql
 
 
 def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
@@ -95,7 +95,51 @@ PLANS = {
     "oldest_batches": ["SEARCH wheel_batch USING INDEX wheel_batch_age (shard=?)"],
     "read_inbox": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
     "inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
-    "pending": ["SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)"],
+    "pending": [
+        "SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)",
+        "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
+    ],
+    "forget_total": [
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=? AND number<?)",
+    ],
+    "overview.shards": [
+        "SCAN wheel_shard USING INDEX sqlite_autoindex_wheel_shard_1",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "CO-ROUTINE anon_1",
+        "SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)",
+        "SCAN anon_1",
+    ],
+    "overview.lanes": [
+        "SCAN wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND (due_ms,seq)>(?,?))",
+        "CORRELATED SCALAR SUBQUERY 3",
+        "CO-ROUTINE anon_1",
+        "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position "
+        "(shard=? AND lane=? AND (due_ms,seq)>(?,?) AND due_ms<?)",
+        "SCAN anon_1",
+    ],
+    "overview.counts_with_seconds": [
+        "COMPOUND QUERY",
+        "LEFT-MOST SUBQUERY",
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
+        "USE TEMP B-TREE FOR GROUP BY",
+        "UNION ALL",
+        "MATERIALIZE sums",
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
+        "SCAN sums",
+        "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
+        "UNION ALL",
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=? AND number<?)",
+        "UNION ALL",
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
+        "UNION ALL",
+        "SCAN wheel_scheduler",
+        "UNION ALL",
+        "SCAN wheel_lane",
+        "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND due_ms>? AND due_ms<?)",
+        "USE TEMP B-TREE FOR GROUP BY",
+    ],
     "forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
     "archive.last_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
     "archive.ids_in_range": [

@@ -6,12 +6,13 @@ read from the store. Plain data, as ``celery wheel status --json`` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery_wheel.store.model import Gate, LaneState
-from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.overview import LaneHead, OverviewRows, ShardHead
 from celery_wheel.values.format import format_duration
 
 #: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
@@ -31,6 +32,9 @@ class ShardStatus:
     pending: int
     next_due_ms: int | None
     behind_ms: int
+    overdue: int  #: due tasks that no gate holds back; at most a thousand of a lane are counted
+    held: int  #: due tasks that a gate holds back, counted in the same way
+    inbox: int  #: messages and requests in the first thousand items of its inbox
     lanes: list[dict[str, Any]]
     gates: list[Gate]  #: those in force
     snapshot: dict[str, Any] | None
@@ -57,36 +61,49 @@ class ShardStatus:
         return asdict(self)
 
 
-def status_of(store: FullStore, now_ms: int, pending: Mapping[int, int] | None = None) -> list[ShardStatus]:
-    """Return the status of all shards of a store, in order. ``pending``: counts by shard, where the caller has them."""
+def status_of(rows: OverviewRows, now_ms: int) -> list[ShardStatus]:
+    """Return the status of all shards of a store, in order."""
+    lanes, gates = defaultdict[int, list[LaneHead]](list), defaultdict[int, list[Gate]](list)
+    for one in rows.lanes:
+        lanes[one.shard].append(one)
+    for shard, gate in rows.gates:
+        if gate.in_force(now_ms):
+            gates[shard].append(gate)
     return [
-        _status(store, shard, now_ms, store.browse.count_pending(shard) if pending is None else pending.get(shard, 0))
-        for shard in range(store.shards)
+        _status(head, rows.pending.get(number, 0), lanes[number], gates[number], now_ms)
+        for head in rows.shards
+        for number in (head.record.shard,)
     ]
 
 
-def _status(store: FullStore, shard: int, now_ms: int, pending: int) -> ShardStatus:
-    state = store.state(shard)
-    age_ms = None if state.snapshot_at_ms is None else max(0, now_ms - state.snapshot_at_ms)
-    lanes, due_ms = store.browse.lanes(shard)
-    gates = [gate for gate in store.gates(shard) if gate.in_force(now_ms)]
+def _status(head: ShardHead, pending: int, lanes: list[LaneHead], gates: list[Gate], now_ms: int) -> ShardStatus:
+    record = head.record
+    age_ms = None if record.snapshot_at_ms is None else max(0, now_ms - record.snapshot_at_ms)
     # A task behind a gate is to wait, so the shard is not behind with it.
-    gated = {one.lane for one in lanes if one.scope is not None}
-    free = set() if any(gate.for_all for gate in gates) else due_ms.keys() - gated
+    stopped = any(gate.for_all for gate in gates)
+    free = [one for one in lanes if one.state.scope is None and not stopped]
+    overdue, due = sum(one.overdue for one in lanes), sum(one.overdue for one in free)
     return ShardStatus(
-        shard=shard,
-        holder=state.holder,
-        epoch=state.epoch,
-        lease_until_ms=state.lease_until_ms,
-        live=state.holder is not None and age_ms is not None and age_ms < SILENT_MS,
+        shard=record.shard,
+        holder=record.holder,
+        epoch=record.epoch,
+        lease_until_ms=record.lease_until_ms,
+        live=record.holder is not None and age_ms is not None and age_ms < SILENT_MS,
         snapshot_age_ms=age_ms,
         pending=pending,
-        next_due_ms=min(due_ms.values(), default=None),
-        behind_ms=max(0, now_ms - min((due_ms[lane] for lane in free), default=now_ms)),
-        lanes=[_lane(one) for one in lanes],
+        next_due_ms=min(_dues(lanes), default=None),
+        behind_ms=max(0, now_ms - min(_dues(free), default=now_ms)),
+        overdue=due,
+        held=overdue - due,
+        inbox=head.inbox,
+        lanes=[_lane(one.state) for one in lanes],
         gates=gates,
-        snapshot=state.snapshot,
+        snapshot=record.snapshot,
     )
+
+
+def _dues(lanes: Iterable[LaneHead]) -> Iterator[int]:
+    return (one.next_due_ms for one in lanes if one.next_due_ms is not None)
 
 
 def _lane(one: LaneState) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""The HTTP server of a scheduler process: ``wheel_metrics`` is its address, and ``Pages`` what it serves.
+
+::
+
+    bind ─► wait for a request ─► a thread for the request ─► page ─► answer
+     └── the address is in use: an error in the log, and another try every RETRY_S
+
+A scheduler whose address is in use dispatches all the same: at a restart the former process has the address until it
+has settled. The server waits in the kernel, so an idle scheduler has no wake more.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+
+#: A client that sends nothing for so long is left.
+CLIENT_S = 10.0
+
+#: A stop waits no longer for the thread, which is a daemon.
+JOIN_S = 1.0
+
+TEXT = "text/plain; charset=utf-8"
+
+
+class HttpAnswer(NamedTuple):
+    """An answer."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+#: Returns the answer to a GET; the argument is the header ``Accept``.
+MakePage = Callable[[str], HttpAnswer]
+
+
+class MetricsServer:
+    """Serves pages by their paths from ``start`` to ``stop``."""
+
+    def __init__(self, address: tuple[str, int], pages: Mapping[str, MakePage]) -> None:
+        self.address = address
+        self._pages = pages
+        self._stop = threading.Event()
+        self._server: _Server | None = None
+        self._thread = threading.Thread(target=self._run, name="wheel-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        server = self._server
+        if server is not None:
+            with suppress(OSError):  # it has ended
+                server.socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        told = False
+        while not self._stop.is_set():
+            try:
+                server = _Server(self.address, _handler(self._pages))
+            except OSError as error:
+                if not told:
+                    logger.error(
+                        "wheel_metrics: %s:%d cannot be served (%s); tasks are dispatched all the same; it is tried "
+                        "again every %g s; several schedulers of one host need an address each",
+                        *self.address,
+                        error,
+                        RETRY_S,
+                        extra={"action": "metrics_address"},
+                    )
+                told = True
+                self._stop.wait(RETRY_S)
+                continue
+            with server:
+                self._serve(server)
+
+    def _serve(self, server: _Server) -> None:
+        self._server = server
+        logger.info("metrics are served on http://%s:%d/metrics", *self.address, extra={"action": "metrics_served"})
+        while not self._stop.is_set():
+            server.handle_request()
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("a request for metrics failed: %r", sys.exc_info()[1], extra={"action": "metrics_request"})
+
+
+def _handler(pages: Mapping[str, MakePage]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = CLIENT_S
+        server_version, sys_version = "celery-wheel", ""
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def _answer(self, *, with_body: bool) -> None:
+            page = self._page()
+            self.send_response(page.status)
+            self.send_header("Content-Type", page.content_type)
+            self.send_header("Content-Length", str(len(page.body)))
+            self.end_headers()
+            if with_body:
+                self.wfile.write(page.body)
+
+        def _page(self) -> HttpAnswer:
+            make = pages.get(self.path.partition("?")[0])
+            if make is None:
+                return HttpAnswer(404, f"The pages are: {' '.join(pages)}\n".encode())
+            try:
+                return make(self.headers.get("Accept", ""))
+            except Exception as error:
+                logger.exception("the page %s failed", self.path, extra={"action": "metrics_page"})
+                return HttpAnswer(500, f"{type(error).__name__}: the log of the scheduler has more\n".encode())
+
+        def log_message(self, *args: Any) -> None:
+            """Log nothing: a scrape every few seconds is no news."""
+
+    return Handler

@@ -1,0 +1,209 @@
+"""The audit log: a page with filters, and the log as CSV or JSON lines.
+
+An export reads page after page while the browser receives it, so that its length does not matter. A line of the CSV is
+the result of a name, and a line of JSON is a request with all of its results.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from celery_wheel.control import Wheel
+from celery_wheel.errors import ArgumentError, WheelError
+from celery_wheel.store.audit_model import AuditedRequest
+from celery_wheel.values.format import format_utc
+from celery_wheel.values.mask import unquoted
+from django_wheel.formats import gate_label, number, result_label
+from django_wheel.permissions import may_view_payload
+from django_wheel.project import masked_text, project_wheel
+from django_wheel.views.query import LINES, PageQuery, page_query
+
+ORIGINS = ("admin", "cli", "api")
+ACTIONS: dict[str, Promise] = {
+    "cancel": _("cancel"),
+    "run_now": _("run now"),
+    "reschedule": _("reschedule"),
+    "requeue": _("requeue"),
+    "replay": _("replay"),
+    "complete": _("complete"),
+    "pause": _("pause"),
+    "resume": _("resume"),
+    "accept_clock": _("accept the clock"),
+    "schedule_create": _("create a schedule"),
+    "schedule_put": _("create or change a schedule"),
+    "schedule_update": _("replace a schedule"),
+    "schedule_patch": _("change a schedule"),
+    "schedule_rollback": _("roll a schedule back"),
+    "schedule_delete": _("delete a schedule"),
+    "schedule_pause": _("pause a schedule"),
+    "schedule_resume": _("resume a schedule"),
+    "schedule_trigger": _("run a schedule"),
+    "schedule_backfill": _("backfill a schedule"),
+}
+#: Names of a request that the page shows.
+NAMES = 20
+#: Requests that an export holds in memory.
+EXPORT_PAGE = 200
+
+FIELDS = ("asked", "person", "origin", "action", "name", "result", "reason", "details", "bulk", "request")
+FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
+#: A program for tables takes a text that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full width, too
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """A request as a line of the page."""
+
+    request: AuditedRequest
+
+    @property
+    def action(self) -> str | Promise:
+        return ACTIONS.get(self.request.action, self.request.action)
+
+    @property
+    def summary(self) -> str:
+        """Return the action with its first name, and how many more there are."""
+        names = list(self.request.results)
+        first = self._shown(names[0]) if names else ""
+        text, more = f"{capfirst(str(self.action))}: {first}", len(names) - 1
+        return text if more < 1 else _and_more(text, more)
+
+    @property
+    def counts(self) -> str:
+        counts = Counter(_word(result) for result in self.request.results.values())
+        return ", ".join(f"{number(count)} {result_label(word)}" for word, count in counts.items())
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        shown = islice(self.request.results.items(), NAMES)
+        return [
+            (self._shown(name), f"{result_label(_word(result))} {_reason(result)}".strip()) for name, result in shown
+        ]
+
+    def _shown(self, name: str) -> str:
+        """Return a name as a page shows it; that of a gate is its scope and the name of a queue or a task."""
+        return gate_label(*name.split(":", 1)) if self.request.action in ("pause", "resume") and ":" in name else name
+
+    @property
+    def more(self) -> int:
+        return max(0, len(self.request.results) - NAMES)
+
+
+def _and_more(text: str, more: int) -> str:
+    return ngettext("%(text)s and %(count)s more", "%(text)s and %(count)s more", more) % {
+        "text": text,
+        "count": number(more),
+    }
+
+
+def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    criteria = _criteria(query)
+    try:
+        page = wheel.audit(query.word("after_name"), LINES, **criteria)
+    except ArgumentError as error:
+        query.problems.append(str(error))
+        page = wheel.audit(None, LINES, **criteria)
+    exports = [(name, f"export/{name}/{query.link(after_name=None)}") for name in FORMATS]
+    lines = [AuditLine(one) for one in page.items]
+    actions = [(name, label, name == criteria["action"]) for name, label in ACTIONS.items()]
+    origins = [(name, name == criteria["origin"]) for name in ORIGINS]
+    return {"page": page, "lines": lines, "actions": actions, "origins": origins, "exports": exports, **criteria}
+
+
+def export(request: HttpRequest, form: str) -> HttpResponseBase:
+    """Return the requests that match the query, as a file that is written while it is read."""
+    query = page_query(request)
+    try:
+        requests = _requests(project_wheel(), _criteria(query))
+        first = list(islice(requests, 1))  # an error of the store is an answer of its own, and not half a file
+    except (WheelError, ImproperlyConfigured) as error:
+        return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
+    found = chain(first, requests) if may_view_payload(request) else map(_without_values, chain(first, requests))
+    lines = {"csv": _csv, "jsonl": _json_lines}[form](found)
+    response = StreamingHttpResponse(lines, content_type=f"{FORMATS[form]}; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="wheel-audit.{form}"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _criteria(query: PageQuery) -> dict[str, Any]:
+    words = {name: query.word(name) for name in ("actor", "name", "bulk")}
+    chosen = {"action": query.choice("action", ACTIONS), "origin": query.choice("origin", ORIGINS)}
+    return {**words, **chosen, "from_ms": query.criteria.from_ms, "to_ms": query.criteria.to_ms}
+
+
+def _requests(wheel: Wheel, criteria: dict[str, Any]) -> Iterator[AuditedRequest]:
+    at: str | None = None
+    while True:
+        page = wheel.audit(at, EXPORT_PAGE, **criteria)
+        yield from page.items
+        at = page.next
+        if at is None:
+            return
+
+
+def _without_values(one: AuditedRequest) -> AuditedRequest:
+    """Return a request whose refusals quote no value."""
+    results = {
+        name: {**result, "reason": unquoted(str(result["reason"]))}
+        if isinstance(result, dict) and "reason" in result
+        else result
+        for name, result in one.results.items()
+    }
+    return replace(one, results=results)
+
+
+class _Line:
+    """A file for ``csv`` that returns each line."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _csv(requests: Iterable[AuditedRequest]) -> Iterator[str]:
+    writer: Any = csv.writer(_Line())
+    yield writer.writerow(FIELDS)
+    for one in requests:
+        start = (format_utc(one.at_ms), one.actor, one.origin, one.action)
+        end = (one.reason, json.dumps(one.details, ensure_ascii=False), one.bulk or "", one.request)
+        for name, result in one.results.items():
+            result_text = f"{_word(result)} {_reason(result)}".strip()
+            yield writer.writerow([_cell(text) for text in (*start, name, result_text, *end)])
+
+
+def _cell(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _json_lines(requests: Iterable[AuditedRequest]) -> Iterator[str]:
+    for one in requests:
+        yield json.dumps({**asdict(one), "asked": format_utc(one.at_ms)}) + "\n"
+
+
+def _word(result: Any) -> str:
+    if not isinstance(result, dict):
+        return str(result)
+    return str(result.get("result") or ("done" if result.get("done") else "unknown"))
+
+
+def _reason(result: Any) -> str:
+    """Return the other parts of a result: a reason, or counts."""
+    if not isinstance(result, dict):
+        return ""
+    return ", ".join(
+        str(value) if name == "reason" else f"{name} {value}" for name, value in result.items() if name != "result"
+    )

@@ -1,0 +1,204 @@
+"""The audit log: each request of a person with its result, wherever it was made; the page, and the exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from celery_wheel.store.audit_model import AuditedRequest
+from celery_wheel.testing import VirtualWheel
+from django_wheel.project import project_wheel
+from django_wheel.views import audit, task_requests
+from tests.admin.conftest import MakeClient, shown, text_of
+from tests.admin.test_acting import post, rows_of, send
+from tests.admin.test_schedules import SCHEDULE, rows
+from tests.kit.site import celery_app
+
+LOG = "/admin/django_wheel/audit/"
+GATE = "/admin/django_wheel/wheel/gate/"
+
+
+@pytest.fixture
+def operator(client_of: MakeClient) -> Client:
+    return client_of("operator")
+
+
+def log(**criteria: Any) -> list[AuditedRequest]:
+    return project_wheel().audit(**criteria).items
+
+
+def told(one: AuditedRequest) -> tuple[str, str, str, str, dict[str, Any]]:
+    return one.origin, one.actor, one.action, one.reason, one.results
+
+
+# -- what is in it -------------------------------------------------------------------------------------------
+
+
+def test_each_action_on_tasks_is_in_the_log(operator: Client, wheel: VirtualWheel) -> None:
+    first, second, third = send(3)
+    post(operator, "cancel", rows_of([first]), reason="sent twice")
+    post(operator, "cancel", rows_of([first]))
+    post(operator, "run_now", rows_of([second, third]))
+    assert [told(one) for one in log()] == [
+        ("admin", "operator", "run_now", "", {second: "done", third: "done"}),
+        ("admin", "operator", "cancel", "", {first: "already"}),
+        ("admin", "operator", "cancel", "sent twice", {first: "done"}),
+    ]
+    assert log(name=second) == log(action="run_now")
+
+
+def test_pauses_and_resumes_are_in_the_log(operator: Client, wheel: VirtualWheel) -> None:
+    operator.post(GATE, {"verb": "pause", "scope": "queue", "name": "mail", "reason": "incident 42"})
+    operator.post(GATE, {"verb": "resume", "scope": "queue", "name": "mail", "over": "2"})
+    resumed, paused = log()
+    assert told(paused) == ("admin", "operator", "pause", "incident 42", {"queue:mail": "done"})
+    assert told(resumed) == ("admin", "operator", "resume", "", {"queue:mail": "done"})
+    assert resumed.details == {"per_ms": 120_000}
+
+
+def test_changes_of_schedules_are_in_the_log_without_their_arguments(operator: Client, wheel: VirtualWheel) -> None:
+    schedules = celery_app.wheel.schedules
+    how = {"actor": "anna", "check_task": False}
+    schedules.create("report", 60.0, "elsewhere.report", kwargs={"password": "hunter2"}, **how)
+    for verb in ("pause", "resume", "trigger", "delete"):
+        operator.post(f"{SCHEDULE}act/", {"verb": verb, "row": "report", "sure": "yes"})
+    found = log(name="report")
+    assert [(one.action, one.actor, one.origin) for one in reversed(found)] == [
+        ("schedule_create", "anna", "api"),
+        *[(f"schedule_{verb}", "operator", "admin") for verb in ("pause", "resume", "trigger", "delete")],
+    ]
+    assert found[1].results == {"report": {"result": "done", "task_ids": 1}}
+    assert "hunter2" not in repr(found)
+
+
+def test_a_call_that_names_no_person_is_not_in_the_log(wheel: VirtualWheel) -> None:
+    first, second = send(2)
+    celery_app.wheel.cancel(first)
+    celery_app.wheel.complete("order:42")
+    assert log() == []
+    celery_app.wheel.cancel(second, actor="anna", reason="asked by phone")
+    assert [told(one) for one in log()] == [("api", "anna", "cancel", "asked by phone", {second: "done"})]
+    celery_app.wheel.pause()  # rare, and never a part of a program's work
+    assert log()[0].action == "pause"
+
+
+def test_a_request_of_all_shards_is_one_line_with_the_best_result(wheel: VirtualWheel) -> None:
+    ids = [*send(4), "never-sent"]
+    celery_app.wheel.cancel(ids, actor="anna")
+    (one,) = log()
+    assert one.results == {**dict.fromkeys(ids, "done"), "never-sent": "unknown"}
+    with project_wheel().store.database.reading() as connection:  # type: ignore[attr-defined]  # the store is one of SQL
+        stored = connection.exec_driver_sql("SELECT shard, results FROM wheel_audit ORDER BY shard").all()
+    assert sum(text.count("unknown") for _, text in stored) <= len(ids), "one shard has the unknown names"
+
+
+@pytest.mark.usefixtures("store")
+def test_a_withdrawn_request_is_not_in_the_log(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.0)
+    operator.post(GATE, {"verb": "pause", "scope": "all"})
+    assert log() == []
+
+
+# -- the page ------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_and_filters_the_log(operator: Client, wheel: VirtualWheel) -> None:
+    first, *others = send(30)
+    post(operator, "cancel", rows_of([first]), reason="<b>twice</b>")
+    celery_app.wheel.run_now(others, actor="anna")
+    page = shown(operator, LOG)
+    run, cancelled = rows(page, "wheel-audit")
+    assert "anna api run now 29 done 29 names" in run
+    assert "and 9 more, which an export has" in run
+    assert f"operator admin cancel 1 done {first}" in cancelled
+    assert "&lt;b&gt;twice" in page
+    for query, count in (("actor=ANN", 1), ("action=cancel", 1), ("origin=cli", 0), (f"name={first}", 1)):
+        assert len(log_rows(operator, query)) == count, query
+    assert len(log_rows(operator, "from=2099-01-01 00:00")) == 0
+    assert "action must be one of" in shown(operator, f"{LOG}?action=nothing")
+    assert "a cursor must be" in shown(operator, f"{LOG}?after_name=nothing")
+
+
+def log_rows(client: Client, query: str) -> list[str]:
+    return [row for row in rows(shown(client, f"{LOG}?{query}"), "wheel-audit") if "No request matches" not in row]
+
+
+def test_the_page_pages(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "LINES", 2)
+    for number in range(5):
+        celery_app.wheel.pause(queue=f"q{number}", actor="anna")
+    seen, address = [], LOG
+    while address:
+        page = shown(operator, address)
+        seen += [row.split("queue ")[1].split()[0].partition("<")[0] for row in rows(page, "wheel-audit")]
+        link = page.partition('rel="next"')[0].rpartition('href="')[2] if 'rel="next"' in page else ""
+        address = LOG + link.split('"')[0].replace("&amp;", "&") if link else ""
+    assert seen == ["q4", "q3", "q2", "q1", "q0"]
+
+
+@pytest.mark.parametrize(("kind", "status"), [("staff", 403), ("observer", 200)])
+def test_viewers_read_and_export_the_log(client_of: MakeClient, wheel: VirtualWheel, kind: str, status: int) -> None:
+    client = client_of(kind)
+    for page in ("", "export/csv/", "export/jsonl/"):
+        assert client.get(LOG + page).status_code == status
+
+
+# -- the exports ---------------------------------------------------------------------------------------------
+
+
+def export(client: Client, form: str, query: str = "") -> str:
+    response = client.get(f"{LOG}export/{form}/?{query}")
+    assert response.streaming
+    assert response["Content-Disposition"] == f'attachment; filename="wheel-audit.{form}"'
+    return b"".join(response.streaming_content).decode()  # type: ignore[arg-type]
+
+
+def test_an_export_has_the_result_of_each_name(
+    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
+    ids = send(30)
+    for task_id in ids[:5]:
+        celery_app.wheel.cancel(task_id, actor="anna", reason="=1+1")
+    celery_app.wheel.run_now(ids, actor="\uff1d1+1")
+    found = list(csv.DictReader(io.StringIO(export(operator, "csv"))))
+    assert len(found) == 35
+    assert [line["result"] for line in found[:30]] == ["too_late"] * 5 + ["done"] * 25
+    assert found[-1]["reason"] == "'=1+1", "no program for tables takes it for a formula"
+    assert found[0]["person"] == "'\uff1d1+1", "nor with signs of full width"
+    assert (found[-1]["name"], found[-1]["person"], found[-1]["origin"]) == (ids[0], "anna", "api")
+    lines = [json.loads(line) for line in export(operator, "jsonl", f"name={ids[0]}").splitlines()]
+    assert [(line["action"], line["results"][ids[0]]) for line in lines] == [
+        ("run_now", "too_late"),
+        ("cancel", "done"),
+    ]
+
+
+def test_an_export_reads_a_page_at_a_time(
+    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
+    for number in range(6):
+        celery_app.wheel.pause(queue=f"q{number}", actor="anna")
+    reads = []
+    browse = project_wheel().store.browse
+    real = type(browse).audit
+    monkeypatch.setattr(type(browse), "audit", lambda *args: reads.append(args) or real(*args))
+    response = operator.get(f"{LOG}export/jsonl/")
+    assert len(reads) == 1
+    lines = iter(response.streaming_content)
+    assert b"q5" in next(lines)
+    assert len(reads) == 1
+    assert b"q0" in list(lines)[-1]
+    assert len(reads) == 3
+
+
+def test_an_export_of_a_store_that_cannot_be_read_is_an_error(operator: Client, nowhere: None) -> None:
+    response = operator.get(f"{LOG}export/csv/")
+    assert response.status_code == 503
+    assert "nowhere" in text_of(response)

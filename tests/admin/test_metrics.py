@@ -1,0 +1,44 @@
+"""The view ``/metrics`` of a Django project, which its own URLs name."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import path
+
+from celery_wheel.store.sql.store import SqlStore
+from django_wheel.views.metrics import metrics
+from tests.admin.conftest import text_of
+from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.servers.prometheus import check_metrics
+
+urlpatterns = [path("metrics", metrics)]
+
+pytestmark = pytest.mark.urls(__name__)
+
+
+def test_the_view_shows_the_totals_of_the_store(client: Client, store: SqlStore) -> None:
+    holder = Holder(store)
+    for row in holder.accept(NOW + 1, NOW + 2):
+        holder.apply(tally={hour_of(row): 1})
+    answer = client.get("/metrics")
+    text = text_of(answer)
+    assert answer.status_code == 200
+    assert answer["Content-Type"].startswith("text/plain")
+    assert 'celery_wheel_pending{queue_name="celery"} 2.0' in text
+    assert 'celery_wheel_holder{shard="1"} 0.0' in text
+    assert check_metrics(text) == ""
+
+
+def test_another_store_is_read_anew(client: Client, store: SqlStore) -> None:
+    assert "celery_wheel_overdue 0.0" in text_of(client.get("/metrics"))
+
+
+def test_a_store_that_cannot_be_read_is_an_answer_for_people(client: Client, nowhere: None) -> None:
+    answer = client.get("/metrics")
+    assert answer.status_code == 503
+    assert "/nowhere/wheel.sqlite3" in text_of(answer)
+
+
+def test_the_view_is_only_read(client: Client) -> None:
+    assert client.post("/metrics").status_code == 405

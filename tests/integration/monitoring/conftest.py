@@ -1,0 +1,32 @@
+"""Real schedulers and workers, as monitoring sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
+
+
+@pytest.fixture(params=["redis", "rabbit"])
+def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
+    """Return a stack on a broker of either kind."""
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        with Stack(tmp_path, server.url) as found:
+            yield found
+    else:
+        rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
+        with Stack(tmp_path, rabbit.fresh()) as found:
+            yield found
+
+
+def lines(path: Path) -> list[Any]:
+    """Return the values of a file with a line of JSON each."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,33 @@
+"""OpenTelemetry's instrumentation of Celery, as released on PyPI: the trace goes on, and no span waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.integration.monitoring.conftest import lines
+from tests.kit.patience import wait_until
+from tests.kit.stack import Stack
+
+MODULE = "tests.kit.traces"
+
+
+def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) -> None:
+    stack.wait_for_holder(stack.beat(imports=[MODULE], wheel_opentelemetry=True))
+    stack.worker("-P", "solo", imports=[MODULE])
+    stack.app.send_task("backing_off", ("a",))  # its retry is sent by the worker, a second ahead
+    stack.wait_for(counts={"a": 2})
+
+    def spans(name: str) -> list[dict[str, Any]]:
+        return [one for one in lines(stack.folder / "spans") if one["name"] == name]
+
+    wait_until(lambda: len(spans("run/backing_off")) == 2, "both runs have a span")
+    wait_until(lambda: spans("celery_wheel publish"), "the publish has a span")  # a worker may be faster than a confirm
+    [sending], [publish] = spans("apply_async/backing_off"), spans("celery_wheel publish")
+    first, second = spans("run/backing_off")
+    assert sending["parent"] == first["id"]
+    assert publish["links"] == [sending["id"]]
+    assert second["links"] == [sending["id"]], "the message kept its context"
+    assert publish["parent"] is None
+    assert len({one["trace"] for one in (sending, publish, second)}) == 3
+    assert sending["ended_ns"] < publish["started_ns"] <= publish["ended_ns"]
+    assert publish["ended_ns"] - publish["started_ns"] < 10**9, "the delay of a second is in no span"

@@ -1,0 +1,81 @@
+"""The health of real schedulers: their pages, the probe, and their messages to systemd."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers import free_port
+from tests.kit.stack import Stack
+
+
+def status(port: int, page: str) -> int:
+    """Return the status of a page; 0 where nobody answers."""
+    try:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=patience(10))) as connection:
+            connection.request("GET", page)
+            return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 0
+
+
+def test_a_scheduler_is_ready_while_its_broker_answers_and_live_all_the_time(stack: Stack) -> None:
+    ports = [free_port(), free_port()]
+    holder, standby = [stack.beat(wheel_metrics=f"127.0.0.1:{port}") for port in ports]
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 200, "it is ready")
+    assert [status(port, "/livez") for port in ports] == [200, 200]
+    stack.server.client().save()
+    stack.server.kill()
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 503, "it is not ready")
+        assert status(port, "/livez") == 200
+    stack.server.start()
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 200, "it is ready again")
+    assert holder.is_alive()
+    assert standby.is_alive()
+
+
+def test_the_probe_takes_little_cpu_and_exits_with_the_answer(stack: Stack) -> None:
+    port = free_port()
+    beat = stack.beat(wheel_metrics=f"127.0.0.1:{port}")
+    wait_until(lambda: status(port, "/readyz") == 200, "the scheduler is ready")
+    program = Path(sys.executable).with_name("celery-wheel-probe")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (found.returncode, found.stdout) == (0, "ok\n")
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+    code, said = stack.celery("wheel", "status", "--probe", f"127.0.0.1:{port}").end()
+    assert (code, "ok" in said) == (0, True)
+    beat.terminate()
+    assert subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, check=False).returncode == 4
+
+
+def test_systemd_learns_that_the_scheduler_runs_lives_and_stops(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(patience())
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        beat = stack.beat()
+
+        def next_state() -> str:
+            return manager.recv(1_000).decode()
+
+        states = [next_state(), next_state()]
+        assert {state.partition("\n")[0] for state in states} <= {"READY=1", "WATCHDOG=1"}
+        wait_until(lambda: next_state() == "WATCHDOG=1\nSTATUS=holds 1 of 1 shards", "it holds its shard")
+        beat.terminate()
+        wait_until(lambda: next_state() == "STOPPING=1", "it stops")

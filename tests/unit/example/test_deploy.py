@@ -1,0 +1,120 @@
+"""The files of ``example_project/deploy`` are valid, and agree with the project and with each other."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.kit.processes import ROOT
+
+DEPLOY = ROOT / "example_project/deploy"
+SETTINGS = (ROOT / "example_project/config/settings.py").read_text()
+PORT = 9808
+
+
+def kubernetes() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def named(kind: str, name: str) -> dict[str, Any]:
+    return next(one for one in kubernetes() if (one["kind"], one["metadata"]["name"]) == (kind, name))
+
+
+def container(name: str) -> dict[str, Any]:
+    [found] = named("Deployment", name)["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_kubernetes_accepts_the_manifests(version: str) -> None:
+    found = kubernetes()
+    assert len(found) == 3
+    for one in found:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_two_schedulers_have_probes_and_a_disruption_budget() -> None:
+    spec = named("Deployment", "wheel-scheduler")["spec"]
+    budget = named("PodDisruptionBudget", "wheel-scheduler")["spec"]
+    assert spec["replicas"] == 2
+    assert budget["minAvailable"] == 1
+    assert budget["selector"] == spec["selector"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    scheduler = container("wheel-scheduler")
+    assert scheduler["ports"] == [{"name": "metrics", "containerPort": PORT}]
+    paths = {name: scheduler[name]["httpGet"]["path"] for name in scheduler if name.endswith("Probe")}
+    assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+
+
+def test_a_worker_is_probed_by_its_name() -> None:
+    worker = container("worker")
+    name = worker["args"][worker["args"].index("-n") + 1]
+    assert name == "worker@%h"
+    assert "inspect ping -d worker@$(hostname)" in worker["livenessProbe"]["exec"]["command"][-1]
+    assert "inspect ping -d worker@$$(hostname)" in compose()["services"]["worker"]["healthcheck"]["test"][-1]
+
+
+def test_the_services_of_compose_wait_for_services_with_a_health_check() -> None:
+    services = compose()["services"]
+    for name, service in services.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert how == {"condition": "service_healthy"}, name
+            assert "healthcheck" in services[other], other
+    used = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", ())}
+    assert used == compose()["volumes"].keys()
+    assert services["scheduler"]["healthcheck"]["test"] == ["CMD", "celery-wheel-probe"]
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
+    found = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (found.stdout + found.stderr, found.returncode) == ("", 0)
+
+
+def test_the_image_copies_what_exists() -> None:
+    copied = re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    names = " ".join(copied).split()
+    assert names
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_every_variable_that_a_file_sets_is_one_of_the_settings() -> None:
+    text = "".join(path.read_text() for path in DEPLOY.iterdir() if path.is_file())
+    known = set(re.findall(r'environ(?:\.get\(|\[)"(\w+)"', SETTINGS)) | {"DJANGO_SETTINGS_MODULE"}
+    in_unit = set(re.findall(r"^Environment=(\w+)=", text, re.MULTILINE))
+    in_image = set(re.findall(r"(?<=[ ])([A-Z_]+)=\S", "".join(re.findall(r"^ENV .*$", text, re.MULTILINE))))
+    in_compose = set(compose()["services"]["worker"]["environment"])
+    assert in_unit | in_compose <= known
+    assert in_image - {"PYTHONUNBUFFERED"} <= known
+    assert f"WHEEL_METRICS=0.0.0.0:{PORT}" in text
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "celery-wheel.service").read_text()
+    read = configparser.ConfigParser(strict=False, interpolation=None)
+    read.optionxform = str  # type: ignore[assignment,method-assign]
+    read.read_string(unit)
+    service = read["Service"]
+    assert (service["Type"], service["KillMode"], service["WatchdogSec"]) == ("notify", "mixed", "30")
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is absent: its own check is left out")
+    path = tmp_path / "celery-wheel.service"
+    path.write_text(unit.replace("/srv/flights/.venv/bin/celery", sys.executable))
+    found = subprocess.run([analyze, "verify", path], capture_output=True, text=True, check=False)
+    assert [line for line in found.stderr.splitlines() if "celery-wheel.service" in line] == []

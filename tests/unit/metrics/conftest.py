@@ -1,0 +1,36 @@
+"""An engine on the models of store and broker, and a store of its own for the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_wheel.engine.histogram import Histogram
+from celery_wheel.metrics.metrics import Collect
+from celery_wheel.store import open_store
+from celery_wheel.store.sql.store import SqlStore
+from tests.unit.engine.conftest import Rig
+
+Read = Callable[[Collect], dict[str, dict[tuple[str, ...], float]]]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def sql_store(tmp_path: Path) -> Iterator[SqlStore]:
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
+    yield store
+    store.close()
+
+
+def read(collect: Collect) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return the values by metric and labels; of a histogram, the number of its durations."""
+    return {
+        metric.name: {labels: sum(value.counts) if isinstance(value, Histogram) else value for labels, value in samples}
+        for metric, samples in collect()
+    }

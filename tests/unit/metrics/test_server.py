@@ -1,0 +1,77 @@
+"""The HTTP server of a scheduler process."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+
+from celery_wheel.metrics import server
+from celery_wheel.metrics.server import HttpAnswer, MetricsServer
+from tests.kit.patience import wait_until
+from tests.kit.servers import free_port
+
+
+def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def listens(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def fail(accept: str) -> HttpAnswer:
+    raise LookupError("a defect")
+
+
+def test_pages_are_served_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    served = MetricsServer(
+        ("127.0.0.1", port), {"/metrics": lambda accept: HttpAnswer(200, accept.encode()), "/bad": fail}
+    )
+    served.start()
+    wait_until(lambda: listens(port), "the server listens")
+    assert fetch(port, "/metrics?x=1") == (200, "")
+    assert fetch(port, "/metrics", "HEAD") == (200, "")
+    assert fetch(port, "/")[0] == 404
+    assert "/metrics" in fetch(port, "/")[1]
+    assert fetch(port, "/bad")[0] == 500
+    assert "a defect" in caplog.text
+    served.stop()
+    wait_until(lambda: not listens(port), "the server has ended")
+
+
+def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "RETRY_S", 0.01)
+    caplog.set_level(logging.INFO)
+    with closing(socket.socket()) as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        served = MetricsServer(("127.0.0.1", port), {"/metrics": lambda accept: HttpAnswer(200, b"here")})
+        served.start()
+        wait_until(lambda: "cannot be served" in caplog.text, "the log has the error")
+    wait_until(lambda: "metrics are served" in caplog.text, "the address is taken")
+    assert fetch(port, "/metrics") == (200, "here")
+    assert caplog.text.count("cannot be served") == 1
+    served.stop()
+
+
+def test_a_server_that_never_got_its_address_stops_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with closing(socket.socket()) as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        served = MetricsServer(other.getsockname(), {})
+        served.start()
+        wait_until(lambda: "cannot be served" in caplog.text, "the log has the error")
+        served.stop()
+        assert not served._thread.is_alive()

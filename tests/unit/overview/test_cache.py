@@ -1,0 +1,128 @@
+"""The shared reading: one refresh at a time, at most a second old, and no reader for each who asks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from celery_wheel.errors import StoreError
+from celery_wheel.overview import cache as module
+from celery_wheel.overview.cache import FRESH_S, STALE_S, OverviewCache, Shared
+from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.ports.overview import OverviewRows
+from tests.kit.patience import wait_until
+
+NOW = 1_800_000_000_000
+
+
+class Source:
+    """Counts its readings, and stops in one where it is asked to."""
+
+    def __init__(self) -> None:
+        self.now_s, self.count = 0.0, 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.error: StoreError | None = None
+        self.shared = Shared(self.read, lambda: self.now_s)
+
+    def read(self, _last: int | None) -> int:
+        self.count += 1
+        count = self.count
+        assert self.goes_on.wait(10)
+        if self.error is not None:
+            raise self.error
+        return count
+
+
+def in_threads(count: int, call: Any) -> tuple[list[threading.Thread], list[Any]]:
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(call())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, found
+
+
+def test_a_reading_is_used_for_a_second() -> None:
+    source = Source()
+    assert [source.shared.get(), source.shared.get()] == [1, 1]
+    source.now_s = FRESH_S
+    assert source.shared.get() == 2
+
+
+def test_all_who_ask_at_first_wait_for_one_reading() -> None:
+    source = Source()
+    source.goes_on.clear()
+    threads, found = in_threads(8, source.shared.get)
+    wait_until(lambda: source.count == 1, "one thread reads")
+    source.goes_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert (found, source.count) == ([1] * 8, 1)
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(FRESH_S, 1), (STALE_S, 2)])
+def test_while_a_thread_reads_others_get_the_last_reading_unless_it_is_old(age_s: float, expected: int) -> None:
+    source = Source()
+    source.shared.get()
+    source.now_s = age_s
+    source.goes_on.clear()
+    reading, first = in_threads(1, source.shared.get)
+    wait_until(lambda: source.count == 2, "one thread reads")
+    asking, others = in_threads(4, source.shared.get)
+    if expected == 1:
+        for thread in asking:
+            thread.join(10)
+        assert others == [1] * 4
+    source.goes_on.set()
+    for thread in (*reading, *asking):
+        thread.join(10)
+    assert (first, others, source.count) == ([2], [expected] * 4, 2)
+
+
+def test_an_error_is_raised_to_all_for_a_second_and_then_forgotten() -> None:
+    source = Source()
+    source.error = StoreError("the store does not answer")
+    for _ in range(3):
+        with pytest.raises(StoreError, match="does not answer"):
+            source.shared.get()
+    assert source.count == 1
+    source.error, source.now_s = None, FRESH_S
+    assert source.shared.get() == 2
+
+
+def test_a_change_of_the_process_is_shown_at_once() -> None:
+    source = Source()
+    source.shared.get()
+    source.shared.expire()
+    assert source.shared.get() == 2
+
+
+class Browse:
+    """Answers with an empty store that has ``due`` tasks in the next hour."""
+
+    def __init__(self, due: int) -> None:
+        self.browse, self.due = self, due
+        self.counted: list[int] = []
+
+    def overview(self, now_ms: int, _before_ms: int, *, with_seconds: bool, with_levels: bool) -> OverviewRows:
+        assert not with_levels
+        if with_seconds:
+            self.counted.append(now_ms - NOW)
+        seconds = {now_ms // 1_000: self.due} if with_seconds else None
+        return OverviewRows([], [], [], {}, {}, {now_ms // HOUR_MS: self.due}, {}, seconds, {})
+
+
+@pytest.mark.parametrize(("due", "counted"), [(0, [1, 2, 3, 4]), (20_000, [1, 2, 3, 4]), (50_000, [1, 4])])
+def test_seconds_are_counted_the_more_rarely_the_more_they_are(
+    due: int, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0)
+    store: Any = Browse(due)
+    now = [NOW]
+    shared = OverviewCache(store, lambda: now[0])
+    for _ in range(5):
+        assert sum(shared.get().due.seconds.values()) == (due if now[0] > NOW else 0)
+        now[0] += 1_000
+    assert [ms // 1_000 for ms in store.counted] == counted
