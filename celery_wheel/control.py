@@ -61,6 +61,7 @@ from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.schedules import ScheduleCounts
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.values.mask import Mask
 
@@ -101,6 +102,12 @@ class Wheel(Queries):
         return self._process_store.open().overview.get()
 
     aoverview = twin(overview)
+
+    def schedule_counts(self) -> ScheduleCounts:
+        """Return the counts of schedules by state, which a process counts in a hundredth of its time."""
+        return self._process_store.open().schedule_counts.get()
+
+    aschedule_counts = twin(schedule_counts)
 
     def audit(self, /, before: str | None = None, limit: int = 100, **criteria: Any) -> AuditPage:
         """Return a page of the audit log, the latest request first; ``page.next`` is the ``before`` of the next page.

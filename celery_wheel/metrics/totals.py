@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from celery_wheel.engine.histogram import OTHER
 from celery_wheel.metrics.definitions import MAX_QUEUES, Sample
 from celery_wheel.overview import Overview
-from celery_wheel.overview.cache import Shared, SharedValue
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED
 from celery_wheel.store.ports import StoreSize
 from celery_wheel.store.ports.schedules import ScheduleCounts
 
 #: The periods of ``due``.
 WITHIN_MS = {"1h": HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
-
-
-#: The counts of schedules take at most this part of the time: 0.4 s for a million schedules, every 40 seconds.
-COUNTING_SHARE = 0.01
-
-
-class PacedCounts(Shared[ScheduleCounts]):
-    """The counts of schedules: all rows are counted, so the longer that takes, the more rarely it is done."""
-
-    def __init__(self, count: Callable[[], ScheduleCounts], clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(lambda _: count(), clock)
-        self._took_s = 0.0
-
-    def _new(self, last: SharedValue[ScheduleCounts] | None) -> SharedValue[ScheduleCounts]:
-        began_s = self._clock()
-        found = super()._new(last)
-        self._took_s = self._clock() - began_s
-        return found
-
-    def _age_s(self, reading: SharedValue[ScheduleCounts]) -> float:
-        return super()._age_s(reading) / max(1.0, self._took_s / COUNTING_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ Non-promises: ``pending`` counts a message until its settlement is stored, up to
 dispatch.
 
     reading      typed values from the store's rows             shards       the state of each shard
-    cache        the last reading of a process
+    cache        the last reading of a process; the counts of schedules, which are rarer
 """
 
-from celery_wheel.overview.cache import OverviewCache
+from celery_wheel.overview.cache import OverviewCache, PacedCounts
 from celery_wheel.overview.reading import HOURS, DueLoad, Overview, read_overview
 from celery_wheel.overview.shards import SILENT_MS, ShardStatus
 
-__all__ = ["HOURS", "SILENT_MS", "DueLoad", "Overview", "OverviewCache", "ShardStatus", "read_overview"]
+__all__ = ["HOURS", "SILENT_MS", "DueLoad", "Overview", "OverviewCache", "PacedCounts", "ShardStatus", "read_overview"]

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 
 from celery_wheel.conf import Conf
-from celery_wheel.overview import OverviewCache
+from celery_wheel.overview import OverviewCache, PacedCounts
 from celery_wheel.requests.answers import Answers
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
@@ -37,9 +37,11 @@ class OpenStore:
     answers: Answers  #: the requests of this process that wait for answers of this store
     checked_s: float
     overview: OverviewCache = field(init=False)  #: what this process shows of the store
+    schedule_counts: PacedCounts = field(init=False)
 
     def __post_init__(self) -> None:
         self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
+        self.schedule_counts = PacedCounts(self.store.browse.schedule_counts)
 
     def is_current(self) -> bool:
         if self.store.is_replaced():

@@ -16,8 +16,8 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.metrics import opentelemetry, prometheus
 from celery_wheel.metrics.metrics import ProcessMetrics
 from celery_wheel.metrics.server import HttpAnswer, MetricsServer
-from celery_wheel.metrics.totals import PacedCounts, Totals
-from celery_wheel.overview import OverviewCache
+from celery_wheel.metrics.totals import Totals
+from celery_wheel.overview import OverviewCache, PacedCounts
 from celery_wheel.scheduler.health import Health
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock

@@ -7,7 +7,6 @@ so. The lateness is that of the worst shard.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -27,10 +26,6 @@ from django_wheel.views.audit import AuditLine
 
 #: Requests of the audit log.
 CHANGES = 5
-#: The number of broken schedules, which is counted row by row, is so old at most.
-COUNTED_S = 10.0
-
-_broken: dict[str, tuple[float, int]] = {}
 
 
 class Links:
@@ -147,16 +142,7 @@ def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Links) -> It
     yield Problem(_("Errors of the broker"), count("broker_errors"))
     yield Problem(_("Rollbacks of the broker"), count("rollbacks"))
     yield Problem(_("Guard trips"), count("guard_trips"))
-    yield Problem(_("Broken schedules, now"), _broken_schedules(wheel), f"{links.schedules}?state=broken")
-
-
-def _broken_schedules(wheel: Wheel) -> int:
-    store, now_s = wheel.store, time.monotonic()
-    at_s, broken = _broken.get(store.uuid, (-COUNTED_S, 0))
-    if now_s - at_s >= COUNTED_S:
-        broken = store.browse.schedule_counts().broken
-        _broken[store.uuid] = now_s, broken
-    return broken
+    yield Problem(_("Broken schedules, now"), wheel.schedule_counts().broken, f"{links.schedules}?state=broken")
 
 
 def _since(snapshots: list[dict[str, Any]], times: Moments) -> str:

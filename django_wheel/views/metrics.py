@@ -23,7 +23,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Return the metrics in the format that the scraper accepts; 503 where the store cannot be read."""
     wheel = project_wheel()
     try:
-        totals = Totals(wheel.overview(), wheel.store.browse.schedule_counts())
+        totals = Totals(wheel.overview(), wheel.schedule_counts())
     except StoreError as error:
         return HttpResponse(f"{error}\n", status=503, content_type="text/plain; charset=utf-8")
     body, content_type = page_of(lambda: store_metrics(totals), request.headers.get("Accept", ""))

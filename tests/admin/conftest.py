@@ -18,7 +18,7 @@ from django.test import Client
 from celery_wheel.overview import cache
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
-from django_wheel.views import answers, wheel
+from django_wheel.views import wheel
 from tests.kit.holder import Holder
 from tests.kit.site import celery_app
 
@@ -52,7 +52,6 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each page show what the test has just written."""
     monkeypatch.setattr(cache, "FRESH_S", 0)
-    monkeypatch.setattr(answers, "COUNTED_S", 0)
     monkeypatch.setattr(wheel, "YEAR_MS", 0)
 
 
