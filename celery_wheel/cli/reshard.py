@@ -25,8 +25,9 @@ def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
         confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?")
     with user_errors():
         done = reshard_of(ctx.obj.app, shards)
+    doubled = f"{format_count(done.doubled, 'doubled task')} removed, " if done.doubled else ""
     click.echo(
         f"{format_count(done.before, 'shard')} before, {done.after} now; "
-        f"{format_count(done.moved, 'pending task')} moved, "
+        f"{format_count(done.moved, 'pending task')} moved, {doubled}"
         f"{format_count(done.forgotten, 'row')} of history forgotten; set wheel_shards = {done.after} everywhere"
     )

@@ -26,6 +26,7 @@ class Resharded:
     before: int
     after: int
     moved: int = 0  #: pending tasks that changed their shard
+    doubled: int = 0  #: pending tasks that were removed, since their new shard has the same message
     forgotten: int = 0  #: rows of history of the removed shards
     added: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)

@@ -5,6 +5,8 @@
     refuse      a shard that its holder did not give up (its last chunk may be in doubt), inbox items, open loads
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
+                a row that its shard has already is removed: a broker that was restored from before a resharding
+                delivered the message to its former shard once more
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and their answers
@@ -19,7 +21,7 @@ Non-promises: the wheel queues are not read; the caller must see that those of r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -147,23 +149,40 @@ class _Resharding:
 
     def _place(self, number: int, rows: Sequence[Any]) -> None:
         moves, counts = list[dict[str, int]](), defaultdict[int, Counter[TallyKey]](Counter)
+        leaving = defaultdict[int, list[Any]](list)
         for row in rows:
             to = self._shard_of(row.schedule or row.key, row.task_id, self._done.after)
-            if to == number:
-                continue
+            if to != number:
+                leaving[to].append(row)
+        for to, row in self._once_each(number, leaving, counts):
             self._counters[to] += 1
             due_ms = max(row.due_ms, self._floors[to])
             moves.append({"moved": row.id, "to": to, "due": due_ms, "new": self._counters[to] << SHARD_BITS | to})
             counts[number][TallyKey(row.due_ms // HOUR_MS, row.target, row.task)] -= 1
             counts[to][TallyKey(due_ms // HOUR_MS, row.target, row.task)] += 1
-        if not moves:
-            return
-        self._execute(queries.MOVE_ROW, moves)
-        # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
-        self._execute(queries.MOVE_WATCHES, [{"moved": move["moved"], "to": move["to"]} for move in moves])
+        if moves:
+            self._execute(queries.MOVE_ROW, moves)
+            # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
+            self._execute(queries.MOVE_WATCHES, [{"moved": move["moved"], "to": move["to"]} for move in moves])
         for at, more in counts.items():
             recount(self._connection, self._statements, self._catalogue, at, more)
         self._done.moved += len(moves)
+
+    def _once_each(
+        self, number: int, leaving: Mapping[int, list[Any]], counts: Mapping[int, Counter[TallyKey]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (shard to move to, row); remove the rows that are in that shard already."""
+        for to, rows in leaving.items():
+            wanted = {"to": to, "envelopes": [row.envelope_id for row in rows]}
+            present = set(self._execute(queries.PRESENT, wanted).scalars())
+            doubled = [row for row in rows if row.envelope_id in present]
+            if doubled:
+                ids = [{"removed": row.id} for row in doubled]
+                for query in queries.REMOVE_DOUBLED:
+                    self._execute(query, ids)
+                counts[number].subtract(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in doubled)
+                self._done.doubled += len(doubled)
+            yield from ((to, row) for row in rows if row.envelope_id not in present)
 
     def _move_schedules(self) -> None:
         for number in range(self._done.before):

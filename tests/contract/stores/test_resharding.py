@@ -79,6 +79,35 @@ def test_dispatched_tasks_stay_in_their_shard_and_are_not_published_again(make_s
     assert [row.id for row in store.slice(0, 0, *EVERYTHING)] == [rows[0].id, rows[1].id]
 
 
+@pytest.mark.parametrize("is_dispatched", [False, True])
+def test_a_message_that_a_restored_broker_delivered_to_its_former_shard_too_is_kept_once(
+    make_sql_store: MakeSqlStore, *, is_dispatched: bool
+) -> None:
+    store, envelope_id = make_sql_store(), str(uuid.uuid4())
+
+    def deliver() -> None:
+        holder = Holder(store)
+        row = holder.row(NOW, key="key-1", envelope_id=envelope_id)
+        place = TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task)
+        holder.apply(rows=[row], tally={place: 1}, watches=[Watch("unique", "key-1", row.id)])
+        store.release(0, holder.epoch)
+
+    deliver()
+    assert store.maintenance.reshard(3, lambda key, task_id, shards: 2, LATER).moved == 1
+    [moved] = store.slice(2, 0, *EVERYTHING)
+    if is_dispatched:
+        holder = Holder(store, shard=2)
+        holder.settle(ORIGIN, Position(moved.due_ms, moved.seq), at_ms=NOW)
+        store.release(2, holder.epoch)
+    deliver()
+    before = pending(store, 3)
+    done = store.maintenance.reshard(3, lambda key, task_id, shards: 2, LATER)
+    assert (done.moved, done.doubled) == (0, 1)
+    assert [row.id for row in store.slice(2, 0, *EVERYTHING)] == [moved.id]
+    assert store.slice(0, 0, *EVERYTHING) == []
+    assert pending(store, 3) == before - 1
+
+
 @pytest.mark.parametrize("shards", [1, 3, 5])
 def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, shards: int) -> None:
     store = make_sql_store()

@@ -71,7 +71,7 @@ _PLACE = tuple_(*_KEY)
 _IS_UNPUBLISHED = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, _PLACE > _WATERMARK)
 #: A shard's rows after the watermarks of their lanes, in order of position; an occurrence with its schedule's name.
 ROWS_TO_MOVE = (
-    select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, route.c.target, route.c.task)
+    select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.envelope_id, route.c.target, route.c.task)
     .add_columns(schedule.c.name.label("schedule"))
     .select_from(timer)
     .join(route, route.c.id == timer.c.route)
@@ -86,6 +86,15 @@ ROWS_TO_MOVE = (
 _PLACE_IN_SHARD = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
 MOVE_ROW = update(timer).where(timer.c.id == bindparam("moved")).values(**_PLACE_IN_SHARD)
 MOVE_WATCHES = update(watch).where(watch.c.timer_id == bindparam("moved")).values(shard=bindparam("to"))
+
+_ENVELOPES: Any = bindparam("envelopes", expanding=True)
+#: The envelope ids of messages that the shard ``to`` has already.
+PRESENT = select(timer.c.envelope_id).where(timer.c.shard == bindparam("to"), timer.c.envelope_id.in_(_ENVELOPES))
+_REMOVED: Any = bindparam("removed")
+REMOVE_DOUBLED = [
+    delete(table).where(column == _REMOVED)
+    for table, column in ((watch, watch.c.timer_id), (schedule_run, schedule_run.c.timer_id), (timer, timer.c.id))
+]
 
 #: A shard's schedules in the order of their ids.
 SCHEDULES_TO_MOVE = (
