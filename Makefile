@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgresql,$(DATABASE_URL)),$(VENV)/.install
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-browser test-django lint demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint demo demo-pipeline bench clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -76,6 +76,13 @@ screenshots: $(VENV)/.installed-test services  ## take the pictures of README an
 test-django: $(VENV)/.installed-test  ## test only the admin, with another Django: DJANGO=4.2
 	@$(PIP) --upgrade --target $(VENV)/django-$(DJANGO) "django==$(DJANGO).*"
 	PYTHONPATH=$(VENV)/django-$(DJANGO) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/admin
+
+# Airflow needs two hundred packages of versions of its own.
+test-orchestrators:  ## test only the tasks of Airflow and the assets of Dagster, in an environment of their own
+	@[ -x $(VENV)/orchestrators/bin/python ] || $(PYTHON) -m venv $(VENV)/orchestrators
+	@$(VENV)/orchestrators/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -e . apache-airflow-task-sdk dagster pytest pytest-timeout
+	AIRFLOW_HOME=$(CURDIR)/$(VENV)/orchestrators/airflow $(VENV)/orchestrators/bin/python -m pytest --noconftest -W default tests/orchestrators
 
 lint: $(VENV)/.installed-lint  ## check style, format and types
 	$(VENV)/bin/ruff check .
