@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgresql,$(DATABASE_URL)),$(VENV)/.install
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint dist demo demo-pipeline bench clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -96,6 +96,17 @@ demo: redis $(DATABASE_EXTRA)  ## run a day of real flights through worker, beat
 demo-pipeline: redis java $(DATABASE_EXTRA)  ## run a year of real flights through the jobs on Spark; SECONDS=60 DATE=2013-11-03: of the day
 	@cd example_project && exec ../$(VENV)/bin/python -m demo.pipeline \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(PORT),--port $(PORT))
+
+# The tools have an environment of their own; the bill of materials is that of an environment with the built wheel alone.
+dist:  ## build the sdist and the wheel, check them, and write their bill of materials into dist/
+	@rm -rf dist build $(VENV)/dist-check
+	@[ -x $(VENV)/dist-tools/bin/twine ] || { $(PYTHON) -m venv $(VENV)/dist-tools && \
+	  $(VENV)/dist-tools/bin/python -m pip install --quiet --disable-pip-version-check build cyclonedx-bom pip-audit twine; }
+	$(VENV)/dist-tools/bin/python -m build
+	$(VENV)/dist-tools/bin/twine check --strict dist/*
+	@$(PYTHON) -m venv $(VENV)/dist-check
+	@$(VENV)/dist-check/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	$(VENV)/dist-tools/bin/cyclonedx-py environment $(VENV)/dist-check/bin/python --output-reproducible -o dist/celery-wheel.cdx.json
 
 bench: $(VENV)/.installed-test  ## run the benchmarks; BENCH="herd size" ROWS=100000 STORE=PostgreSQL: of these, smaller, on that
 	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks $(BENCH) $(if $(ROWS),--rows $(ROWS)) $(if $(STORE),--store $(STORE))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from celery_wheel.values.version import __version__
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("celery_wheel", "django_wheel")
@@ -19,8 +23,8 @@ BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.a
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Return the names of the files in a wheel that is built from a copy of the sources."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel that is built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("build")
     for name in SOURCES:
         source, copy = ROOT / name, folder / name
@@ -29,7 +33,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         else:
             shutil.copy(source, copy)
     subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=folder, check=True, capture_output=True, text=True)
-    (wheel,) = folder.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def built(wheel: Path) -> set[str]:
+    """Return the names of the files in the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -54,3 +64,34 @@ def test_the_wheel_carries_files_of_each_kind(kind: str, built: set[str]) -> Non
 def test_the_wheel_carries_nothing_else(built: set[str]) -> None:
     tops = {name.split("/")[0] for name in built}
     assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "pyspark_wheel.py"}
+
+
+def test_spark_can_import_the_wheel_as_it_is(wheel: Path) -> None:
+    """``spark-submit --py-files`` puts the file itself on the path of the executors."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import pyspark_wheel; import celery_wheel.pipeline.source.write;"
+        "from celery_wheel.pipeline.jobs import archive, forecast, lateness, reconcile, schedule, tail, tune;"
+        "print({one.__file__.partition('.whl/')[0] for one in map(sys.modules.get, sys.argv[2:])})"
+    )
+    names = ["pyspark_wheel", "celery_wheel.store.sql.schema", "celery_wheel.pipeline.source.write"]
+    command = [sys.executable, "-c", program, str(wheel), *names]
+    done = subprocess.run(command, cwd=wheel.parent.parent, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{{'{str(wheel).removesuffix('.whl')}'}}\n"
+
+
+def test_the_readme_of_the_index_has_no_relative_link_and_the_metadata_name_the_repository(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml", "celery_wheel/values/version.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    address, tag = "https://forge.example/wheel/wheel", f"v{__version__}"
+    command = [sys.executable, str(ROOT / "scripts" / "for_index.py"), address]
+    wrong = subprocess.run([*command, "v0.0"], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (wrong.returncode, (tmp_path / "README.md").read_text()) == (1, (ROOT / "README.md").read_text())
+    assert f"tag {tag}, or change the version" in wrong.stderr
+    subprocess.run([*command, tag], cwd=tmp_path, check=True)
+    targets = re.findall(r"\]\(([^)]+)\)", (tmp_path / "README.md").read_text())
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert f"{address}/raw/{tag}/docs/images/wheel-page.png" in targets
+    assert f"{address}/blob/{tag}/docs/tasks.md" in targets
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Source"] == address
