@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgresql,$(DATABASE_URL)),$(VENV)/.install
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint dist demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint docs dist demo demo-pipeline bench clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -96,6 +96,9 @@ demo: redis $(DATABASE_EXTRA)  ## run a day of real flights through worker, beat
 demo-pipeline: redis java $(DATABASE_EXTRA)  ## run a year of real flights through the jobs on Spark; SECONDS=60 DATE=2013-11-03: of the day
 	@cd example_project && exec ../$(VENV)/bin/python -m demo.pipeline \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(PORT),--port $(PORT))
+
+docs: $(VENV)/.installed-docs  ## build the site of the documentation into docs/_build; a warning is an error
+	$(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
 # The tools have an environment of their own; the bill of materials is that of an environment with the built wheel alone.
 dist:  ## build the sdist and the wheel, check them, and write their bill of materials into dist/

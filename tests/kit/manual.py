@@ -13,8 +13,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-#: Path of each page → its text.
-PAGES = {path: path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md")))}
+#: Pages of the built site alone: their text is that of others, and of docstrings.
+OF_THE_SITE = {DOCS / "index.md", DOCS / "api.md", DOCS / "changes.md"}
+#: Path of each other page → its text.
+PAGES = {
+    path: path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path not in OF_THE_SITE
+}
 TABLE = re.compile(r"(?<=<!-- settings: begin -->\n)(.*)(?=<!-- settings: end -->)", re.DOTALL)
 METRICS_TABLE = re.compile(r"(?<=<!-- metrics: begin -->\n)(.*)(?=<!-- metrics: end -->)", re.DOTALL)
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)

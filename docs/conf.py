@@ -1,0 +1,37 @@
+"""The settings of Sphinx: ``make docs`` builds the site into docs/_build, and any warning is an error."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from celery_wheel.values.version import __version__
+
+project = "celery-wheel"
+author = "the celery-wheel authors"
+project_copyright = "2026, the celery-wheel authors"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"celery-wheel {release}"
+html_theme_options = {"navigation_with_keys": True}
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+
+#: The address of the repository, which a release knows: links to files that are no pages lead there.
+REPOSITORY = os.environ.get("REPOSITORY", "")
+_FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+
+
+def link_files(app: Any, page: str, source: list[str]) -> None:
+    target = rf"[\1]({REPOSITORY}/blob/v{release}/\2)" if REPOSITORY else r"\1"
+    source[0] = _FILE.sub(target, source[0])
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", link_files)
