@@ -13,7 +13,7 @@ class DjangoWheelConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_wheel import checks  # noqa: F401 - importing registers them
+        from django_wheel import checks, tasks  # noqa: F401 - importing registers the checks, and the task of Django 6
         from django_wheel.database import WheelRouter
         from django_wheel.periodic_tasks import answer_for_the_wheel
         from django_wheel.project import install_on_apps
