@@ -2,7 +2,7 @@
 
 ::
 
-    sqlite:///… postgresql://…  ──────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
+    sqlite:///… postgres[ql]://… ─────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
     django://default ──► entry point "django" of the group     ►  StorePlace(the URL of the entry of DATABASES;
                          ``celery_wheel.stores``                         "python manage.py migrate" makes the tables)
 
@@ -22,7 +22,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
-from celery_wheel.store.postgresql.place import with_hosts_apart
+from celery_wheel.store.postgresql.place import sqlalchemy_form
 
 EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
 
@@ -78,4 +78,4 @@ def shown_place(url: str) -> str:
 
 def read_url(url: str) -> URL:
     """Parse the URL of a store. Raises ArgumentError or ValueError where it is no URL."""
-    return make_url(with_hosts_apart(url))
+    return make_url(sqlalchemy_form(url))
