@@ -39,6 +39,7 @@ from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
+from celery_wheel.conf.old_names import explained_names
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
@@ -64,6 +65,11 @@ class WheelApp:
     @amqp.setter  # type: ignore[no-redef]  # mypy knows setters of property alone
     def amqp(self, amqp: Any) -> Any:
         return _divert(amqp) if isinstance(amqp, AMQP) else amqp
+
+    def _load_config(self) -> Any:
+        """Read the configuration as Celery does; its error about names says which one the wheel's scheduler has."""
+        with explained_names():
+            return super()._load_config()  # type: ignore[misc]
 
     @property
     def wheel(self) -> Any:

@@ -1,6 +1,7 @@
 """All settings of celery-wheel, in one table.
 
-``Conf(app)`` reads ``app.conf`` at each use: under ``namespace="CELERY"``, ``wheel_lease`` is ``CELERY_WHEEL_LEASE``.
+``Conf(app)`` reads ``app.conf`` at each use: ``wheel_lease`` is ``CELERY_WHEEL_LEASE`` under ``namespace="CELERY"``,
+and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only.
 The app's own defaults stay unchanged, since added defaults override a user's values.
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
@@ -20,6 +21,7 @@ from celery_wheel.conf.setting import (
     address,
     flag,
     folder,
+    loaded_maps,
     matching,
     names,
     one_of,
@@ -36,6 +38,9 @@ GIB = 2**30
 
 #: Celery's own default, for projects without django-celery-beat.
 PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
+
+#: The name of ``beat_scheduler`` beside Celery's old names of settings, which Celery does not let mix with new ones.
+OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
 
 #: The default store.
 PLAIN_STORE = "sqlite:///celery-wheel.sqlite3"
@@ -225,6 +230,17 @@ class Conf:
                 yield error
         yield from self._unknown()
 
+    def spelling(self, name: str) -> str:
+        """Return the name under which this app's configuration has a setting of the wheel, or ``beat_scheduler``."""
+        settings = self.app.conf
+        maps = loaded_maps(settings)
+        if settings.prefix:
+            return spellings(name, settings.prefix)[0]
+        of_django = any(type(getattr(one, "obj", None)).__module__ == "django.conf" for one in maps)
+        if name == "beat_scheduler" and (of_django or settings.deprecated_settings):
+            return OLD_BEAT_SCHEDULER
+        return name.upper() if of_django else name
+
     def _unknown(self) -> Iterator[SettingError]:
         """Yield an error for each name that begins like a setting of celery-wheel and is none."""
         known = {setting.name for setting in _all()}
@@ -236,7 +252,7 @@ class Conf:
             if prefix and not spelling.startswith((prefix, "wheel_")):
                 continue  # WHEEL_SIZE beside CELERY_… in a project's settings: another package's
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            meant = spellings(nearest, prefix)[0]
+            meant = spellings(nearest, prefix)[1 if not prefix and spelling.isupper() else 0]
             yield SettingError(f"{spelling} is an unknown setting and has no effect; did you mean {meant}?")
 
 

@@ -58,7 +58,7 @@ def test_an_app_with_another_scheduler_is_not_changed() -> None:
 
 def test_a_project_that_does_not_import_its_app_gets_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "uses_wheel", lambda app: False)
-    with pytest.raises(ImproperlyConfigured, match=r"import the Celery app in the __init__.py"):
+    with pytest.raises(ImproperlyConfigured, match='Set CELERY_BEAT_SCHEDULER = "wheel"'):
         project.project_wheel()
 
 

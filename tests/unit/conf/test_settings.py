@@ -231,7 +231,8 @@ def test_settings_of_a_module_are_read(make_conf: MakeConf, monkeypatch: pytest.
     [
         (None, "wheel_tik", "wheel_tick"),
         (None, "wheel_shard", "wheel_shards"),
-        (None, "WHEEL_LEASE", "wheel_lease"),
+        (None, "WHEEL_LAESE", "WHEEL_LEASE"),
+        (None, "Wheel_lease", "wheel_lease"),
         (None, "wheel_", "wheel_tick"),
         ("CELERY", "CELERY_WHEEL_NAMESPCAE", "CELERY_WHEEL_NAMESPACE"),
         ("CELERY", "CELERY_WHEEL_TICK_MS", "CELERY_WHEEL_TICK"),
