@@ -40,6 +40,7 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
 from celery_wheel.conf.old_names import explained_names
+from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
@@ -105,6 +106,8 @@ class WheelApp:
         now = app.now()
         now_us = epoch_us(now)
         countdown, eta = call.get("countdown"), call.get("eta")
+        if conf.enabled or options.transactional:
+            conf.check_once()
         diverts = conf.enabled and _diverts(app, call)
         if options.transactional or (conf.enabled and is_transactional(app, options.transactional)):
             inbox_of(app)
@@ -170,6 +173,7 @@ class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries n
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._wheel_module = calling_module(self)  # beside it is the default store
         self.steps["consumer"].update(STEPS)
 
 

@@ -11,11 +11,13 @@ A setting's docstring is its line in the table of docs/settings.md, whose rows `
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
+from celery_wheel.conf import store as stores
 from celery_wheel.conf.setting import (
     Setting,
     address,
@@ -42,32 +44,39 @@ PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
 #: The name of ``beat_scheduler`` beside Celery's old names of settings, which Celery does not let mix with new ones.
 OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
 
-#: The default store.
-PLAIN_STORE = "sqlite:///celery-wheel.sqlite3"
+#: The default store, in a folder that depends on the project.
+PLAIN_STORE = f"sqlite:///…/{stores.FILE}"
 
 
 def _django_settings() -> Any:
-    """Return the settings of this process's Django project; None without one."""
+    """Return the settings of this process's Django project; None without one.
+
+    Django reads them when they are used first. Celery imports ``django.conf`` where DJANGO_SETTINGS_MODULE is set.
+    """
     django_conf = sys.modules.get("django.conf")
-    return django_conf.settings if django_conf is not None and django_conf.settings.configured else None
+    if django_conf is None:
+        return None
+    return django_conf.settings if django_conf.settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ else None
 
 
 def _installed(project: Any, name: str) -> bool:
     return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
 
 
-def default_base_scheduler() -> str:
+def default_base_scheduler(app: Any = None) -> str:
     """Return django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
     if _installed(_django_settings(), "django_celery_beat"):
         return "django_celery_beat.schedulers:DatabaseScheduler"
     return PLAIN_SCHEDULER
 
 
-def default_store() -> str:
-    """Return a SQLite file: in the folder of a Django project that lists django_wheel, for its web processes."""
-    project = _django_settings()
-    folder = getattr(project, "BASE_DIR", None) if _installed(project, "django_wheel") else None
-    return PLAIN_STORE if folder is None else f"sqlite:///{Path(folder).absolute() / 'celery-wheel.sqlite3'}"
+def default_store(app: Any) -> str:
+    """Return the SQLite file of the project, whatever the working folder; see ``celery_wheel.conf.store``."""
+    return f"sqlite:///{stores.default_file(app, _django_settings())}"
+
+
+#: Apps whose settings were read as a whole, and are valid.
+_checked = WeakSet[Any]()
 
 
 class Conf:
@@ -75,7 +84,7 @@ class Conf:
 
     store = Setting(
         default_store,
-        matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
+        stores.store_url(),
         "The URL of the store: a SQLite file, a PostgreSQL database, or django://default.",
         secret=True,
     )
@@ -220,6 +229,12 @@ class Conf:
         problems = [str(problem) for problem in self.problems()]
         if problems:
             raise SettingError("\n".join(problems))
+
+    def check_once(self) -> None:
+        """Read every setting at the first use of an app, which a sender cannot do at each call."""
+        if self.app not in _checked:
+            self.check()
+            _checked.add(self.app)
 
     def problems(self) -> Iterator[SettingError]:
         """Yield an error for each invalid or unknown setting."""

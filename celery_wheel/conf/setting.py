@@ -64,10 +64,12 @@ class Setting(Generic[T]):
         if conf is None:
             return self
         value = self._value(conf.app.conf)
+        if value is self.default and callable(value):
+            value = value(conf.app)
         try:
-            return self.rule.parse(value() if value is self.default and callable(value) else value)
+            return self.rule.parse(value)
         except ValueError:
-            got = "another value (not shown)" if self.secret else repr(value)
+            got = _without_secret(value) if self.secret else repr(value)
             raise SettingError(f"{self.name} must be {self.rule.phrase}, got {got}") from None
 
     def _value(self, settings: Any) -> Any:
@@ -101,6 +103,12 @@ def spellings(name: str, prefix: str | None) -> tuple[str, ...]:
         return name, name.upper()
     spelled = prefix + name
     return spelled.upper() if prefix.isupper() else spelled.lower(), name
+
+
+def _without_secret(value: Any) -> str:
+    """Return the scheme of a URL, which has no password; nothing of any other value."""
+    scheme = re.match(r"[a-z0-9+]{1,30}://", value) if isinstance(value, str) else None
+    return f"{scheme[0]}…" if scheme else "another value (not shown)"
 
 
 def _reject(value: object) -> ValueError:

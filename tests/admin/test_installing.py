@@ -64,11 +64,9 @@ def test_a_project_that_does_not_import_its_app_gets_an_error_with_the_remedy(mo
 
 def test_the_default_store_is_a_file_in_the_projects_folder(tmp_path: Path) -> None:
     plain = made()
-    assert Conf(plain).store == "sqlite:///celery-wheel.sqlite3"  # no BASE_DIR
-    with override_settings(BASE_DIR=tmp_path):
-        assert Conf(plain).store == f"sqlite:///{tmp_path}/celery-wheel.sqlite3"
-    with override_settings(BASE_DIR=tmp_path, INSTALLED_APPS=[]):
-        assert Conf(plain).store == "sqlite:///celery-wheel.sqlite3"
+    for installed in (["django_wheel"], []):
+        with override_settings(BASE_DIR=tmp_path, INSTALLED_APPS=installed):
+            assert Conf(plain).store == f"sqlite:///{tmp_path}/celery-wheel.sqlite3"
     plain.close()
 
 
