@@ -8,7 +8,8 @@
                       │
               countdown or eta ──► one instant, as a WheelEta ──► Celery's send_task ──► interception
 
-1. Only delayed calls (with a countdown or an eta) and transactional calls change. All other calls pass to Celery
+1. Only delayed calls (with a countdown or an eta), transactional ones and those with an option that needs the store,
+   like ``unique``, change. All other calls pass to Celery
    unchanged: a task with a past eta runs at once, with its eta.
 2. The id of a delayed task is a UUIDv7, unless the caller chose one.
 3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries.
@@ -86,7 +87,9 @@ class WheelApp:
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
             # Without the mark a worker would rescue it, like the message of a producer without the wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
-        elif not wheel_options.native and (_is_delayed(call) or wheel_options.transactional):
+        elif not wheel_options.native and (
+            _is_delayed(call) or wheel_options.transactional or wheel_options.need_store
+        ):
             eta = self._wheel_eta(call, wheel_options)
             if eta is not None:
                 changes = {"eta": eta, "task_id": call.get("task_id") or uuid7()}
@@ -121,8 +124,8 @@ class WheelApp:
             return WheelEta(due_time(app, now, countdown, eta or now), now_us // 1000, options)
         if not diverts:
             return None
-        due = due_time(app, now, countdown, eta)
-        if due.at_us <= now_us or due.at_us < now_us + conf.min_delay_ms * 1000:
+        due = due_time(app, now, countdown, eta or now)
+        if not options.need_store and (due.at_us <= now_us or due.at_us < now_us + conf.min_delay_ms * 1000):
             return None
         return WheelEta(due, now_us // 1000, options)
 

@@ -3,7 +3,8 @@
 Its logging, signals and app are as in beat's own process. It is a node of Celery's remote control, as each scheduler:
 a node answers for the shards that its own process holds, and its engines learn from it which stamps are revoked.
 
-SIGTERM, SIGHUP, Ctrl-C and the end of beat's process stop it gracefully; the failure of an engine ends it with exit code 1.
+SIGTERM, SIGHUP, Ctrl-C and the end of beat's process stop it gracefully; the failure of an engine ends it with exit
+code 1.
 """
 
 from __future__ import annotations
