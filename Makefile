@@ -11,7 +11,7 @@ WITH_VENV := PATH="$$PATH:$(CURDIR)/$(VENV)/bin"
 # Hundreds of processes import the same modules: one compiles them for all, also where the user's shell forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 # A database of PostgreSQL needs its client.
-DATABASE_EXTRA := $(if $(findstring postgresql,$(DATABASE_URL)),$(VENV)/.installed-postgresql)
+DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed-postgresql)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment

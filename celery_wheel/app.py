@@ -8,7 +8,8 @@
                       │
               countdown or eta ──► one instant, as a WheelEta ──► Celery's send_task ──► interception
 
-1. Only delayed calls (with a countdown or an eta) and transactional calls change. All other calls pass to Celery
+1. Only delayed calls (with a countdown or an eta), transactional ones and those with an option that needs the store,
+   like ``unique``, change. All other calls pass to Celery
    unchanged: a task with a past eta runs at once, with its eta.
 2. The id of a delayed task is a UUIDv7, unless the caller chose one.
 3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries.
@@ -39,6 +40,8 @@ from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf
+from celery_wheel.conf.old_names import explained_names
+from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
@@ -65,6 +68,11 @@ class WheelApp:
     def amqp(self, amqp: Any) -> Any:
         return _divert(amqp) if isinstance(amqp, AMQP) else amqp
 
+    def _load_config(self) -> Any:
+        """Read the configuration as Celery does; its error about names says which one the wheel's scheduler has."""
+        with explained_names():
+            return super()._load_config()  # type: ignore[misc]
+
     @property
     def wheel(self) -> Any:
         """The ``celery_wheel.control.Wheel``, which queries and changes pending tasks."""
@@ -79,7 +87,9 @@ class WheelApp:
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
             # Without the mark a worker would rescue it, like the message of a producer without the wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
-        elif not wheel_options.native and (_is_delayed(call) or wheel_options.transactional):
+        elif not wheel_options.native and (
+            _is_delayed(call) or wheel_options.transactional or wheel_options.need_store
+        ):
             eta = self._wheel_eta(call, wheel_options)
             if eta is not None:
                 changes = {"eta": eta, "task_id": call.get("task_id") or uuid7()}
@@ -99,6 +109,8 @@ class WheelApp:
         now = app.now()
         now_us = epoch_us(now)
         countdown, eta = call.get("countdown"), call.get("eta")
+        if conf.enabled or options.transactional:
+            conf.check_once()
         diverts = conf.enabled and _diverts(app, call)
         if options.transactional or (conf.enabled and is_transactional(app, options.transactional)):
             inbox_of(app)
@@ -112,8 +124,8 @@ class WheelApp:
             return WheelEta(due_time(app, now, countdown, eta or now), now_us // 1000, options)
         if not diverts:
             return None
-        due = due_time(app, now, countdown, eta)
-        if due.at_us <= now_us or due.at_us < now_us + conf.min_delay_ms * 1000:
+        due = due_time(app, now, countdown, eta or now)
+        if not options.need_store and (due.at_us <= now_us or due.at_us < now_us + conf.min_delay_ms * 1000):
             return None
         return WheelEta(due, now_us // 1000, options)
 
@@ -164,6 +176,7 @@ class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries n
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._wheel_module = calling_module(self)  # beside it is the default store
         self.steps["consumer"].update(STEPS)
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +90,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
         """Send the periodic entries that are due while holding shard 0; raise the engine's failure, if any."""
         self._supervisor.tend()
         if not self._service.started:
+            end_on_hangup()
             self._service.start()
         self._service.raise_failure()
         holds = self._service.holds(0)
@@ -156,6 +159,16 @@ class WheelMixin(_Base):  # type: ignore[misc]
         url = read_url(conf.store).difference_update_query(("password", "sslpassword", "options"))
         store = url.render_as_string(hide_password=True)
         return f"    . wheel -> {store} (namespace {conf.namespace})\n{super().info}"
+
+
+def end_on_hangup() -> None:
+    """End beat on SIGHUP as on SIGTERM, for which Celery has a handler: the shards are given up.
+
+    A process that ignores the signal (``nohup``), or handles it, keeps its way.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def rename_if_unusable(path: str, shelve: Any) -> None:

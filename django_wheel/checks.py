@@ -34,7 +34,7 @@ from celery_wheel.operations.doctor import Finding, Installation, broker, queues
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.producer.transaction import inbox_of
 from django_wheel.database import is_recorded_without_tables, migrate_command, store_alias
-from django_wheel.project import wheel_app
+from django_wheel.project import how_to_use_it, wheel_app
 from django_wheel.store import NotMigrated, open_store
 
 TAG = "celery_wheel"
@@ -49,7 +49,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         return [
             Warning(
                 "django_wheel is installed, but no Celery app of this process uses the wheel.",
-                hint='Set CELERY_BEAT_SCHEDULER = "wheel" and import the Celery app in the __init__.py of the project.',
+                hint=how_to_use_it(),
                 id="django_wheel.W001",
             )
         ]
@@ -107,7 +107,8 @@ def _transactional_store(app: Any, conf: Conf) -> CheckMessages:
     except SettingError as error:
         yield Error(
             f"{error}.",
-            hint='Set CELERY_WHEEL_STORE = "django://default", or CELERY_WHEEL_TRANSACTIONAL = False.',
+            hint=f'Set {conf.spelling("wheel_store")} = "django://default", or '
+            f"{conf.spelling('wheel_transactional')} = False.",
             id="django_wheel.E013",
         )
 
@@ -125,7 +126,7 @@ def _locks(conf: Conf) -> CheckMessages:
             f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time. A Django transaction that "
             f"reads before it writes fails at once (database is locked) if the wheel writes in between.{schedules}",
             hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" (since Django 5.1) and OPTIONS["timeout"] = 20, or '
-            "name a separate file in wheel_store.",
+            f"name a separate file in {conf.spelling('wheel_store')}.",
             id="django_wheel.W005",
         )
 
@@ -151,7 +152,9 @@ def _store(app: Any) -> CheckMessages:
         yield Warning(f"{error}.", hint="Start a scheduler: celery -A <project> beat", id="django_wheel.W012")
     except WheelError as error:
         yield Error(
-            f"{error}.", hint="Set the same wheel_store for the web processes and for beat.", id="django_wheel.E003"
+            f"{error}.",
+            hint=f"Set the same {Conf(app).spelling('wheel_store')} for the web processes and for beat.",
+            id="django_wheel.E003",
         )
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from celery import _state, current_app
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from celery_wheel import install
 from celery_wheel.conf import Conf
+from celery_wheel.conf.old_names import explained_names
 from celery_wheel.control import Wheel, wheel_of
 from celery_wheel.errors import SettingError
 from celery_wheel.values.mask import Mask
@@ -39,7 +41,8 @@ def _consider(app: Any) -> None:
 
 
 def uses_wheel(app: Any) -> bool:
-    scheduler = app.conf.beat_scheduler
+    with explained_names():
+        scheduler = app.conf.beat_scheduler
     if isinstance(scheduler, str):
         return scheduler in NAMES
     return f"{getattr(scheduler, '__module__', '')}.{getattr(scheduler, '__name__', '')}" in NAMES
@@ -70,8 +73,24 @@ def project_wheel() -> Wheel:
     """Return the wheel of the project's app. Raises ImproperlyConfigured if no app uses the wheel."""
     app = wheel_app()
     if app is None:
-        raise ImproperlyConfigured(
-            'no Celery app of this process uses the wheel; set CELERY_BEAT_SCHEDULER = "wheel", and import the Celery '
-            "app in the __init__.py of your project"
-        )
+        raise ImproperlyConfigured(f"no Celery app of this process uses the wheel. {how_to_use_it()}")
     return wheel_of(app)
+
+
+def how_to_use_it() -> str:
+    """Return the remedy where no app uses the wheel, with the name under which the app reads ``beat_scheduler``."""
+    current = current_app._get_current_object()
+    apps = [app for app in (current, *_state._get_active_apps()) if app.main != "default"]  # Celery's own, without one
+    given = [name for name in dir(settings) if name.endswith(("_BEAT_SCHEDULER", "CELERYBEAT_SCHEDULER"))]
+    if not apps:
+        if any(getattr(settings, name) in NAMES for name in given):
+            return "Import the Celery app in the __init__.py of the project."
+        return 'Set CELERY_BEAT_SCHEDULER = "wheel" and import the Celery app in the __init__.py of the project.'
+    app = apps[0]
+    name = Conf(app).spelling("beat_scheduler")
+    other = [one for one in given if one != name]
+    if not other:
+        return f'Set {name} = "wheel".'
+    namespace = (app.conf.prefix or "").rstrip("_")
+    how = f'with namespace="{namespace}"' if namespace else "without a namespace"
+    return f'Set {name} = "wheel": the Celery app {app.main!r} reads its settings {how}, so {other[0]} has no effect.'

@@ -33,9 +33,11 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:
         schedules = {**asdict(counts), "reasons": {one.name: one.note for one in broken}}
-        return json.dumps({"shards": [shard.as_dict() for shard in shards], "schedules": schedules}), code
+        found = {"store": wheel.store.name, "shards": [shard.as_dict() for shard in shards], "schedules": schedules}
+        return json.dumps(found), code
     terminal = console()
     with terminal.capture() as captured:
+        terminal.print(f"store {printable(wheel.store.name, PART_CUT)}", highlight=False, markup=False, soft_wrap=True)
         for shard in shards:
             terminal.print(facts_table(f"shard {shard.shard}", _facts(shard)))
             if shard.live and shard.snapshot:

@@ -1,6 +1,7 @@
 """All settings of celery-wheel, in one table.
 
-``Conf(app)`` reads ``app.conf`` at each use: under ``namespace="CELERY"``, ``wheel_lease`` is ``CELERY_WHEEL_LEASE``.
+``Conf(app)`` reads ``app.conf`` at each use: ``wheel_lease`` is ``CELERY_WHEEL_LEASE`` under ``namespace="CELERY"``,
+and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only.
 The app's own defaults stay unchanged, since added defaults override a user's values.
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
@@ -10,16 +11,19 @@ A setting's docstring is its line in the table of docs/settings.md, whose rows `
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
+from celery_wheel.conf import store as stores
 from celery_wheel.conf.setting import (
     Setting,
     address,
     flag,
     folder,
+    loaded_maps,
     matching,
     names,
     one_of,
@@ -37,32 +41,42 @@ GIB = 2**30
 #: Celery's own default, for projects without django-celery-beat.
 PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
 
-#: The default store.
-PLAIN_STORE = "sqlite:///celery-wheel.sqlite3"
+#: The name of ``beat_scheduler`` beside Celery's old names of settings, which Celery does not let mix with new ones.
+OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
+
+#: The default store, in a folder that depends on the project.
+PLAIN_STORE = f"sqlite:///…/{stores.FILE}"
 
 
 def _django_settings() -> Any:
-    """Return the settings of this process's Django project; None without one."""
+    """Return the settings of this process's Django project; None without one.
+
+    Django reads them when they are used first. Celery imports ``django.conf`` where DJANGO_SETTINGS_MODULE is set.
+    """
     django_conf = sys.modules.get("django.conf")
-    return django_conf.settings if django_conf is not None and django_conf.settings.configured else None
+    if django_conf is None:
+        return None
+    return django_conf.settings if django_conf.settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ else None
 
 
 def _installed(project: Any, name: str) -> bool:
     return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
 
 
-def default_base_scheduler() -> str:
+def default_base_scheduler(app: Any = None) -> str:
     """Return django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
     if _installed(_django_settings(), "django_celery_beat"):
         return "django_celery_beat.schedulers:DatabaseScheduler"
     return PLAIN_SCHEDULER
 
 
-def default_store() -> str:
-    """Return a SQLite file: in the folder of a Django project that lists django_wheel, for its web processes."""
-    project = _django_settings()
-    folder = getattr(project, "BASE_DIR", None) if _installed(project, "django_wheel") else None
-    return PLAIN_STORE if folder is None else f"sqlite:///{Path(folder).absolute() / 'celery-wheel.sqlite3'}"
+def default_store(app: Any) -> str:
+    """Return the SQLite file of the project, whatever the working folder; see ``celery_wheel.conf.store``."""
+    return f"sqlite:///{stores.default_file(app, _django_settings())}"
+
+
+#: Apps whose settings were read as a whole, and are valid.
+_checked = WeakSet[Any]()
 
 
 class Conf:
@@ -70,7 +84,7 @@ class Conf:
 
     store = Setting(
         default_store,
-        matching(r"\S+://.*", "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3"),
+        stores.store_url(),
         "The URL of the store: a SQLite file, a PostgreSQL database, or django://default.",
         secret=True,
     )
@@ -216,6 +230,12 @@ class Conf:
         if problems:
             raise SettingError("\n".join(problems))
 
+    def check_once(self) -> None:
+        """Read every setting at the first use of an app, which a sender cannot do at each call."""
+        if self.app not in _checked:
+            self.check()
+            _checked.add(self.app)
+
     def problems(self) -> Iterator[SettingError]:
         """Yield an error for each invalid or unknown setting."""
         for setting in _all():
@@ -224,6 +244,17 @@ class Conf:
             except SettingError as error:
                 yield error
         yield from self._unknown()
+
+    def spelling(self, name: str) -> str:
+        """Return the name under which this app's configuration has a setting of the wheel, or ``beat_scheduler``."""
+        settings = self.app.conf
+        maps = loaded_maps(settings)
+        if settings.prefix:
+            return spellings(name, settings.prefix)[0]
+        of_django = any(type(getattr(one, "obj", None)).__module__ == "django.conf" for one in maps)
+        if name == "beat_scheduler" and (of_django or settings.deprecated_settings):
+            return OLD_BEAT_SCHEDULER
+        return name.upper() if of_django else name
 
     def _unknown(self) -> Iterator[SettingError]:
         """Yield an error for each name that begins like a setting of celery-wheel and is none."""
@@ -236,7 +267,7 @@ class Conf:
             if prefix and not spelling.startswith((prefix, "wheel_")):
                 continue  # WHEEL_SIZE beside CELERY_… in a project's settings: another package's
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            meant = spellings(nearest, prefix)[0]
+            meant = spellings(nearest, prefix)[1 if not prefix and spelling.isupper() else 0]
             yield SettingError(f"{spelling} is an unknown setting and has no effect; did you mean {meant}?")
 
 

@@ -6,7 +6,7 @@
                                           └────► SettingError: wheel_lease must be a time of at least 0.1 s, got -1
 
 1. A ``Setting`` is a descriptor: each access reads the app's configuration, so that a value that is set late counts,
-   and ``CELERY_WHEEL_…`` under ``namespace="CELERY"`` as well.
+   and ``CELERY_WHEEL_…`` under ``namespace="CELERY"``, or ``WHEEL_…`` without a namespace, as well.
 2. A ``Rule`` is a phrase for people and a function that returns the value to use, or raises.
 3. A setting in seconds has a name without a unit, like Celery's own, and a property that ends in ``_ms``.
 
@@ -64,32 +64,51 @@ class Setting(Generic[T]):
         if conf is None:
             return self
         value = self._value(conf.app.conf)
+        if value is self.default and callable(value):
+            value = value(conf.app)
         try:
-            return self.rule.parse(value() if value is self.default and callable(value) else value)
+            return self.rule.parse(value)
         except ValueError:
-            got = "another value (not shown)" if self.secret else repr(value)
+            got = _without_secret(value) if self.secret else repr(value)
             raise SettingError(f"{self.name} must be {self.rule.phrase}, got {got}") from None
 
     def _value(self, settings: Any) -> Any:
-        """Return what Celery's ``settings.get`` returns, which takes 4 µs to find that no dictionary has a name."""
-        maps = getattr(settings, "maps", ())
-        if len(maps) > 1:  # one: Celery has not read its configuration, and would not for ``in``
-            names = spellings(self.name, settings.prefix)
-            for mapping in maps:
-                for name in names:
-                    if name in mapping:
-                        return settings.get(self.name, self.default)
-            return self.default
-        return settings.get(self.name, self.default)
+        """Return the value as Celery's ``settings.get`` does, which takes 4 µs to find that no dictionary has a name.
+
+        Celery finds no upper-case name without a namespace.
+        """
+        maps = loaded_maps(settings)
+        names = spellings(self.name, settings.prefix)
+        for mapping in maps:
+            for name in names:
+                if name in mapping:
+                    return mapping[name]
+        return self.default
+
+
+def loaded_maps(settings: Any) -> Any:
+    """Return the dictionaries of an app's configuration, which Celery reads when a name is looked up first."""
+    if len(settings.maps) == 1:
+        settings.get("wheel_store")
+    return settings.maps
 
 
 @cache
 def spellings(name: str, prefix: str | None) -> tuple[str, ...]:
-    """Return the spellings under which Celery finds a setting, the recommended one first."""
+    """Return the spellings under which a setting is found, the recommended one first.
+
+    Without a namespace, Django's settings can have upper-case names only.
+    """
     if not prefix:
-        return (name,)
+        return name, name.upper()
     spelled = prefix + name
     return spelled.upper() if prefix.isupper() else spelled.lower(), name
+
+
+def _without_secret(value: Any) -> str:
+    """Return the scheme of a URL, which has no password; nothing of any other value."""
+    scheme = re.match(r"[a-z0-9+]{1,30}://", value) if isinstance(value, str) else None
+    return f"{scheme[0]}…" if scheme else "another value (not shown)"
 
 
 def _reject(value: object) -> ValueError:

@@ -13,8 +13,12 @@
     transactional  True: schedule if and only if the caller's own Django transaction commits, also a call without a
                    delay; False: independently of it. It takes precedence over the setting wheel_transactional
 
+``unique``, ``watch``, ``jitter`` and ``misfire`` need the store, so a call with one of them goes to the wheel also
+without a delay, or with one below ``wheel_min_delay``, and is due now. ``key`` alone says which shard a pending task
+has, and a task without a delay is not pending.
+
 Any other option raises at the call. A route in ``task_routes`` may have ``wheel`` too, without ``transactional``; the
-call's options take precedence.
+call's options take precedence; a route's apply to calls that go to the wheel.
 
 Under ``task_always_eager`` nothing is sent, and the options are not checked.
 """
@@ -52,6 +56,11 @@ class CallOptions:
     jitter_ms: int | None = None
     misfire_ms: int | None = None
     transactional: bool | None = None
+
+    @property
+    def need_store(self) -> bool:
+        """Whether an option has an effect only on a task that the store has."""
+        return any(one is not None for one in (self.unique, self.watch, self.jitter_ms, self.misfire_ms))
 
     def over(self, route: CallOptions) -> CallOptions:
         """Return these options, completed by those of a route."""

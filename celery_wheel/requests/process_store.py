@@ -75,6 +75,7 @@ class ProcessStore:
 
     def open(self) -> OpenStore:
         """Return the open store. A store that does not exist is not made; one that exists is not changed."""
+        self._conf.check_once()
         state, url = self._state, self._conf.store
         with state.lock:
             if state.open is not None and (state.open.url != url or not state.open.is_current()):

@@ -3,7 +3,8 @@
 Its logging, signals and app are as in beat's own process. It is a node of Celery's remote control, as each scheduler:
 a node answers for the shards that its own process holds, and its engines learn from it which stamps are revoked.
 
-SIGTERM, Ctrl-C and the end of beat's process stop it gracefully; the failure of an engine ends it with exit code 1.
+SIGTERM, SIGHUP, Ctrl-C and the end of beat's process stop it gracefully; the failure of an engine ends it with exit
+code 1.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 #: Between two looks at the engines.
 LOOK_S = 0.5
 
+#: A terminal that is closed sends SIGHUP to beat and its children alike.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -50,8 +54,9 @@ class Start:
 def main(start: Start) -> None:
     """Serve shards until a signal, or the end of beat's process."""
     platforms.set_pdeathsig("SIGKILL")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+    for number in STOPPING:
+        if number != signal.SIGHUP or signal.getsignal(number) == signal.SIG_DFL:  # ``nohup`` ignores it
+            signal.signal(number, _end)
     app = _load(start)
     service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
     beat: Any = parent_process()
@@ -64,7 +69,7 @@ def main(start: Start) -> None:
 
 
 def _end(*_: object) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the stop
     sys.exit()
 

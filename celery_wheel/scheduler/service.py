@@ -9,6 +9,7 @@ neither Celery nor the settings, and the edges know no engine.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -17,6 +18,7 @@ from typing import Any
 
 from celery_wheel.broker import broker_for
 from celery_wheel.conf import Conf
+from celery_wheel.conf.store import make_state_folder
 from celery_wheel.engine.due_clock import ClockReadings
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
@@ -41,6 +43,8 @@ from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.mask import Mask
+
+logger = logging.getLogger(__name__)
 
 
 class WheelService:
@@ -75,6 +79,7 @@ class WheelService:
         conf.check()
         tune_memory()
         self._store = store = open_store_of(conf)
+        logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
         limits, clock = limits_of(conf), SystemClock()
         # A restarted container has the same host name and process id, and must not be taken for the former one.
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
@@ -209,6 +214,8 @@ def node_name(holder: str, alive: list[str]) -> str:
 
 
 def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
+    if create:
+        make_state_folder(conf.store)
     return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
 
 

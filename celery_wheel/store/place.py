@@ -2,12 +2,12 @@
 
 ::
 
-    sqlite:///… postgresql://…  ──────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
+    sqlite:///… postgres[ql]://… ─────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
     django://default ──► entry point "django" of the group     ►  StorePlace(the URL of the entry of DATABASES;
                          ``celery_wheel.stores``                         "python manage.py migrate" makes the tables)
 
-A package adds a scheme by an entry point: a function from the name after ``://`` to a StorePlace, imported when such a
-URL is used.
+A package adds a scheme by an entry point of the group ``SCHEMES``: a function from the name after ``://`` to a
+StorePlace, imported when such a URL is used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
-from celery_wheel.store.postgresql.place import with_hosts_apart
-
-EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
-
-#: The group of the entry points by which packages add schemes.
-GROUP = "celery_wheel.stores"
+from celery_wheel.store.postgresql.place import sqlalchemy_form
+from celery_wheel.values.store_urls import EXAMPLES, SCHEMES
 
 #: The command whose scheduler makes the tables of a new store.
 BEAT = "celery beat -S wheel"
@@ -58,7 +54,7 @@ def place_of(url: str) -> StorePlace:
     """Return the place of a store's URL. Raises SettingError, without passwords, for a text that names no database."""
     scheme, separator, name = url.partition("://")
     if separator:
-        for added in entry_points(group=GROUP, name=scheme):
+        for added in entry_points(group=SCHEMES, name=scheme):
             found: StorePlace = added.load()(name)
             return found
     try:
@@ -78,4 +74,4 @@ def shown_place(url: str) -> str:
 
 def read_url(url: str) -> URL:
     """Parse the URL of a store. Raises ArgumentError or ValueError where it is no URL."""
-    return make_url(with_hosts_apart(url))
+    return make_url(sqlalchemy_form(url))

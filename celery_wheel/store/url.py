@@ -19,12 +19,13 @@ from sqlalchemy import Connection, inspect
 
 from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
-from celery_wheel.store.place import BEAT, EXAMPLES, MIGRATE, StorePlace, place_of
+from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.migrate import migrate, newer_store_error
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.store_urls import EXAMPLES
 
 MAX_SHARDS = 2**SHARD_BITS
 

@@ -58,17 +58,15 @@ def test_an_app_with_another_scheduler_is_not_changed() -> None:
 
 def test_a_project_that_does_not_import_its_app_gets_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "uses_wheel", lambda app: False)
-    with pytest.raises(ImproperlyConfigured, match=r"import the Celery app in the __init__.py"):
+    with pytest.raises(ImproperlyConfigured, match='Set CELERY_BEAT_SCHEDULER = "wheel"'):
         project.project_wheel()
 
 
 def test_the_default_store_is_a_file_in_the_projects_folder(tmp_path: Path) -> None:
     plain = made()
-    assert Conf(plain).store == "sqlite:///celery-wheel.sqlite3"  # no BASE_DIR
-    with override_settings(BASE_DIR=tmp_path):
-        assert Conf(plain).store == f"sqlite:///{tmp_path}/celery-wheel.sqlite3"
-    with override_settings(BASE_DIR=tmp_path, INSTALLED_APPS=[]):
-        assert Conf(plain).store == "sqlite:///celery-wheel.sqlite3"
+    for installed in (["django_wheel"], []):
+        with override_settings(BASE_DIR=tmp_path, INSTALLED_APPS=installed):
+            assert Conf(plain).store == f"sqlite:///{tmp_path}/celery-wheel.sqlite3"
     plain.close()
 
 

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from celery_wheel.values.version import __version__
 
@@ -59,6 +60,16 @@ def test_the_wheel_carries_every_file_of_the_package(package: str, built: set[st
 @pytest.mark.parametrize("kind", [".lua", ".html", ".css", ".js", "/migrations/0001_initial.py", "pyspark_wheel.py"])
 def test_the_wheel_carries_files_of_each_kind(kind: str, built: set[str]) -> None:
     assert any(name.endswith(kind) for name in built)
+
+
+@pytest.mark.parametrize("version", ["4.5.4", "5.2.1", "6.4.0", "7.4.0", "8.1.0", "9.0.0"])
+def test_the_extra_for_redis_keeps_the_client_that_a_project_has(version: str) -> None:
+    """Pip replaces an installed version that a requirement excludes, kombu's own extra among them."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = [Requirement(text) for text in extras["redis"]]
+    assert [one.name for one in needed] == ["redis"]
+    assert needed[0].specifier.contains(version)
+    assert not needed[0].specifier.contains("5.0.2"), "kombu excludes it"
 
 
 def test_the_wheel_carries_nothing_else(built: set[str]) -> None:

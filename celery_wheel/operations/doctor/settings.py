@@ -39,7 +39,7 @@ def _installed(site: Installation) -> Iterator[Finding]:
         yield warning(
             "app",
             "wheel_enabled is False: every delayed task is sent as Celery itself would",
-            "Set wheel_enabled = True, unless that is intended.",
+            f"Set {site.conf.spelling('wheel_enabled')} = True, unless that is intended.",
         )
     else:
         yield ok("app", "its delayed tasks go to the wheel")
@@ -55,7 +55,7 @@ def queues(app: Any, conf: Conf) -> list[Finding]:
         warning(
             "task_queues",
             f"task_queues names {', '.join(sorted(consumed))}: workers would run tasks before they are due.",
-            "Remove them from task_queues, or give the wheel another wheel_namespace.",
+            f"Remove them from task_queues, or give the wheel another {conf.spelling('wheel_namespace')}.",
         )
     ]
 
@@ -73,6 +73,7 @@ def visibility(app: Any, conf: Conf) -> list[Finding]:
             "visibility",
             f"Tasks with a delay beyond the broker's visibility timeout ({timeout_s:g} s) wait in workers, and "
             "are redelivered and run again and again.",
-            "Set wheel_enabled = True and wheel_min_delay well below the visibility timeout.",
+            f"Set {conf.spelling('wheel_enabled')} = True, and {conf.spelling('wheel_min_delay')} well below the "
+            "visibility timeout.",
         )
     ]

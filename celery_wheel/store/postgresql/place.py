@@ -12,11 +12,15 @@ from celery_wheel.errors import SettingError
 if TYPE_CHECKING:
     from celery_wheel.store.postgresql.database import PostgresqlDatabase
 
+#: ``postgres://``, which libpq and hosting providers write as well; SQLAlchemy has no such dialect.
+_SHORT = re.compile(r"^postgres(?=://)")
+
 _HOSTS = re.compile(r"(postgresql[^:/]*://(?:[^@/?]*@)?)([^/?@]*,[^/?@]*)(/[^?]*)(?:\?(.*))?").fullmatch
 
 
-def with_hosts_apart(url: str) -> str:
-    """Turn ``postgresql://h1:5432,h2:5433/db``, which libpq reads, into the form that SQLAlchemy reads."""
+def sqlalchemy_form(url: str) -> str:
+    """Turn ``postgres://h1:5432,h2:5433/db``, which libpq reads, into the form that SQLAlchemy reads."""
+    url = _SHORT.sub("postgresql", url)
     found = _HOSTS(url)
     if found is None:
         return url

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.pipeline.source.snapshot import database_url
 from celery_wheel.store import open_store
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.place import read_url
@@ -198,10 +199,20 @@ def test_several_hosts_with_ports_as_libpq_has_them(postgres: PostgresServer) ->
         assert store.database.name == f"{name} on {hosts}"
 
 
+def test_the_url_of_a_hosting_provider_names_the_store(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    with opened(url) as store:
+        given = url.replace("postgresql://", "postgres://", 1)
+        with opened(given) as again:
+            assert again.uuid == store.uuid
+        assert database_url(given) == url
+
+
 @pytest.mark.parametrize(
     ("url", "hosts"),
     [
         ("postgresql://a:1,b:2/db", ("a:1", "b:2")),
+        ("postgres://u@a:1,b:2/db", ("a:1", "b:2")),
         ("postgresql+psycopg://u:p%2Cq@a,b/db?sslmode=require", ("a", "b")),
         ("postgresql://a:1/db", None),
         ("postgresql://u,v@a:1/db?options=x,y", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import time
 from typing import Any
@@ -34,6 +35,18 @@ def test_a_scheduler_dispatches_and_runs_periodic_entries_and_stops_cleanly(stac
     assert "Traceback" not in output
     pending = {task.task for task in stack.app.wheel.pending().items}
     assert (stack.holders(), pending) == ({}, {"tick"}), "stopping settles, and frees the shard; occurrences are ahead"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_closed_terminal_ends_beat_as_sigterm_does(stack: Stack, processes: int) -> None:
+    stack.change(wheel_shards=processes, wheel_processes=processes)
+    beat = stack.beat()
+    wait_until(lambda: len(stack.holders()) == processes or not beat.is_alive(), "all shards have a holder")
+    for process in beat.family():
+        process.send_signal(signal.SIGHUP)
+    code, said = beat.end()
+    assert stack.holders() == {}, "every shard is given up, so nobody waits for a lease"
+    assert (code, "Traceback" in said) == (0, False)
 
 
 def test_the_standby_takes_over_within_three_seconds_of_a_kill(stack: Stack) -> None:

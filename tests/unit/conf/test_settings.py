@@ -1,5 +1,6 @@
 """Settings: defaults, rules, both spellings, unknown names."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,7 +33,7 @@ def make_conf() -> MakeConf:
 
 
 DEFAULTS = {
-    "store": "sqlite:///celery-wheel.sqlite3",
+    "store": "sqlite:///…/celery-wheel.sqlite3",
     "namespace": "wheel",
     "shards": 1,
     "processes": 1,
@@ -75,7 +76,20 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_metrics", "127.0.0.1:9808", "metrics", ("127.0.0.1", 9808)),
     ("wheel_metrics", "[::1]:1", "metrics", ("::1", 1)),
     ("wheel_metrics", "wheel.example:65535", "metrics", ("wheel.example", 65_535)),
-    ("wheel_store", "postgresql+psycopg://u:p@h/db", "store", "postgresql+psycopg://u:p@h/db"),
+    *[
+        ("wheel_store", url, "store", url)
+        for url in (
+            "postgresql+psycopg://u:p@h/db",
+            "postgres://u:p@h:5432/db?sslmode=require",
+            "postgresql://h1:1,h2:2/db",
+            "postgresql:///db?host=h1&host=h2",
+            "postgresql://[::1]:5432/db",
+            "sqlite:///wheel.sqlite3",
+            "sqlite:////var/lib/wheel.sqlite3",
+            "django://",
+            "django://other",
+        )
+    ],
     ("wheel_namespace", "Proj-1.eu_x", "namespace", "Proj-1.eu_x"),
     ("wheel_shards", 256, "shards", 256),
     ("wheel_tick", 1, "tick_ms", 1000),
@@ -106,8 +120,21 @@ GOOD: list[tuple[str, Any, str, Any]] = [
 
 BAD: list[tuple[str, Any, str]] = [
     *[("wheel_metrics", value, "an address like") for value in (9808, ":9808", "h:0", "h:65536", "::1:9808", "h:", "")],
-    ("wheel_store", "", "a database URL"),
-    ("wheel_store", 5, "a database URL"),
+    *[
+        (
+            "wheel_store",
+            value,
+            "a database URL like sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database",
+        )
+        for value in ("", 5, "://", "wheel.sqlite3", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://wheel")
+    ],
+    ("wheel_store", "sqlite:///wheel?mode=ro", "got sqlite://…"),
+    ("wheel_store", "postgresq://user@host/database", "got postgresq://…"),
+    ("wheel_store", "mysql://user@host/database", "got mysql://…"),
+    ("wheel_store", "postgresql+psycopg2://user@host/database", "got postgresql+psycopg2://…"),
+    ("wheel_store", "postgresql://user@host", "got postgresql://…"),
+    ("wheel_store", "postgresql://user@host/", "got postgresql://…"),
+    ("wheel_store", "postgresql://user@host:port/database", "got postgresql://…"),
     ("wheel_namespace", "", "1 to 100 letters, digits, '.', '_' or '-'"),
     ("wheel_namespace", "a b", "1 to 100 letters"),
     ("wheel_namespace", "é", "1 to 100 letters"),
@@ -156,7 +183,8 @@ BAD: list[tuple[str, Any, str]] = [
 
 def test_every_setting_has_its_default(make_conf: MakeConf) -> None:
     conf = make_conf()
-    assert {name: getattr(conf, name) for name in DEFAULTS} == DEFAULTS
+    assert {**{name: getattr(conf, name) for name in DEFAULTS}, "store": DEFAULTS["store"]} == DEFAULTS
+    assert re.fullmatch(r"sqlite:////.*/celery-wheel\.sqlite3", conf.store)
     assert len(DEFAULTS) == len(list(settings()))
     conf.check()
 
@@ -231,7 +259,8 @@ def test_settings_of_a_module_are_read(make_conf: MakeConf, monkeypatch: pytest.
     [
         (None, "wheel_tik", "wheel_tick"),
         (None, "wheel_shard", "wheel_shards"),
-        (None, "WHEEL_LEASE", "wheel_lease"),
+        (None, "WHEEL_LAESE", "WHEEL_LEASE"),
+        (None, "Wheel_lease", "wheel_lease"),
         (None, "wheel_", "wheel_tick"),
         ("CELERY", "CELERY_WHEEL_NAMESPCAE", "CELERY_WHEEL_NAMESPACE"),
         ("CELERY", "CELERY_WHEEL_TICK_MS", "CELERY_WHEEL_TICK"),

@@ -1,5 +1,6 @@
 """``wheel=`` of a call, from every source of a call's options; it is never in the message."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
@@ -58,6 +59,38 @@ def test_options_do_not_leak_into_messages_without_a_delay(app: Any, add: Any, b
     raws = broker.raw("celery")
     assert len(raws) == 3
     assert not any(b"wheel" in raw for raw in raws)
+
+
+@pytest.mark.parametrize(
+    "wheel",
+    [
+        {"unique": "sync:7"},
+        {"unique": "sync:7", "on_conflict": "replace"},
+        {"watch": "order:42"},
+        {"jitter": 30},
+        {"misfire": "skip"},
+        {"unique": "sync:7", "transactional": False},
+    ],
+)
+@pytest.mark.parametrize("delay", [{}, {"countdown": 0}, {"countdown": -5}, {"eta": "2020-01-01"}, {"countdown": 2}])
+def test_an_option_that_needs_the_store_sends_a_call_to_the_wheel_without_a_delay_too(
+    app: Any, add: Any, broker: Broker, wheel: dict[str, Any], delay: dict[str, Any]
+) -> None:
+    app.conf.wheel_min_delay = 10
+    before_ms = time.time_ns() // 1_000_000
+    add.apply_async((1, 2), wheel=wheel, **delay)
+    message = broker.one_waiting()
+    assert message.unique == wheel.get("unique")
+    assert message.watch == (["order:42"] if "watch" in wheel else None)
+    assert message.misfire_ms == (60_000 if "misfire" in wheel else None)
+    asked_ms = message.eta_ms - before_ms
+    if delay == {"eta": "2020-01-01"}:
+        assert asked_ms < 0
+    else:
+        assert -5_001 <= asked_ms <= 32_000 + time.time_ns() // 1_000_000 - before_ms
+    app.conf.wheel_enabled = False
+    add.apply_async((1, 2), wheel=wheel, **delay)
+    broker.one_sent()
 
 
 def test_signatures_keep_the_options(add: Any, broker: Broker) -> None:
