@@ -150,8 +150,8 @@ def _drawn(written: DataFrame) -> list[dict[str, Any]]:
     largest = written.groupBy("task", "queue").agg(f.sum("n").alias("total")).orderBy(f.desc("total"), "task", "queue")
     largest = largest.limit(DRAWN_LINES).select(f.col("task").alias("drawn"), f.col("queue").alias("drawn_queue"))
     same = f.col("task").eqNullSafe(f.col("drawn")) & f.col("queue").eqNullSafe(f.col("drawn_queue"))
-    points = written.join(f.broadcast(largest), same).groupBy("task", "queue", column)
-    points = points.agg(f.max("p99_ms").alias("p99_ms"), f.bool_or("missed").alias("missed"))
+    drawn = written.join(f.broadcast(largest), same).groupBy("task", "queue", column)
+    points = drawn.agg(f.max("p99_ms").alias("p99_ms"), f.bool_or("missed").alias("missed"))
     return first_rows(points, DRAWN_LINES * (DRAWN_COLUMNS + 1))
 
 
