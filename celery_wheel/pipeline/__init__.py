@@ -6,7 +6,7 @@
     session     a SparkSession: local, by spark-submit, or of a Spark Connect server
     columns     the columns of the tables ``pending`` and ``history``
     source      the data source ``wheel``: read, write, stream; ``tables`` calls it
-    jobs        functions from DataFrame to DataFrame, a module a job; ``cli`` runs them; ``archive`` serves one of them
+    jobs        functions from DataFrame to DataFrame, a module a job; ``cli`` runs them; ``archive`` serves two of them
     task_rows   rows of any table as tasks to schedule; ``local_time`` reads wall-clock times
     cost_model  the work that a timing wheel has with a timer, in closed form: for the job ``tune``
     inputs      the tables and logs that a job reads     output    the folder of a job's results, with its ``summary``

@@ -3,7 +3,7 @@
 ::
 
     --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
-    --input PATH    the same columns as Parquet, as ``archive`` and ``tail`` write them: history by day=YYYY-MM-DD
+    --input PATH    an archive, by its manifest; or other Parquet with the same columns, as ``tail`` writes it
 
     read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
 
@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StringType, TimestampType
 
 from celery_wheel.errors import FileUnusable, SettingError
+from celery_wheel.pipeline.archive.folder import read_archive
 from celery_wheel.pipeline.source.options import ENVIRONMENT
 from celery_wheel.pipeline.tables import read
 
@@ -39,7 +40,8 @@ def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schem
     if url and path:
         raise SettingError("--store and --input exclude each other; use the one that this run should read")
     if path:
-        return _select(read_parquet(spark, path), schema, path)
+        archive = read_archive(spark, path)
+        return _select(read_parquet(spark, path) if archive is None else archive, schema, path)
     if not url and not os.environ.get(ENVIRONMENT):
         raise SettingError(
             f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"

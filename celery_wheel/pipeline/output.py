@@ -1,20 +1,29 @@
-"""The folder of a job's results: each table as one Parquet file, the picture, and last the summary.
+"""The folder of a job's results: its tables as Parquet, the picture, and last the summary.
 
-Results are small, whatever the job read, so they come to this process as Arrow and are written here: the executors of a
-cluster, or of a Spark Connect server, need no access to the folder. ``celery_wheel.results.reader`` describes the
-folder, and reads it.
+::
+
+    DataFrame ──► executors write DIR/<table>-<run>.parquet/part-….parquet ──► read back: counts, first rows, points
+    pa.Table  ──► this process writes DIR/<table>-<run>.parquet                 (a few rows that the driver made)
+
+A table may have millions of rows, so none comes to this process: a job's summary and picture are queries of what was
+written, with few rows. Therefore the executors and this process must see the same folder; ``table`` counts the rows
+that arrived in it, and raises an error where they differ from those that were written.
+``celery_wheel.results.reader`` describes the folder, and reads it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
@@ -22,7 +31,6 @@ from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.results.reader import FORMAT, SUMMARY
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from matplotlib.figure import Figure
 
 #: The most rejected rows that are kept; the summary has the count of all of them, by kind of reason.
@@ -31,6 +39,7 @@ REJECTS_KEPT = 100_000
 KIND = r"(?s)^(.*?)(?:, got |: |$)"
 #: Rows of a Parquet row group: a reader of the last rows of a large table reads only their groups.
 ROW_GROUP = 50_000
+WRITE = {"compression": "zstd", "parquet.block.row.count.limit": str(ROW_GROUP)}
 
 
 class OutputFolder:
@@ -41,6 +50,7 @@ class OutputFolder:
         self._job = job
         self._run = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
         self._tables: dict[str, str] = {}
+        self._kept: list[DataFrame] = []
         if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -48,15 +58,31 @@ class OutputFolder:
                 raise FileUnusable(f"--output must be a folder that can be written to, got {folder}: {error}") from None
             self._check_owner(self._folder / SUMMARY)
 
-    def table(self, name: str, frame: DataFrame | pa.Table) -> pa.Table:
-        """Compute a table once, write it, and return it."""
-        import pyarrow.parquet as pq
+    def table(self, name: str, frame: DataFrame) -> DataFrame:
+        """Compute a table once, let the executors write it, and return it as it was written.
 
-        arrow = frame.toArrow() if hasattr(frame, "toArrow") else frame
+        Raises FileUnusable where rows that were written did not arrive in the folder of this process.
+        """
+        if self._folder is None:
+            self._kept.append(frame.persist())
+            frame.count()  # now: its inputs may be released before it is used
+            return frame
+        self._tables[name] = file = f"{name}-{self._run}.parquet"
+        path, written = self._folder / file, Observation()
+        frame.observe(written, f.count(f.lit(1)).alias("rows")).write.options(**WRITE).parquet(_uri(path))
+        arrived = sum(pq.read_metadata(part).num_rows for part in path.glob("*.parquet"))
+        if arrived != written.get["rows"]:
+            raise FileUnusable(
+                f"the executors wrote {written.get['rows']:,} rows of {name}, and {arrived:,} of them are in {path}; "
+                "--output must be a folder that this process and all executors see"
+            )
+        return frame.sparkSession.read.schema(frame.schema).parquet(_uri(path))
+
+    def rows(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Write a few rows of this process as a table."""
         if self._folder is not None:
             self._tables[name] = file = f"{name}-{self._run}.parquet"
-            pq.write_table(arrow, self._folder / file, compression="zstd", row_group_size=ROW_GROUP)
-        return arrow
+            pq.write_table(pa.Table.from_pylist(rows), self._folder / file, compression="zstd")
 
     def rejects(self, rejected: DataFrame) -> dict[str, int]:
         """Count the rejected rows by the kind of their reason, and write the first of them as the table ``rejects``."""
@@ -80,6 +106,8 @@ class OutputFolder:
 
     def finish(self, summary: JobSummary) -> JobSummary:
         """Write the summary, remove tables that neither this run nor the one before it names, and return it."""
+        for frame in self._kept:
+            frame.unpersist()
         if self._folder is None:
             return summary
         before = self._previous_tables(self._folder / SUMMARY)
@@ -90,7 +118,7 @@ class OutputFolder:
         for name in {*before, *self._tables}:
             for path in self._folder.glob(f"{name}-*Z-*.parquet"):
                 if path.name not in {*before.values(), *self._tables.values()}:
-                    path.unlink(missing_ok=True)
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return summary
 
     def _previous_tables(self, path: Path) -> dict[str, str]:
@@ -108,3 +136,14 @@ class OutputFolder:
             raise FileUnusable(
                 f"--output {path.parent} has the results of {owner}; give {self._job} a folder of its own"
             )
+
+
+def _uri(path: Path) -> str:
+    """Return the path as one of the file system: to a cluster, a bare path may mean another storage."""
+    return path.absolute().as_uri()
+
+
+def first_rows(frame: DataFrame, most: int) -> list[dict[str, Any]]:
+    """Return at most ``most`` rows of a table to this process, with instants in UTC."""
+    rows: list[dict[str, Any]] = frame.limit(most).toArrow().to_pylist()
+    return rows

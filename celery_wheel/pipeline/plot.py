@@ -13,16 +13,10 @@ from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
-#: The most lines of a heat map: those with the most tasks.
-MAX_LINES = 40
-
 
 def lateness(rows: Sequence[Row]) -> Figure:
     """Draw p99 by task and hour: dark is early; a cross marks an hour that missed its objective."""
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        counts[_line(row)] += row["n"]
-    lines = sorted(sorted(counts, key=lambda line: -counts[line])[:MAX_LINES])
+    lines = sorted({_line(row) for row in rows})
     hours = sorted({row["hour"] for row in rows})
     if not lines:
         return _empty("no task was dispatched in this time")
@@ -54,11 +48,10 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
     queues: dict[str, list[Row]] = defaultdict(list)
     for row in minutes:
         queues[str(row["queue"])].append(row)
-    largest = sorted(queues, key=lambda queue: -sum(row["n"] for row in queues[queue]))[:10]
     figure = Figure(figsize=(12, 5), layout="constrained")
     axes = figure.add_subplot()
-    for queue in largest:
-        points = sorted((row["minute"], row["n"]) for row in queues[queue])
+    for queue, found in sorted(queues.items()):
+        points = sorted((row["minute"], row["n"]) for row in found)
         axes.plot(*zip(*points, strict=True), ".-", lw=0.8, ms=2, label=queue)
     _finish(axes, herds)
     axes.set_yscale("log")

@@ -4,8 +4,8 @@
 
     reader        a job's folder: summary and tables
     arrow_tables  a table's rows in checked types, with instants in milliseconds
-    lateness      hours-….parquet    ──► a line for each task and queue, the worst first, with its last 48 hours
-    forecast      minutes-….parquet  ──► tasks due a minute, and an hour after that
+    lateness      hours-….parquet/   ──► a line for each task and queue, the worst first, with its last 48 hours
+    forecast      minutes-….parquet/ ──► tasks due a minute, and an hour after that
                   herds-, drain-     ──► the largest herds, the longest waits
     backlog       counts by the hour ──► the time until a backlog is drained
 

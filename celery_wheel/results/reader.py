@@ -3,7 +3,8 @@
 ::
 
     DIR/summary.json            the job's summary: {"job", "format", "run", "tables": {name: file}, …}
-    DIR/hours-<run>.parquet     its tables, one small file each; the job's module documents them with their columns
+    DIR/hours-<run>.parquet     its tables: a folder of parts, sorted by name, or one file; the job's module documents
+                                the tables with their columns
     DIR/lateness.png            its picture
 
     results = JobResults("/var/lib/wheel/lateness")
@@ -105,13 +106,18 @@ class JobResults:
             raise FileUnusable(f"{self.folder} has no table {name!r} of {self.job}; it has {', '.join(self.tables)}")
         path = self.folder / str(self.summary["tables"][name])
         try:
-            with pq.ParquetFile(path) as file:
-                if missing := [column for column in columns or () if column not in file.schema_arrow.names]:
-                    raise FileUnusable(f"{path} has no column {', '.join(missing)}; run {self.job} again")
-                groups = _row_groups(file.metadata, limit, last)
-                table = file.read_row_groups(groups, columns=columns and list(columns))
-                total = file.metadata.num_rows
-        except (OSError, pa.ArrowException) as error:
+            groups = _row_groups(sorted(path.glob("*.parquet")) if path.is_dir() else [path])
+            schema = pq.read_schema(groups[0][0])
+            if missing := [column for column in columns or () if column not in schema.names]:
+                raise FileUnusable(f"{path} has no column {', '.join(missing)}; run {self.job} again")
+            names = list(columns or schema.names)
+            table, total = schema.empty_table().select(names), sum(rows for _, _, rows in groups)
+            for part, number, rows in reversed(groups) if last else groups:
+                if rows and (limit is None or table.num_rows < limit):
+                    with pq.ParquetFile(part) as file:
+                        more = file.read_row_group(number, columns=names)
+                    table = pa.concat_tables([more, table] if last else [table, more])
+        except (OSError, IndexError, pa.ArrowException) as error:
             raise FileUnusable(f"{path} cannot be read: {error}; run {self.job} again if the error persists") from error
         if limit is not None and table.num_rows > limit:
             table = table.slice(table.num_rows - limit if last else 0, limit)
@@ -123,13 +129,13 @@ class JobResults:
         return rows
 
 
-def _row_groups(metadata: Any, limit: int | None, last: bool) -> list[int]:
-    """Return the row groups that contain the first ``limit`` rows, or the last ones."""
-    groups = list(range(metadata.num_row_groups))
-    chosen, rows = [], 0
-    for group in reversed(groups) if last else groups:
-        if limit is not None and rows >= limit:
-            break
-        chosen.append(group)
-        rows += metadata.row_group(group).num_rows
-    return sorted(chosen)
+def _row_groups(parts: Sequence[Path]) -> list[tuple[Path, int, int]]:
+    """Return (part, number, rows) of each row group of the parts of a table; a part without rows counts as one."""
+    import pyarrow.parquet as pq
+
+    groups = []
+    for part in parts:
+        metadata = pq.read_metadata(part)
+        groups += [(part, number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
+        groups += [] if metadata.num_row_groups else [(part, 0, 0)]
+    return groups

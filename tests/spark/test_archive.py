@@ -1,27 +1,30 @@
-"""``archive``: each event of the history is in its day once, in order, also after a kill; losses are reported."""
+"""``archive`` and ``compact``: each event is in its day once, in order, also after a kill; losses are reported."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 from sqlalchemy import select, update
 
+from celery_wheel import archive as archive_reader
+from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import run as run_module
+from celery_wheel.pipeline.archive import compaction as compaction_module
+from celery_wheel.pipeline.archive import folder as folder_module
+from celery_wheel.pipeline.archive.commit import began_ms
+from celery_wheel.pipeline.archive.compaction import Compacted, Compaction
 from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.archive.state import ArchiveStateFile
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
@@ -66,12 +69,25 @@ def archive(one: Site, folder: Path, *options: str) -> dict[str, Any]:
 
 def events(folder: Path) -> list[Event]:
     """The events that DuckDB reads, in the order of the files and of their rows."""
+    files = archive_reader.files(str(folder))
     with duck.connect() as connection:
-        found = connection.execute(
-            f"select {', '.join(KEY)} from read_parquet('{folder}/*/*.parquet', filename = true, "
-            "file_row_number = true) order by filename, file_row_number"
+        rows = connection.execute(
+            f"select {', '.join(KEY)} from read_parquet(?, filename = true, file_row_number = true) "
+            "order by list_position(?, filename), file_row_number",
+            [files, files],
         )
-        return found.fetchall()
+        return rows.fetchall()
+
+
+def compact(spark: SparkSession, folder: Path, after_ms: int = 0) -> Compacted:
+    """Run the job as if it began so long after now."""
+    now_ms = int(time.time() * 1_000) + after_ms
+    return Compaction(ArchiveFolder(spark, str(folder)), now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
+
+
+def data_files(folder: Path) -> set[str]:
+    """All Parquet files, also those of killed runs."""
+    return {str(path) for path in folder.rglob("*.parquet")}
 
 
 def store_events(one: Site, **options: str) -> list[Event]:
@@ -117,17 +133,14 @@ def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, make_url: 
         assert second["outcomes"] == {"cancelled": 2, "dispatched": 3}
         assert second["days"] == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
         assert_same(folder, *store_events(one))
-        files = sorted(folder.glob("day=*/*.parquet"))
+        manifest = archive_reader.manifest(str(folder))
         third = archive(one, folder)
         assert (third["events"], third["days"], third["words"]) == (0, {}, ["no new events"])
-        assert sorted(folder.glob("day=*/*.parquet")) == files
-        shutil.rmtree(folder / "_state")
-        again = archive(one, folder)
-        assert (again["events"], again["marks"]) == (0, third["marks"])
-        assert_same(folder, *store_events(one))
-    table = ds.dataset(folder, partitioning="hive").to_table()
-    assert (table.num_rows, str(table.schema.field("at").type)) == (14, "timestamp[us, tz=UTC]")
-    assert list((folder / "_staging").glob("*/*")) == []
+        assert archive_reader.manifest(str(folder)) == manifest
+        assert manifest.days() == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
+        shutil.rmtree(folder / "_manifest")
+        done = call(one, folder)
+        assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
 
 
 def test_the_events_of_a_task_are_in_order_over_runs(spark: SparkSession, one: Site, folder: Path) -> None:
@@ -163,59 +176,146 @@ def broken(*_: object, **__: object) -> None:
 
 
 def interrupt(at: str, patch: pytest.MonkeyPatch) -> None:
-    """Raise at a step of the run: the steps before it are done, and no later one is."""
-    replace = ArchiveFolder.replace
-
-    def in_the_middle(folder: ArchiveFolder, rows: Any) -> None:
-        replace(folder, rows)
-        shutil.rmtree(Path(folder.path) / "day=2027-01-15")
-        raise Broken
-
-    if at == "staged":
-        patch.setattr(ArchiveStateFile, "write", broken)
-    if at == "a day is removed":
-        patch.setattr(ArchiveFolder, "replace", in_the_middle)
-    if at == "days replaced":
+    """Raise at a step of a run: the steps before it are done, and no later one is."""
+    if at == "files written":
+        patch.setattr(ArchiveFolder, "put", broken)
+    if at == "manifest written":
         patch.setattr(SqlMaintenance, "note_archived", broken)
 
 
-@pytest.mark.parametrize("at", ["staged", "a day is removed", "days replaced"])
-def test_the_next_run_finishes_an_interrupted_one(
+@pytest.mark.parametrize("at", ["files written", "manifest written"])
+def test_the_next_run_continues_after_an_interrupted_one(
     spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     fill(one)
     archive(one, folder)
-    before = marks(one)
+    before, read = marks(one), events(folder)
     add_events(one, NOW + 50)
     with monkeypatch.context() as patch:
         interrupt(at, patch)
         assert isinstance(call(one, folder).exception, Broken)
     assert marks(one) == before
     expected = store_events(one)
-    finished = archive(one, folder)
-    assert finished["finished"] == (at != "staged")
-    assert finished["events"] == 2
+    assert Counter(events(folder)) == Counter(read if at == "files written" else expected)
+    assert archive(one, folder)["events"] == (2 if at == "files written" else 0)
     assert_same(folder, *expected)
     assert marks(one)[0] == one.holder.highest_seq
-    assert list((folder / "_staging").glob("*/*")) == []
 
 
-def test_a_driver_is_killed_while_it_stages(spark: SparkSession, one: Site, folder: Path, tmp_path: Path) -> None:
-    """A kill at a later step is tested above ("a day is removed"): Spark's commit cannot be stopped in its middle."""
+def test_a_driver_is_killed_while_it_writes(spark: SparkSession, one: Site, folder: Path, tmp_path: Path) -> None:
+    """One of its two tasks is done, the other is not; ``compact`` removes the files when they are old."""
     fill(one)
     archive(one, folder)
     add_events(one, NOW + DAY_MS)
     add_events(one, NOW + 50)
-    before, expected = events(folder), store_events(one)
+    before, files = events(folder), data_files(folder)
     arguments = ("-m", "tests.spark.archiving", one.url, str(folder), str(tmp_path / "scratch"))
     with python(tmp_path / "archiving.log", *arguments) as process:
-        staging = "_staging/*/_temporary/**/*.parquet"
-        wait_until(lambda: any(folder.glob(staging)) or not process.is_alive(), "it stages", seconds=120)
+        written = "run=*/_temporary/0/task_*/day=*/*.parquet"
+        wait_until(lambda: any(folder.glob(written)) or not process.is_alive(), "it writes", seconds=120)
         assert process.is_alive()
-    assert events(folder) == before, "no day was changed"
+    assert data_files(folder) > files
+    assert events(folder) == before, "no reader sees its files"
     add_events(one, NOW + 60)
     assert archive(one, folder)["events"] == 6
-    assert_same(folder, *expected, *(event for event in store_events(one) if event not in expected))
+    assert_same(folder, *store_events(one))
+    [removed] = compact(spark, folder, DAY_MS + 60_000).removed
+    assert removed.startswith("run=")
+    compact(spark, folder, 3 * DAY_MS)
+    assert data_files(folder) == {*archive_reader.files(str(folder))}
+    assert_same(folder, *store_events(one))
+
+
+# -- compacted ---------------------------------------------------------------------------------------------
+
+
+def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, one: Site, folder: Path) -> None:
+    for n in range(3):
+        add_events(one, NOW + DAY_MS * (n % 2))
+        archive(one, folder)
+    old, expected = {*archive_reader.files(str(folder))}, events(folder)
+    done = compact(spark, folder)
+    assert (done.days, done.removed) == ({"2027-01-15": (2, 1)}, [])
+    assert Counter(events(folder)) == Counter(expected)
+    new = {*archive_reader.files(str(folder))}
+    assert (len(old), len(new), len(old & new)) == (3, 2, 1)
+    assert data_files(folder) == old | new, "for readers that began before"
+    add_events(one, NOW)
+    archive(one, folder)
+    done = compact(spark, folder, DAY_MS + 60_000)
+    assert (done.days, len(done.removed)) == ({"2027-01-15": (2, 1)}, 2)
+    assert_same(folder, *store_events(one))
+    compact(spark, folder, 3 * DAY_MS)
+    assert data_files(folder) == {*archive_reader.files(str(folder))}
+    again = CliRunner().invoke(cli.main, ["compact", "--archive", str(folder)])
+    assert (again.exit_code, again.stdout) == (0, "no day has more files than its events need\n"), again.output
+
+
+@pytest.mark.parametrize("at", ["files written", "old files removed"])
+def test_a_compaction_that_is_interrupted_changes_nothing_for_readers(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    for n in range(2):
+        add_events(one, NOW + n)
+        archive(one, folder)
+    if at == "old files removed":
+        compact(spark, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveFolder, "put", broken)
+        with pytest.raises(Broken):
+            compact(spark, folder, 2 * DAY_MS)
+    assert_same(folder, *store_events(one))
+    compact(spark, folder, 2 * DAY_MS)
+    compact(spark, folder, 4 * DAY_MS)
+    assert_same(folder, *store_events(one))
+    assert data_files(folder) == {*archive_reader.files(str(folder))}
+
+
+def test_a_copy_that_lacks_an_event_is_refused(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(2):
+        add_events(one, NOW + n)
+        archive(one, folder)
+    read = ArchiveFolder.read
+    monkeypatch.setattr(ArchiveFolder, "read", lambda *arguments: read(*arguments).limit(3))
+    with pytest.raises(FileUnusable, match="but their copy has"):
+        compact(spark, folder)
+    assert_same(folder, *store_events(one))
+
+
+def test_large_days_have_several_sorted_files(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "ROWS_A_FILE", 4)
+    monkeypatch.setattr(compaction_module, "ROWS_A_FILE", 4)
+    fill(one)
+    archive(one, folder)
+    assert len(archive_reader.files(str(folder))) == 3
+    add_events(one, NOW + 60)
+    archive(one, folder)
+    compact(spark, folder)
+    assert len(archive_reader.files(str(folder))) == 3
+    queues = [row["queue"] for row in archive_reader.read(str(folder), columns=["queue"]).to_pylist()]
+    assert queues == sorted(queues, key=lambda queue: queue or "")
+    assert compact(spark, folder).days == {}
+
+
+def test_old_manifests_are_removed(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("celery_wheel.archive.model", "celery_wheel.pipeline.archive.folder"):
+        monkeypatch.setattr(f"{module}.GROUP", 2)
+    for n in range(3):  # a first manifest, and two a run
+        add_events(one, NOW + n)
+        archive(one, folder)
+    assert {path.parts[-3] for path in (folder / "_manifest").rglob("part-*")} == {"00000002", "00000003"}
+    assert_same(folder, *store_events(one))
+
+
+def test_the_name_of_a_run_tells_its_instant() -> None:
+    assert abs(began_ms(compaction_module.new_run(), 0) - time.time() * 1_000) < 60_000
+    assert began_ms("another program", 7) == 7
 
 
 # -- losses, and refusals -----------------------------------------------------------------
@@ -249,13 +349,13 @@ def test_a_loss_may_be_allowed_and_the_mark_not_moved(
 ) -> None:
     """Retention removes events while the run reads them."""
     fill(one)
-    found, stage = store_events(one), ArchiveFolder.stage
+    found, write = store_events(one), ArchiveFolder.write
 
     def meanwhile(*args: Any) -> Any:
         one.store.forget(0, one.holder.epoch, Retention(NOW + 21, NO_LIMIT), 2)
-        return stage(*args)
+        return write(*args)
 
-    monkeypatch.setattr(ArchiveFolder, "stage", meanwhile)
+    monkeypatch.setattr(ArchiveFolder, "write", meanwhile)
     said = archive(one, folder, "--allow-loss", "--no-mark")
     assert [loss["shard"] for loss in said["lost"]] == [0]
     assert said["events"] == len(events(folder)) == len(found) - 2
@@ -320,61 +420,24 @@ def test_unarchived_events_that_a_new_shard_lost_are_reported(spark: SparkSessio
     assert (done.exit_code, lost) == (1, [(2, upto)])
 
 
-@pytest.mark.parametrize("at", ["its state is written", "a day is replaced"])
-def test_a_run_that_another_run_overtakes_moves_no_mark(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    """If two runs begin at the same time, the one that wrote the state last continues."""
-    fill(one)
-
-    def overtaken() -> None:
-        states = ArchiveStateFile(spark, str(folder))
-        last = states.begin()
-        assert last is not None
-        states.write(replace(last, serial=last.serial, run="other", marks={0: 1, 1: 1}))
-
-    look, put = ArchiveStateFile.check, ArchiveFolder.replace
-    calls = []
-
-    def check(states: ArchiveStateFile) -> None:
-        calls.append(states)
-        if at == "its state is written" and len(calls) == 2:
-            monkeypatch.setattr(ArchiveStateFile, "check", look)
-            overtaken()
-        look(states)
-
-    def meanwhile(given: ArchiveFolder, rows: Any) -> None:
-        put(given, rows)
-        if at == "a day is replaced":
-            overtaken()
-
-    monkeypatch.setattr(ArchiveStateFile, "check", check)
-    monkeypatch.setattr(ArchiveFolder, "replace", meanwhile)
-    done = call(one, folder)
-    assert (done.exit_code, "another run writes to the archive" in done.stderr) == (1, True), done.output
-    assert marks(one) == {0: 0, 1: 0}
-    assert any(folder.glob("day=*")) == (at == "a day is replaced")
-
-
-def test_a_run_stops_when_another_writes_the_archive(
+def test_a_run_that_another_run_overtakes_stops(
     spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``test_archive_races`` has all other orders of their steps."""
     fill(one)
-    stage = ArchiveFolder.stage
+    write = ArchiveFolder.write
 
     def other(*args: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(ArchiveFolder, "stage", stage)
+            patch.setattr(ArchiveFolder, "write", write)
             archive(one, folder)
         add_events(one, NOW + 60)
-        return stage(*args)
+        return write(*args)
 
-    monkeypatch.setattr(ArchiveFolder, "stage", other)
+    monkeypatch.setattr(ArchiveFolder, "write", other)
     done = call(one, folder)
     assert (done.exit_code, "another run writes to the archive" in done.stderr) == (1, True), done.output
     assert len(events(folder)) == 9
-    monkeypatch.setattr(run_module, "ROWS_A_FILE", 4)
-    monkeypatch.setattr(ArchiveFolder, "stage", stage)
+    monkeypatch.setattr(ArchiveFolder, "write", write)
     assert archive(one, folder)["events"] == 2
-    assert len(events(folder)) == 11
-    assert len(list(folder.glob("day=2027-01-15/*.parquet"))) == 3
+    assert_same(folder, *store_events(one))

@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from celery_wheel.pipeline.cli import main, make_command
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SCHEDULED
-from tests.kit import duck
 from tests.spark.stores import fill, site
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
@@ -33,7 +32,6 @@ def names(table: str) -> set[str]:
 
 
 def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    duck.generate(tmp_path / "archive", 2_000, days=1)
     scheduled, executed = blocks("json")[1].splitlines()
     (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
     (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
@@ -49,12 +47,13 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
     for example in here[1:-1]:
         exec(example, names)  # noqa: S102 - our own page
     shown = capsys.readouterr().out
-    assert re.search(r"\| *queue_1 *\|", shown)
-    assert "2007 " in shown, "with those of the store"
-    with duck.connect() as connection:
-        rows = duck.rows(connection, here[-1])
-    assert sum(row["n"] for row in rows) == 2_007
-    drawn = [name for name in DESCRIBED if name != "archive"]
+    assert re.search(r"\| *celery *\| *6 *\|", shown)
+    assert "{'2027-01-15': 9}" in shown
+    by_duckdb, by_polars, by_spark = names["by_duckdb"], names["by_polars"], names["by_spark"]
+    assert by_duckdb.count("*").fetchall() == [(9,)]
+    assert (by_polars.collect().height, by_spark.count()) == (9, 9)
+    assert sum(row[3] for row in by_duckdb.query("by_duckdb", here[-1]).fetchall()) == 7
+    drawn = [name for name in DESCRIBED if name not in ("archive", "compact")]
     assert {name: len(list(tmp_path.glob(f"*/{name}.png"))) for name in drawn} == dict.fromkeys(drawn, 1)
     assert json.loads((tmp_path / "audit/summary.json").read_text())["findings"] == {}
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from celery_wheel.errors import FileUnusable
@@ -19,7 +18,7 @@ from celery_wheel.results.reader import JobResults
 def run(folder: Path, number: int) -> JobResults:
     output = OutputFolder(str(folder), "tune")
     output._run = f"20270115T080000Z-{number}"
-    output.table("shapes", pa.table({"tick_ms": [number]}))
+    output.rows("shapes", [{"tick_ms": number}])
     output.finish(JobSummary("tune", {"tasks": number}, ["take it"]))
     return JobResults(folder)
 

@@ -20,7 +20,7 @@ FLOORS = (
     "errors values timing",
     "store console conf recurring",
     "overview",
-    "engine requests results",
+    "archive engine requests results",
     "broker metrics",
     "producer",
     "bulk_load",
@@ -106,6 +106,7 @@ NEVER = {
     "celery_wheel.worker.run_reports": ["sqlalchemy", "redis", "celery_wheel.engine", "celery_wheel.scheduler"],
     "celery_wheel.pipeline": ["pyspark", "pyarrow", "pandas", "celery", "django", "celery_wheel.cli"],
     "celery_wheel.pipeline.cli": ["pyspark", "pyarrow", "pandas", "matplotlib", "django", "celery_wheel.cli"],
+    "celery_wheel.archive": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],
     "celery_wheel.results.reader": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],
     "celery_wheel.results": ["pyspark", "pyarrow", "celery", "sqlalchemy", "django"],
     "celery_wheel.results.lateness": ["pyspark", "py4j", "celery", "sqlalchemy", "django"],
@@ -149,9 +150,12 @@ def test_a_module_imports_only_rooms_of_lower_floors() -> None:
 
 @pytest.mark.parametrize(
     ("library", "rooms"),
-    [("pyspark", ("celery_wheel/pipeline/",)), ("pyarrow", ("celery_wheel/pipeline/", "celery_wheel/results/"))],
+    [
+        ("pyspark", ("celery_wheel/pipeline/",)),
+        ("pyarrow", ("celery_wheel/archive/", "celery_wheel/pipeline/", "celery_wheel/results/")),
+    ],
 )
-def test_only_the_pipeline_knows_spark_and_only_its_results_are_read_by_arrow(
+def test_only_the_pipeline_knows_spark_and_only_its_archive_and_results_are_read_by_arrow(
     library: str, rooms: tuple[str, ...]
 ) -> None:
     importing = [

@@ -1,97 +1,123 @@
-"""The folder of an archive: its days are read, staged, replaced and counted.
-
-::
-
-    DIR/day=2026-11-20/part-….parquet
-    DIR/_staging/<run>/day=…               of the current run; readers skip names with an underscore
-    DIR/.spark-staging-…                   remains of a run that was killed while it replaced days: readers skip it, and
-                                           it may be removed while no run is active
-
-``replace`` is Spark's own overwrite: it removes the days, then moves in the files that it wrote beside them. In between
-a day is absent, and it stays absent if the driver is killed: therefore days are staged, and the next run replaces them.
-"""
+"""The folder of an archive: data files written, counted and removed, and its manifests, by Spark alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructType
 
+from celery_wheel.archive.model import GROUP, MANIFESTS, DataFile, Manifest, last_manifest, parse_manifest
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.archive.events import DAY
-from celery_wheel.pipeline.archive.state import none_if_absent
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive.events import COLUMNS, DAY, SCHEMA, VERSION, sort_events
 
-#: With the type of DAY, because Spark would read it as a date.
-SCHEMA = StructType([*HISTORY_SCHEMA.fields]).add(DAY, StringType())
+#: A file of about 100 MB, and its row groups: readers skip a group by its minima and maxima.
+ROWS_A_FILE, ROWS_A_GROUP = 1_000_000, 100_000
+WRITE = {"compression": "zstd", "parquet.block.row.count.limit": str(ROWS_A_GROUP)}
+#: No file ``_SUCCESS``: it says nothing that the manifest does not.
+SILENT = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+#: Data files, and those that a killed writer had not moved to their place yet. Spark lists no empty ones.
+DATA = "run=*/{day=*,_temporary/0/*/day=*,_temporary/0/_temporary/*/day=*}/*"
 
-#: (day, outcome) → events.
-Counts = dict[tuple[str, str], int]
+T = TypeVar("T")
 
 
 class ArchiveFolder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self.path = path
+        self.path = path.rstrip("/")
 
     def refuse_stream_output(self) -> None:
-        """Refuse the folder of a stream: Spark reads it by a file list, which would lack the days of the archive."""
+        """Refuse the folder of a stream: Spark reads it by a file list, which would lack the events of the archive."""
         if none_if_absent(lambda: self._spark.read.text(f"{self.path}/_spark_metadata").schema) is not None:
             raise FileUnusable(f"--output {self.path} is the output of a stream; give the archive a folder of its own")
 
-    def days(self, days: Collection[str]) -> DataFrame | None:
-        """Return the archived events of some days; None where there is no archive yet."""
-        events = self._read(self.path)
-        return None if events is None else events.where(f.col(DAY).isin([*days]))
+    # -- data -------------------------------------------------------------------------------------------
 
-    def stage(self, rows: DataFrame, run: str) -> DataFrame:
-        """Write the days of ``rows`` beside the archive, and read them back."""
-        writer = rows.write.mode("overwrite").partitionBy(DAY).option("compression", "zstd")
-        writer.parquet(self._staging(run))
-        return self.staged(run)
+    def read(self, files: Iterable[DataFile]) -> DataFrame:
+        """Return the events of some files, with ``day``; columns that a file lacks are null."""
+        paths = [f"{self.path}/{file.path}" for file in files]
+        if not paths:
+            return self._spark.createDataFrame([], SCHEMA)
+        return self._spark.read.schema(SCHEMA).option("basePath", self.path).parquet(*paths).select(*SCHEMA.names)
 
-    def staged(self, run: str) -> DataFrame:
-        """Return the staged days of a run. Raises FileUnusable where they are absent."""
-        path = self._staging(run)
-        events = self._read(path)
-        if events is None:
+    def write(self, rows: DataFrame, run: str, count: int) -> list[DataFile]:
+        """Write about ``count`` rows into the folder of a run, and return the files as they were read back."""
+        folder, observed = f"{self.path}/run={run}", Observation()
+        files = sort_events(rows, -(-count // ROWS_A_FILE)).observe(observed, f.count(f.lit(1)).alias("rows"))
+        files.write.partitionBy(DAY).options(**WRITE, **SILENT).parquet(folder)
+        written = self._spark.read.schema(SCHEMA).option("basePath", self.path).parquet(folder)
+        found: dict[str, DataFile] = {}
+        for row in written.groupBy("_metadata.file_path", DAY, "outcome").count().collect():
+            path = f"run={run}/{row.file_path.rpartition(f'/run={run}/')[2]}"
+            found.setdefault(path, DataFile(path, row[DAY], {})).outcomes[row.outcome] = row["count"]
+        if sum(file.events for file in found.values()) != observed.get["rows"]:
             raise FileUnusable(
-                f"{path} is absent, though it was staged: another run has finished it, or it was removed; no day was "
-                f"changed; if it was removed, remove {self.path}/_state too: the next run then reads the whole store"
+                f"{folder} has {sum(file.events for file in found.values()):,} events, but {observed.get['rows']:,} "
+                "were written; nothing else was changed; does another program remove files there? Run the job again"
             )
-        return events
+        return [replace(file, outcomes=dict(sorted(file.outcomes.items()))) for _, file in sorted(found.items())]
 
-    def replace(self, rows: DataFrame) -> None:
-        """Replace the days that occur in ``rows``, and no others."""
-        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(DAY)
-        writer.option("compression", "zstd").parquet(self.path)
+    def runs(self) -> set[str]:
+        """Return the names of the runs that have any file here, complete or not."""
+        paths = self._paths(f"{self.path}/{DATA}")
+        return {path.rpartition("/run=")[2].partition("/")[0] for path in paths}
 
-    def clear(self) -> None:
-        """Remove the staged days, after they were replaced."""
-        self._spark.createDataFrame([], SCHEMA).write.mode("overwrite").parquet(self._staging())
+    def remove(self, folder: str) -> None:
+        """Remove the files of a folder. Spark overwrites them with none; on a file system the empty folder stays."""
+        nothing = self._spark.createDataFrame([], SCHEMA)
+        nothing.write.mode("overwrite").partitionBy(DAY).options(**SILENT).parquet(f"{self.path}/{folder}")
 
-    def _staging(self, run: str = "") -> str:
-        return f"{self.path}/_staging/{run}".rstrip("/")
+    # -- manifests -----------------------------------------------------------------------------------------
 
-    def _read(self, path: str) -> DataFrame | None:
-        def read() -> DataFrame:
-            events = self._spark.read.schema(SCHEMA).parquet(path)
-            _ = events.columns  # Spark Connect reads the path only now
-            return events
+    def last(self) -> Manifest | None:
+        """Return the manifest that counts; None of a new archive. Raises FileUnusable for that of a later version."""
+        path = last_manifest(self._manifests())
+        if path is None:
+            return None
+        [row] = self._spark.read.text(path).collect()
+        found = parse_manifest(row.value, path)
+        if found.schema > VERSION or any(COLUMNS.get(name, kind) != kind for name, kind in found.columns.items()):
+            raise FileUnusable(
+                f"the archive {self.path} has columns of version {found.schema}, and this version of celery-wheel "
+                f"writes version {VERSION}; nothing was changed; run: pip install -U celery-wheel"
+            )
+        return found
 
-        return none_if_absent(read)
+    def put(self, manifest: Manifest) -> None:
+        """Write a manifest, as one file, and remove those of the groups before the last two."""
+        rows = self._spark.createDataFrame([(manifest.to_line(),)], "value string").coalesce(1)
+        rows.write.options(**SILENT).text(f"{self.path}/{manifest.folder}")
+        oldest = f"{manifest.serial // GROUP - 1:08}"
+        for group in sorted({path.split("/")[-3] for path in self._manifests()}):
+            if group < oldest:
+                self.remove(f"{MANIFESTS}/{group}")
+
+    def _manifests(self) -> Sequence[str]:
+        return self._paths(f"{self.path}/{MANIFESTS}/*/*")
+
+    def _paths(self, pattern: str) -> list[str]:
+        """Return the paths of the files in the folders of a pattern; Spark opens none of them."""
+        read = self._spark.read.format("binaryFile")
+        rows = none_if_absent(lambda: read.load(pattern).select("path").collect())
+        return [row.path for row in rows or []]
 
 
-def count_events(rows: DataFrame | None) -> Counts:
-    if rows is None:
-        return {}
-    return {(row[DAY], row.outcome): row["count"] for row in rows.groupBy(DAY, "outcome").count().collect()}
+def read_archive(spark: SparkSession, path: str) -> DataFrame | None:
+    """Return the events of an archive, with ``day``; None where ``path`` is none."""
+    folder = ArchiveFolder(spark, path)
+    last = folder.last()
+    return None if last is None else folder.read(last.files)
 
 
-def sum_by_day(counts: Counts) -> dict[str, int]:
-    days = dict.fromkeys(sorted(day for day, _ in counts), 0)
-    for (day, _), count in counts.items():
-        days[day] += count
-    return days
+def none_if_absent(read: Callable[[], T]) -> T | None:
+    """Return the result of ``read``, or None where its path does not exist."""
+    try:
+        return read()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None

@@ -6,13 +6,16 @@
     history of the ten minutes before (of a store) ───────┼► herds, with their tasks and a jitter
                                                           └► drain: a queue at a rate, second by second
 
-    minutes-….parquet  minute, queue, n                        up to --to
-    seconds-….parquet  second, queue, n                        of the first --seconds
-    herds-….parquet    second, queue, n, usual, limit, jitter_s, tasks (list of {n, task}, the first five)
-    drain-….parquet    queue, rate, n, worst_backlog, worst_at, longest_wait_s, drained_at
-    rejects-….parquet  the rejected rows with a reason, if there are any
-    forecast.png       tasks due a minute by queue, with the herds
-    summary.json       now, pending, overdue, beyond, busiest_second, busiest_minute, herds, drain, rejects
+    minutes-….parquet/  minute, queue, n                       up to --to
+    seconds-….parquet/  second, queue, n                       of the first --seconds
+    herds-….parquet/    second, queue, n, usual, limit, jitter_s, tasks (list of {n, task}, the first five)
+    drain-….parquet/    queue, rate, n, worst_backlog, worst_at, longest_wait_s, drained_at
+    rejects-….parquet/  the rejected rows with a reason, if there are any
+    forecast.png        tasks due a minute of the ten largest queues, with the largest herds
+    summary.json        now, pending, overdue, beyond, busiest_second, busiest_minute, herds, drain (the longest
+                        waits), drained (queues), rejects
+
+A hundred queues have 8.6 million rows of seconds a day: executors write the tables, and the driver reads a few rows.
 
 A herd is a second of a queue with at least --herd due tasks that exceeds the mean of the ten minutes before it, empty
 seconds included, by eight standard deviations. Where those ten minutes are unknown (a snapshot begins with the tasks
@@ -44,7 +47,7 @@ from celery_wheel.pipeline.jobs.options import (
     parse_rates,
     store_option,
 )
-from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration, format_utc
 
@@ -75,6 +78,8 @@ WINDOW_S = 600
 DEVIATIONS = 8
 #: The most tasks that a herd names.
 NAMED_TASKS = 5
+#: The most rows that the driver reads for the words, the summary and the picture.
+NAMED_HERDS, NAMED_DRAINS, DRAWN_HERDS, DRAWN_QUEUES, DRAWN_POINTS = 10, 100, 1_000, 10, 1_500
 
 
 def due(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -143,7 +148,7 @@ def _with_usual(by_second: DataFrame, condition: Column, known_from_s: int) -> D
 
 
 def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
-    """Return the herds with their largest tasks. The herds are few, so they are broadcast to the many due tasks."""
+    """Return the herds with their largest tasks. Spark broadcasts the herds where they are few: the driver has them."""
     columns = ("queue", "second", "n", "usual", "limit", "jitter_s")
     tasks = due.select(
         f.col("queue").alias("other_queue"),
@@ -152,7 +157,7 @@ def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
     )
     same = f.col("queue").eqNullSafe(f.col("other_queue")) & (f.col("second") == f.col("other_second"))
     largest = f.slice(f.sort_array(f.collect_list("other_task"), asc=False), 1, NAMED_TASKS).alias("tasks")
-    both = f.broadcast(found).join(tasks, same).groupBy(*columns).agg(largest)
+    both = found.join(tasks, same).groupBy(*columns).agg(largest)
     return both.withColumn("second", f.timestamp_seconds("second")).select(
         "second", *columns[:1], *columns[2:], "tasks"
     )
@@ -203,18 +208,19 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
             ),
             "drain": drain(pending, now_s, options["rates"]).orderBy("queue"),
         }
-        rows = {}
+        written = {}
         for name, frame in tables.items():
             progress(name)
-            rows[name] = output.table(name, frame).to_pylist()
-        facts = {"now": format_utc(options["now_ms"]), **_totals(pending, now_s, to_s), **_facts(rows)}
-        facts["rejects"] = output.rejects(rejected)
+            written[name] = output.table(name, frame)
+        rejects = output.rejects(rejected)
+        facts = {"now": format_utc(options["now_ms"]), **_totals(pending, now_s, to_s), **_facts(written)}
     finally:
         with_before.unpersist()
         pending.unpersist()
     progress("drawing")
-    facts["picture"] = output.picture(lambda plot: plot.forecast(rows["minutes"], rows["herds"]))
-    return output.finish(JobSummary(NAME, facts, _words(rows, facts, bool(options["rates"]))))
+    found = first_rows(written["herds"], NAMED_HERDS)
+    facts |= {"rejects": rejects, "picture": output.picture(lambda plot: plot.forecast(*_drawn(written)))}
+    return output.finish(JobSummary(NAME, facts, _words(found, facts, bool(options["rates"]))))
 
 
 def _with_before(
@@ -239,40 +245,66 @@ def _totals(pending: DataFrame, now_s: int, to_s: int) -> dict[str, int]:
     return {name: int(count or 0) for name, count in row.asDict().items()}
 
 
-def _facts(rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _facts(written: Mapping[str, DataFrame]) -> dict[str, Any]:
+    waits = written["drain"].orderBy(f.desc("longest_wait_s"), "queue")
     return {
-        "busiest_second": _busiest(rows["seconds"], "second"),
-        "busiest_minute": _busiest(rows["minutes"], "minute"),
-        "herds": len(rows["herds"]),
-        "drain": [{name: _json_value(value) for name, value in row.items()} for row in rows["drain"]],
+        "busiest_second": _busiest(written["seconds"], "second"),
+        "busiest_minute": _busiest(written["minutes"], "minute"),
+        "herds": written["herds"].count(),
+        "drain": [_json_values(row) for row in first_rows(waits, NAMED_DRAINS)],
+        "drained": written["drain"].count(),
     }
 
 
-def _busiest(rows: list[dict[str, Any]], unit: str) -> dict[str, Any] | None:
-    best = max(rows, key=lambda row: row["n"], default=None)
-    return None if best is None else {name: _json_value(best[name]) for name in (unit, "queue", "n")}
+def _busiest(rows: DataFrame, unit: str) -> dict[str, Any] | None:
+    best = first_rows(rows.orderBy(f.desc("n"), unit, "queue").select(unit, "queue", "n"), 1)
+    return _json_values(best[0]) if best else None
+
+
+def _json_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _json_value(value) for name, value in row.items()}
 
 
 def _json_value(value: Any) -> Any:
     return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
 
 
-def _words(rows: Mapping[str, list[dict[str, Any]]], facts: Mapping[str, Any], rated: bool) -> list[str]:
+def _drawn(written: Mapping[str, DataFrame]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the points of the largest queues, and the largest herds.
+
+    Where there are more minutes than points, a point is the greatest of its minutes.
+    """
+    minutes = written["minutes"]
+    largest = minutes.groupBy("queue").agg(f.sum("n").alias("total")).orderBy(f.desc("total"), "queue")
+    largest = largest.limit(DRAWN_QUEUES).select(f.col("queue").alias("drawn"))
+    minute_s = f.unix_timestamp("minute")
+    [span] = first_rows(minutes.agg(f.min(minute_s).alias("first"), f.max(minute_s).alias("last")), 1)
+    width_s = 60 * max(1, -(-((span["last"] or 0) - (span["first"] or 0) + 60) // 60 // DRAWN_POINTS))
+    point = f.timestamp_seconds(minute_s - f.pmod(minute_s, f.lit(width_s))).alias("minute")
+    points = minutes.join(f.broadcast(largest), f.col("queue").eqNullSafe(f.col("drawn")))
+    points = points.groupBy("queue", point).agg(f.max("n").alias("n"))
+    herds = written["herds"].orderBy(f.desc("n"), "second").select("second", "n")
+    return first_rows(points, DRAWN_QUEUES * (DRAWN_POINTS + 1)), first_rows(herds, DRAWN_HERDS)
+
+
+def _words(herds: list[dict[str, Any]], facts: Mapping[str, Any], rated: bool) -> list[str]:
     words = [f"{facts['pending']:,} tasks are pending, {facts['overdue']:,} of them overdue"]
     if best := facts["busiest_second"]:
         words.append(f"busiest second: {best['n']:,} on {best['queue']} at {best['second']}")
     words += [
         f"herd: {herd['n']:,} on {herd['queue']} at {_json_value(herd['second'])}, usually {herd['usual']:.1f} a "
         f"second; mostly {herd['tasks'][0]['task']}; a jitter of {herd['jitter_s']} s spreads it"
-        for herd in rows["herds"][:10]
+        for herd in herds
     ]
-    if len(rows["herds"]) > 10:
-        words.append(f"and {len(rows['herds']) - 10:,} more herds")
+    if facts["herds"] > len(herds):
+        words.append(f"and {facts['herds'] - len(herds):,} more herds")
     words += [
         f"{row['queue']} at {row['rate']:g} a second: a backlog of at most {row['worst_backlog']:,}, a wait of up to "
-        f"{format_duration(round(row['longest_wait_s'] * 1_000))}; drained at {_json_value(row['drained_at'])}"
-        for row in rows["drain"]
+        f"{format_duration(round(row['longest_wait_s'] * 1_000))}; drained at {row['drained_at']}"
+        for row in facts["drain"]
     ]
+    if facts["drained"] > len(facts["drain"]):
+        words.append(f"and {facts['drained'] - len(facts['drain']):,} more queues, with shorter waits")
     if not rated:
         words.append("to estimate when queues are drained, set the rate of their workers: --rate 500/s")
     return words + describe_rejects(facts["rejects"])

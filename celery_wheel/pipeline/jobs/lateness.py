@@ -5,11 +5,11 @@
     history ──► dispatched rows ──► hours ──► merge_hours: sketches merged to a day, a week, a queue
                      └─ rejected: no task, no lateness, …
 
-    hours-….parquet   task, queue, hour (UTC, of the dispatch), n, p50_ms, p90_ms, p99_ms, max_ms,
-                      objective_ms (null: none), over (tasks later than it), missed (more than 1 % of n), sketch
-    rejects-….parquet the rejected rows with a reason, if there are any
-    lateness.png      heat map: p99 by task and hour, and the hours that missed their objective
-    summary.json      tasks, hours, latest_ms, missed, worst, rejects
+    hours-….parquet/   task, queue, hour (UTC, of the dispatch), n, p50_ms, p90_ms, p99_ms, max_ms,
+                       objective_ms (null: none), over (tasks later than it), missed (more than 1 % of n), sketch
+    rejects-….parquet/ the rejected rows with a reason, if there are any
+    lateness.png       heat map: p99 by task and hour of the largest tasks, and the hours that missed their objective
+    summary.json       tasks, hours, latest_ms, missed, judged, worst, rejects
 
 An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others. A queue takes precedence over a task
 of the same name. An hour meets its objective where at least 99 of 100 tasks were dispatched within it: counted, not
@@ -30,7 +30,7 @@ from pyspark.sql import functions as f
 
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.jobs.options import history_options, parse_objectives
-from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration
 
@@ -52,6 +52,10 @@ SKETCH_K = 1_000
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 #: The percentage of an hour's tasks that may exceed the objective.
 ALLOWED_PERCENT = 1
+#: The most columns of the heat map, and lines: those with the most tasks. A column may combine several hours.
+DRAWN_COLUMNS, DRAWN_LINES = 200, 40
+#: The most hours that the summary names.
+NAMED_HOURS = 5
 
 
 def usable(history: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -113,31 +117,46 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     history = inputs.read_table(spark, options, "history", COLUMNS)
     dispatched, rejected = usable(inputs.within_span(history, "dispatched", options))
     progress("computing percentiles of every task, queue and hour")
-    table = output.table("hours", hours(dispatched, options["objectives"]).orderBy("hour", "queue", "task"))
+    written = output.table("hours", hours(dispatched, options["objectives"]).orderBy("hour", "queue", "task"))
+    written = written.drop("sketch")
     progress("counting rejected rows")
     rejects = output.rejects(rejected)
-    rows = table.drop_columns(["sketch"]).to_pylist()
     progress("drawing")
-    picture = output.picture(lambda plot: plot.lateness(rows))
-    facts = {**_facts(rows), "rejects": rejects, "picture": picture}
-    return output.finish(JobSummary(NAME, facts, _words(rows, facts)))
+    picture = output.picture(lambda plot: plot.lateness(_drawn(written)))
+    facts = {**_facts(written), "rejects": rejects, "picture": picture}
+    return output.finish(JobSummary(NAME, facts, _words(facts)))
 
 
-def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    missed = [row for row in rows if row["missed"]]
-    worst = sorted(missed or rows, key=lambda row: -row["p99_ms"])[:5]
-    return {
-        "tasks": sum(row["n"] for row in rows),
-        "hours": len(rows),
-        "latest_ms": max((row["max_ms"] for row in rows), default=None),
-        "missed": len(missed),
-        "judged": sum(row["objective_ms"] is not None for row in rows),
-        "worst": [{**row, "hour": row["hour"].isoformat()} for row in worst],
-    }
+def _facts(written: DataFrame) -> dict[str, Any]:
+    [totals] = written.agg(
+        f.coalesce(f.sum("n"), f.lit(0)).alias("tasks"),
+        f.count("*").alias("hours"),
+        f.max("max_ms").alias("latest_ms"),
+        f.count_if("missed").alias("missed"),
+        f.count("objective_ms").alias("judged"),
+    ).collect()
+    worst = written.where("missed") if totals["missed"] else written
+    rows = first_rows(worst.orderBy(f.desc("p99_ms"), "hour", "queue", "task"), NAMED_HOURS)
+    return {**totals.asDict(), "worst": [{**row, "hour": row["hour"].isoformat()} for row in rows]}
 
 
-def _words(rows: list[dict[str, Any]], facts: Mapping[str, Any]) -> list[str]:
-    if not rows:
+def _drawn(written: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of the picture: of the tasks and queues with the most tasks, each column's worst p99."""
+    hour_s = f.unix_timestamp("hour")
+    [span] = first_rows(written.agg(f.min(hour_s).alias("first"), f.max(hour_s).alias("last")), 1)
+    width_s = 3_600 * max(1, -(-((span["last"] or 0) - (span["first"] or 0) + 3_600) // 3_600 // DRAWN_COLUMNS))
+    first_s = f.lit(span["first"] or 0)
+    column = f.timestamp_seconds(hour_s - f.pmod(hour_s - first_s, f.lit(width_s))).alias("hour")
+    largest = written.groupBy("task", "queue").agg(f.sum("n").alias("total")).orderBy(f.desc("total"), "task", "queue")
+    largest = largest.limit(DRAWN_LINES).select(f.col("task").alias("drawn"), f.col("queue").alias("drawn_queue"))
+    same = f.col("task").eqNullSafe(f.col("drawn")) & f.col("queue").eqNullSafe(f.col("drawn_queue"))
+    drawn = written.join(f.broadcast(largest), same).groupBy("task", "queue", column)
+    points = drawn.agg(f.max("p99_ms").alias("p99_ms"), f.bool_or("missed").alias("missed"))
+    return first_rows(points, DRAWN_LINES * (DRAWN_COLUMNS + 1))
+
+
+def _words(facts: Mapping[str, Any]) -> list[str]:
+    if not facts["tasks"]:
         return ["no task was dispatched in this time"]
     words = [
         f"{facts['tasks']:,} tasks were dispatched, the latest {format_duration(facts['latest_ms'])} after its eta"

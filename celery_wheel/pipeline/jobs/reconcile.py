@@ -13,10 +13,10 @@
                                         ran_though_cancelled    its cancel was answered ``done``
                                         unknown                 ran without being scheduled
 
-    findings-….parquet  task_id, finding, eta, started, dispatches, messages
-    rejects-….parquet   the unreadable lines with log and reason, if there are any
-    reconcile.png       findings by day
-    summary.json        scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
+    findings-….parquet/ task_id, finding, eta, started, dispatches, messages
+    rejects-….parquet/  the unreadable lines with log and reason, if there are any
+    reconcile.png        findings by day
+    summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
 
 Columns of the logs, as JSON lines or Parquet; those in brackets are optional (``inputs`` has the forms of an instant):
 
@@ -51,7 +51,7 @@ from celery_wheel.console.parameters import DurationParameter
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.jobs.options import duration_option, input_option, output_option, store_option
-from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.options import ENVIRONMENT
 from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.values.format import format_duration
@@ -99,6 +99,8 @@ HISTORY = "id long, task_id string, eta timestamp, outcome string"
 #: Outcomes after which a task is not expected to run.
 FINAL = ("cancelled", "expired", "rejected", "parked")
 PENDING = "pending"
+#: The most days and kinds of finding that the picture shows, the latest ones.
+DRAWN = 1_000
 
 
 def audit(
@@ -238,13 +240,13 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
         progress("comparing")
         late_ms = None if options["late"] is None else round(options["late"] * 1_000)
         found = findings(audited, late_ms, round(options["clock"] * 1_000))
-        rows = output.table("findings", found.orderBy("task_id", "finding"))
+        written = output.table("findings", found.orderBy("task_id", "finding"))
         progress("counting unreadable lines")
-        facts: dict[str, Any] = {**_totals(audited), "findings": _by_kind(rows), "rejects": output.rejects(rejected)}
+        facts: dict[str, Any] = {**_totals(audited), "findings": by_kind(written), "rejects": output.rejects(rejected)}
     finally:
         for frame in filter(None, (audited, events)):
             frame.unpersist()
-    facts["picture"] = output.picture(lambda plot: plot.reconcile(_by_day(rows)))
+    facts["picture"] = output.picture(lambda plot: plot.reconcile(by_day(written)))
     return output.finish(JobSummary(NAME, facts, *_summarise(facts, options["allow"])))
 
 
@@ -280,18 +282,16 @@ def _totals(audited: DataFrame) -> dict[str, int | None]:
     return dict(row.asDict())
 
 
-def _by_kind(rows: Any) -> dict[str, int]:
-    kinds = rows.column("finding").to_pylist()
-    return {kind: kinds.count(kind) for kind in KINDS if kind in kinds}
+def by_kind(found: DataFrame) -> dict[str, int]:
+    counts = {row["finding"]: row["count"] for row in found.groupBy("finding").count().collect()}
+    return {kind: counts[kind] for kind in KINDS if kind in counts}
 
 
-def _by_day(rows: Any) -> list[dict[str, Any]]:
+def by_day(found: DataFrame) -> list[dict[str, Any]]:
     """Return the findings of each kind and day, for the picture."""
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows.select(["finding", "eta"]).to_pylist():
-        day = row["eta"].date().isoformat() if row["eta"] else "no eta"
-        counts[day, row["finding"]] = counts.get((day, row["finding"]), 0) + 1
-    return [{"day": day, "finding": kind, "n": n} for (day, kind), n in sorted(counts.items())]
+    day = f.coalesce(f.date_format("eta", "yyyy-MM-dd"), f.lit("no eta")).alias("day")
+    counts = found.groupBy(day, "finding").agg(f.count("*").alias("n"))
+    return first_rows(counts.orderBy(f.desc("day"), "finding"), DRAWN)
 
 
 def _summarise(facts: Mapping[str, Any], allowed: tuple[str, ...]) -> tuple[list[str], int]:

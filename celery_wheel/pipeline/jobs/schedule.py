@@ -40,7 +40,7 @@ from celery_wheel.pipeline.jobs.options import (
     store_option,
 )
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
-from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.snapshot import open_for_reading
 from celery_wheel.pipeline.source.target import read_target
 from celery_wheel.pipeline.summary import JobSummary
@@ -77,6 +77,8 @@ DELIMITERS = (";", "\t", "|", ",")
 
 #: The longest span that is reported by minutes; a longer one is reported by hours.
 MAX_MINUTES_SPAN_S = 3 * 86_400
+#: The most minutes or hours of the picture, the first ones.
+DRAWN_POINTS = 10_000
 
 
 def load(before: DataFrame, added: DataFrame, unit_s: int) -> DataFrame:
@@ -204,24 +206,26 @@ def _load_facts(
         [span] = added.agg(*measures).collect()
         unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
         new = added.limit(0) if was_loaded else added
-        table = output.table("load", load(before, new, unit_s).orderBy("at")).to_pylist()
+        after = output.table("load", load(before, new, unit_s).orderBy("at"))
         herds = _herds_of(
             new, forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
         )
-        herd_rows = output.table("herds", herds.orderBy("second", "queue")).to_pylist()
+        herds = output.table("herds", herds.orderBy("second", "queue"))
     finally:
         added.unpersist()
     unit = "minute" if unit_s == 60 else "hour"
+    points = first_rows(after.orderBy("at"), DRAWN_POINTS)
+    largest = first_rows(herds.orderBy(f.desc("n"), "second", "queue"), forecast.DRAWN_HERDS)
     return {
         "good": int(span.n or 0),
         "first": None if span.first is None else _utc(span.first),
         "last": None if span.last is None else _utc(span.last),
-        "busiest": max(table, key=lambda row: row["after"], default=None),
+        "busiest": next(iter(first_rows(after.orderBy(f.desc("after"), "at"), 1)), None),
         "unit_s": unit_s,
         "not_accepted": not_accepted,
-        "herds": len(herd_rows),
-        "worst_herds": sorted(herd_rows, key=lambda herd: -herd["n"])[:10],
-        "picture": output.picture(lambda plot: plot.load(table, herd_rows, unit)),
+        "herds": herds.count(),
+        "worst_herds": largest[: forecast.NAMED_HERDS],
+        "picture": output.picture(lambda plot: plot.load(points, largest, unit)),
     }
 
 

@@ -7,8 +7,9 @@
 With ``--every`` the job runs until it is stopped. Without, it ends when the events that the store had at its start are
 written: for cron. The summary counts the events of the last 100 micro-batches, which is all that Spark remembers.
 
-``archive`` writes the same rows sorted, for every reader, and permits retention to remove them. ``tail`` has them
-sooner: for a dashboard, an alarm, a table in the lake. Read its folder with Spark, which knows which files count.
+``archive`` writes the same rows sorted, for every reader of its manifest, and permits retention to remove them.
+``tail`` has them sooner: for a dashboard, an alarm, a table in the lake. Read its folder with Spark, which knows which
+files count.
 """
 
 from __future__ import annotations

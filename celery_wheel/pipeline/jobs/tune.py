@@ -30,7 +30,6 @@ from math import gcd
 from typing import Any
 
 import click
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -199,7 +198,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     best = recommend(rows, options["within"] * 1_000) if totals.n else None
     rows = [{**row, "recommended": row is best} for row in rows]
     facts = {"tasks": totals.n, "longest_ms": longest_ms, "shapes": rows, "checked": checked, "rejects": rejects}
-    output.table("shapes", pa.Table.from_pylist(rows))
+    output.rows("shapes", rows)
     facts["picture"] = output.picture(lambda plot: plot.tune(rows))
     return output.finish(JobSummary(NAME, facts, _words(rows, facts, options["within"] * 1_000)))
 
