@@ -52,8 +52,9 @@ def test_the_load_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(trials).write.parquet(f"{tmp_path}/lake/trials")
     url = f"sqlite:///{tmp_path}/wheel.sqlite3"
     open_store(url).close()
-    [example] = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL)
-    exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), {})  # noqa: S102 - ours
+    examples, names = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL), dict[str, Any]()
+    for example in examples:
+        exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), names)  # noqa: S102
     with closing(open_store(url)) as store:
         [one] = store.loads.latest()
     assert (one.load.name, one.load.state, one.load.rows) == ("trials-2026-11-21", COMMITTED, 3)

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, schema
 from celery_wheel.pipeline.source.options import SourceOptions, read_options
+from celery_wheel.pipeline.spark_errors import concise
 
 if TYPE_CHECKING:
     from celery_wheel.pipeline.source.read import WheelReader
@@ -38,16 +39,19 @@ class WheelDataSource(DataSource):
     def name(cls) -> str:
         return "wheel"
 
+    @concise()
     def schema(self) -> StructType:
         """Return all columns; with ``.schema("task string, eta timestamp")`` Spark reads only those."""
         return schema(self._options().table)
 
+    @concise()
     def reader(self, schema: StructType) -> WheelReader:
         from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
 
         options = self._options()
         return (PushdownReader if options.pushdown else WheelReader)(options, schema)
 
+    @concise()
     def streamReader(self, schema: StructType) -> WheelStreamReader:  # noqa: N802 - Spark's name
         from celery_wheel.pipeline.source.stream import WheelStreamReader
 
@@ -58,6 +62,7 @@ class WheelDataSource(DataSource):
             )
         return WheelStreamReader(options, schema)
 
+    @concise()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from celery_wheel.pipeline.source.write import make_writer, refuse_overwrite
 

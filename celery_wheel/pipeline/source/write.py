@@ -33,6 +33,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source import arrow_rows
 from celery_wheel.pipeline.source.target import WriteTarget, read_target
+from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store import open_store
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
@@ -84,6 +85,7 @@ class WheelWriter(DataSourceArrowWriter):
         self._target = target
         self._load = load
 
+    @concise()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
@@ -102,6 +104,7 @@ class WheelWriter(DataSourceArrowWriter):
                     f"under the same name: {error}"
                 ) from error
 
+    @concise()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._load.is_loaded:
             return
@@ -113,6 +116,7 @@ class WheelWriter(DataSourceArrowWriter):
         with _open_for_loading(self._target.url) as store:
             store.loads.commit(self._load.id, self._load.run, parts, _now_ms())
 
+    @concise()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._load.is_loaded:
             with _open_for_loading(self._target.url) as store:
