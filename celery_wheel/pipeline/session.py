@@ -9,7 +9,9 @@
     ALWAYS   set in each: the jobs compare instants, and make sketches of many groups
     LOCAL    set only where Spark runs in this process: a cluster's own settings stay
 
-``session`` returns the running session, if there is one, with ALWAYS set.
+``session`` returns the running session, if there is one, with ALWAYS set. It is then the active session of the calling
+thread, which a write needs: Spark looks there for a data source in Python. In each thread of your own that writes, call
+``session()`` first, or write with ``celery_wheel.pipeline.tables.write``.
 """
 
 from __future__ import annotations
@@ -88,4 +90,10 @@ def session(
     spark = builder.getOrCreate()
     for key in ALWAYS:
         spark.conf.set(key, config[key])
+    activate(spark)
     return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Make the session the active one of this thread: of PySpark's interface, only ``createDataFrame`` does it."""
+    spark.createDataFrame([], "nothing int")

@@ -5,6 +5,10 @@
     pending = read(spark, "pending", url, queue="mail", dueTo="2027-01-15")
     history = read(spark, "history", url, schema="task string, lateness_ms long")
     query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  new history to Parquet, as a stream
+    write(rows, "trials-2026-11-21", url, key="trial")                        all of the rows as tasks, or none
+
+Each works in any thread. Spark looks for a data source in Python in the session that is active in the calling thread,
+and a new thread has none; ``activate`` makes one the active session.
 """
 
 from __future__ import annotations
@@ -17,8 +21,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from celery_wheel.pipeline.columns import HISTORY
+from celery_wheel.pipeline.session import activate
 from celery_wheel.pipeline.source import WheelDataSource
 from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.spark_errors import unwrap_errors
 
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
@@ -31,13 +37,27 @@ def read(spark: SparkSession, table: str, url: str | None = None, **options: Any
     reader = _register(spark).read.format(WheelDataSource.name())
     if schema:
         reader = reader.schema(schema)
-    return reader.options(**_as_texts(options, url, table)).load()
+    return reader.options(**_as_texts(options, url, table=table)).load()
 
 
 def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataFrame:
     """Return the history of the store at ``url`` as a stream: each row once."""
     reader = _register(spark).readStream.format(WheelDataSource.name())
-    return reader.options(**_as_texts(options, url, HISTORY)).load()
+    return reader.options(**_as_texts(options, url, table=HISTORY)).load()
+
+
+@unwrap_errors()
+def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -> None:
+    """Schedule the rows as the batch of this name: all of them, or none. ``options`` are those of ``source.target``.
+
+    Raises:
+        SettingError: an option or a column is wrong; nothing was written.
+        BadRow: a row cannot be scheduled; nothing of the batch is scheduled.
+        StoreError: the store cannot be used, or failed; nothing of the batch is scheduled.
+    """
+    activate(_register(rows.sparkSession))
+    writer = rows.write.format(WheelDataSource.name()).mode("append")
+    writer.options(**_as_texts(options, url, batch=batch)).save()
 
 
 def tail(
@@ -70,9 +90,9 @@ def _register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def _as_texts(options: dict[str, Any], url: str | None, table: str) -> dict[str, str]:
+def _as_texts(options: dict[str, Any], url: str | None, **named: str) -> dict[str, str]:
     # The environment is read in this process: Spark's own may be that of another machine.
-    values = {**options, "table": table, "url": url or os.environ.get(ENVIRONMENT)}
+    values = {**options, **named, "url": url or os.environ.get(ENVIRONMENT)}
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in values.items()

@@ -19,7 +19,7 @@ exec {python} "$@"
 """
 
 READING = ("pyspark_wheel", "celery_wheel.pipeline.source.read", "celery_wheel.pipeline.source.stream")
-WRITING = ("celery_wheel.pipeline.source.write", "pandas")
+WRITING = ("celery_wheel.pipeline.source.write", "celery_wheel.pipeline.source.stream_write", "pandas")
 
 
 def program(folder: Path) -> str:

@@ -44,6 +44,7 @@ from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.snapshot import open_for_reading
 from celery_wheel.pipeline.source.target import read_target
 from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.tables import write
 from celery_wheel.store.ports.bulk_loads import BulkLoad
 
 NAME = "schedule"
@@ -257,7 +258,7 @@ def _schedule(valid: DataFrame, options: Mapping[str, Any]) -> dict[str, Any]:
     was_loaded = _loaded_batch(valid, options) is not None
     began = time.monotonic()
     if not was_loaded:
-        valid.write.format("wheel").mode("append").options(**_write_options(options)).save()
+        write(valid, **_write_options(options))
     done = _loaded_batch(valid, options)
     if done is None:
         raise FileUnusable(f"the batch {options['batch']!r} was removed while it was loaded; run the job again")

@@ -5,8 +5,9 @@
     spark.read.format("wheel")         options ─► read     pending or history, in partitions     .load()
     spark.readStream.format("wheel")   options ─► stream   history, each row once                .load()
     df.write.format("wheel")           target ──► write    a bulk load, all of it or nothing     .mode("append").save()
+    df.writeStream.format("wheel")     target ──► stream_write   a bulk load for each micro-batch              .start()
 
-    options    options of a read            target    options and columns of a write
+    options    options of a read            target    options and columns of a write    parts  what its tasks do
     snapshot   the store, on the driver     ranges    the rows of each partition
     statements the SQL of a partition       pushdown  conditions of the query in it
     fetch      its rows as Arrow batches    arrow_rows  Arrow batches as rows of a bulk load
@@ -25,10 +26,12 @@ from pyspark.sql.types import StructType
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, schema
 from celery_wheel.pipeline.source.options import SourceOptions, read_options
+from celery_wheel.pipeline.spark_errors import concise
 
 if TYPE_CHECKING:
     from celery_wheel.pipeline.source.read import WheelReader
     from celery_wheel.pipeline.source.stream import WheelStreamReader
+    from celery_wheel.pipeline.source.stream_write import WheelStreamWriter
 
 
 class WheelDataSource(DataSource):
@@ -38,16 +41,19 @@ class WheelDataSource(DataSource):
     def name(cls) -> str:
         return "wheel"
 
+    @concise()
     def schema(self) -> StructType:
         """Return all columns; with ``.schema("task string, eta timestamp")`` Spark reads only those."""
         return schema(self._options().table)
 
+    @concise()
     def reader(self, schema: StructType) -> WheelReader:
         from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
 
         options = self._options()
         return (PushdownReader if options.pushdown else WheelReader)(options, schema)
 
+    @concise()
     def streamReader(self, schema: StructType) -> WheelStreamReader:  # noqa: N802 - Spark's name
         from celery_wheel.pipeline.source.stream import WheelStreamReader
 
@@ -58,12 +64,19 @@ class WheelDataSource(DataSource):
             )
         return WheelStreamReader(options, schema)
 
+    @concise()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from celery_wheel.pipeline.source.write import make_writer, refuse_overwrite
 
         if overwrite:
             refuse_overwrite()
         return make_writer(self.options, schema)
+
+    @concise()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> WheelStreamWriter:  # noqa: N802 - Spark's name
+        from celery_wheel.pipeline.source.stream_write import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
 
     def _options(self) -> SourceOptions:
         return read_options(self.options)

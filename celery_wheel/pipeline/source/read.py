@@ -37,6 +37,7 @@ from celery_wheel.pipeline.source.pushdown import PushedCondition, pushed_condit
 from celery_wheel.pipeline.source.ranges import event_ranges, split
 from celery_wheel.pipeline.source.snapshot import database_url, lane_offsets, last_numbers, open_for_reading
 from celery_wheel.pipeline.source.statements import DISPATCHED, OUTCOMES, Conditions, StatementPartition
+from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import MAX_SEQ, SHARD_BITS, Position
 from celery_wheel.store.sql.schema import timer
 from celery_wheel.store.sql.store import SqlStore
@@ -137,6 +138,7 @@ class WheelReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._request = ReadRequest(options, schema)
 
+    @concise()
     def partitions(self) -> list[StatementPartition]:
         request = self._request
         with open_for_reading(request.options.url) as store, store.database.snapshot() as connection:

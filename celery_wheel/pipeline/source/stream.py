@@ -40,6 +40,7 @@ from celery_wheel.pipeline.source.options import SourceOptions
 from celery_wheel.pipeline.source.read import ReadRequest
 from celery_wheel.pipeline.source.snapshot import last_numbers, open_for_reading
 from celery_wheel.pipeline.source.statements import StatementPartition
+from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.sql.schema import batch, outcome
 from celery_wheel.store.sql.store import SqlStore
@@ -95,6 +96,7 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- on the driver ---------------------------------------------------------------------------
 
+    @concise()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names here and below
         with open_for_reading(self._request.options.url) as store, store.database.snapshot() as connection:
             start = StreamOffset(store.uuid, {})
@@ -105,10 +107,12 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._request.options.max_rows)
 
+    @concise()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with open_for_reading(self._request.options.url) as store, store.database.snapshot() as connection:
             self._target = last_numbers(connection)
 
+    @concise()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Equal to ``start`` where no event is new: other writes of the store take numbers, too."""
         offset = StreamOffset.from_json(start)
@@ -125,6 +129,7 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ends[shard] = end
             return _advance(connection, offset, ends).json() if ends else start
 
+    @concise()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StatementPartition]:
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         ranges = {shard: (first.shard(shard).number, progress.number) for shard, progress in last.shards.items()}

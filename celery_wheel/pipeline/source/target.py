@@ -2,7 +2,7 @@
 
 ::
 
-    batch    name of this load: a committed load is not repeated, an interrupted one is resumed
+    batch    name of this load: a committed load is not repeated, an interrupted one is resumed; or name of the stream
     url      store to load into, as ``wheel_store`` has it        default: the environment's CELERY_WHEEL_STORE
     key      column whose value makes a row idempotent in every load
     app      "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
@@ -51,15 +51,20 @@ class WriteTarget:
     chunk: int
 
 
-def read_target(options: Mapping[str, str], schema: StructType) -> WriteTarget:
+#: The option ``batch`` in words, with an example, by what is written.
+_BATCH = {
+    "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
+    "stream": ("so that a repeated epoch of its query is loaded once", "orders"),
+}
+
+
+def read_target(options: Mapping[str, str], schema: StructType, kind: str = "load") -> WriteTarget:
     """Parse the options of a write, and check the columns. Raises SettingError for a wrong one."""
     named = {name.lower(): value for name, value in options.items()}
     batch = named.get("batch", "").strip()
     if not batch:
-        raise SettingError(
-            "option batch must name this load, so that a repeated job loads it once; "
-            ".option('batch', 'reminders-2026-11-21')"
-        )
+        why, example = _BATCH[kind]
+        raise SettingError(f"option batch must name this {kind}, {why}; .option('batch', '{example}')")
     if rule := text_rule(batch):
         raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")
     key = named.get("key")

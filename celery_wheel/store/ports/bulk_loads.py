@@ -88,6 +88,12 @@ class BulkLoads(Protocol):
     def begin(self, name: str, now_ms: int) -> BulkLoad:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
 
+    def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
+        """Open the load in this run, together with the other processes of the run, or return it where it is committed.
+
+        Raises LoadEnded where a later run has begun, or this run was aborted.
+        """
+
     # -- a part, written by one process -----------------------------------------------------------------
 
     def claim(self, load_id: int, run: int, part: int) -> tuple[PartClaim, dict[int, WrittenSlice]]:
@@ -111,12 +117,18 @@ class BulkLoads(Protocol):
             run: abort only this run; None: any run.
         """
 
+    def forget(self, load_ids: Sequence[int]) -> None:
+        """Forget those of the loads that are done: their names may be loaded again."""
+
     # -- reading ----------------------------------------------------------------------------------------
 
     def latest(self, limit: int = 100) -> list[BulkLoadSummary]:
         """Return the latest loads, newest first. An open load that began long ago was abandoned: resume or abort it."""
 
     def by_name(self, name: str) -> BulkLoad | None: ...
+
+    def by_prefix(self, prefix: str) -> list[BulkLoad]:
+        """Return the loads whose names begin so, the oldest first."""
 
     def unfinished(self) -> list[BulkLoad]:
         """Return the loads that are open, or committed and not wholly accepted."""

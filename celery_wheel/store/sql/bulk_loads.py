@@ -46,19 +46,31 @@ class SqlLoads:
         self._statements = database.statements.bulk_load
 
     def begin(self, name: str, now_ms: int) -> BulkLoad:
-        locked = queries.BY_NAME.with_for_update()
         with self._database.writing(durable=True) as connection:
-            # SQLite has one writer. On PostgreSQL a process that begins the same load at once waits for this row.
-            found = connection.execute(locked, {"name": name}).one_or_none()
-            if found is None:
-                self._statements.begin(connection, name=name, now_ms=now_ms)
-                found = connection.execute(locked, {"name": name}).one()
-            load = BulkLoad(*found)
+            load = self._lock(connection, name, now_ms)
+            return load if load.is_loaded else _begin_run(connection, load, load.run + 1, now_ms)
+
+    def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
+        with self._database.writing(durable=True) as connection:
+            load = self._lock(connection, name, now_ms)
             if load.is_loaded:
                 return load
-            values = {"state": OPEN, "run": load.run + 1, "begun_ms": now_ms, "ended_ms": None}
-            connection.execute(queries.change(load.id, **values))
-            return BulkLoad(*connection.execute(queries.BY_ID, {"load": load.id}).one())
+            if load.run < run:
+                return _begin_run(connection, load, run, now_ms)
+            _check_open(connection, load.id, run)
+            return load
+
+    def _lock(self, connection: Connection, name: str, now_ms: int) -> BulkLoad:
+        """Lock the load, which may be new.
+
+        SQLite has one writer. On PostgreSQL a process that begins the same load at once waits for its row.
+        """
+        locked = queries.BY_NAME.with_for_update()
+        found = connection.execute(locked, {"name": name}).one_or_none()
+        if found is None:
+            self._statements.begin(connection, name=name, now_ms=now_ms)
+            found = connection.execute(locked, {"name": name}).one()
+        return BulkLoad(*found)
 
     def claim(self, load_id: int, run: int, part: int) -> tuple[PartClaim, dict[int, WrittenSlice]]:
         claim = PartClaim(load_id, run, part, uuid.uuid4().hex)
@@ -116,6 +128,11 @@ class SqlLoads:
             self._database.tidy()
         return aborted
 
+    def forget(self, load_ids: Sequence[int]) -> None:
+        with self._database.writing() as connection:
+            for query in (queries.FORGET_PARTS, queries.FORGET):
+                connection.execute(query, {"loads": list(load_ids)})
+
     def _clear(self, load_id: int) -> bool:
         """Remove some chunks of an aborted load; returns False where none is left, or the load was begun again."""
         with self._database.writing() as connection:
@@ -140,6 +157,11 @@ class SqlLoads:
             row = connection.execute(queries.BY_NAME, {"name": name}).one_or_none()
         return None if row is None else BulkLoad(*row)
 
+    def by_prefix(self, prefix: str) -> list[BulkLoad]:
+        with self._database.reading() as connection:
+            found = connection.execute(queries.BY_PREFIX, {"prefix": prefix, "length": len(prefix)})
+            return [BulkLoad(*row) for row in found]
+
     def unfinished(self) -> list[BulkLoad]:
         with self._database.reading() as connection:
             return unfinished_in(connection)
@@ -147,6 +169,12 @@ class SqlLoads:
     def count_pending(self) -> int:
         with self._database.reading() as connection:
             return count_pending_in(connection)
+
+
+def _begin_run(connection: Connection, load: BulkLoad, run: int, now_ms: int) -> BulkLoad:
+    values = {"state": OPEN, "run": run, "begun_ms": now_ms, "ended_ms": None}
+    connection.execute(queries.change(load.id, **values))
+    return BulkLoad(*connection.execute(queries.BY_ID, {"load": load.id}).one())
 
 
 def _check_open(connection: Connection, load_id: int, run: int) -> None:

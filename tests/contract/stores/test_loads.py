@@ -338,3 +338,52 @@ def test_a_store_with_an_unfinished_load_is_not_resharded(sql_store: SqlStore, c
         commit(sql_store, load, parts)
     with pytest.raises(StoreUnusable, match=r"the load 'monday' is (open|committed); nothing was changed; "):
         sql_store.maintenance.reshard(3, lambda *_: 0, NOW)
+
+
+# -- runs that several processes join -------------------------------------------------------------------
+
+
+def test_the_processes_of_a_run_join_it_and_a_later_run_fences_them(sql_store: SqlStore) -> None:
+    loads = sql_store.loads
+    first = loads.join("orders/41", 1, NOW)
+    assert (first.state, first.run) == (OPEN, 1)
+    assert loads.join("orders/41", 1, NOW + 1) == first, "another process of the run"
+    old = written(sql_store, first, 0, *slice_of(0, 0))
+    written(sql_store, first, 1, *slice_of(0, 0))
+    later = loads.join("orders/41", 2, NOW + 2)
+    assert (later.id, later.run, later.created_ms) == (first.id, 2, NOW)
+    with pytest.raises(LoadEnded, match=r"begun again by another process \(run 2, this process has run 1\)"):
+        loads.join("orders/41", 1, NOW + 3)
+    with pytest.raises(LoadEnded):
+        commit(sql_store, first, {0: old})
+    claim, kept = loads.claim(later.id, later.run, 0)
+    assert kept == {0: WrittenSlice("d", 3)}
+    loads.finish(claim, 1)
+    done = commit(sql_store, later, {0: PartResult(claim.attempt, 3)})
+    assert (done.rows, payloads(sql_store)) == (3, [b"0/0 d"]), "without the part that only the first run had"
+    assert loads.join("orders/41", 7, NOW + 4) == done
+
+
+def test_a_run_that_was_aborted_is_not_joined_and_the_next_one_is(sql_store: SqlStore) -> None:
+    load = sql_store.loads.join("orders/41", 1, NOW)
+    sql_store.loads.abort(load.id, NOW)
+    with pytest.raises(LoadEnded, match="the load 'orders/41' is aborted"):
+        sql_store.loads.join("orders/41", 1, NOW)
+    assert sql_store.loads.join("orders/41", 2, NOW).state == OPEN
+
+
+def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    for name in ("a%/1", "a%/2", "a%/3", "A%/1", "ab/1", "a%"):
+        load = begun(store, name)
+        commit(store, load, {0: written(store, load, 0, *slice_of(0, 0))})
+    assert [one.name for one in store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]
+    accepted = store.read_loads(0, 6)
+    sql_holder.apply(loaded=[one.id for one in accepted])
+    store.expire(0, sql_holder.epoch, NOW, NOW)
+    found = store.loads.by_prefix("a%/")
+    assert [one.state for one in found] == [DONE, DONE, COMMITTED]
+    store.loads.forget([one.id for one in found[1:]])
+    assert [one.name for one in store.loads.by_prefix("a%/")] == ["a%/1", "a%/3"], "only what is wholly accepted"
+    store.loads.forget([])

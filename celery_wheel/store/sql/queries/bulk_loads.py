@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Update, and_, bindparam, delete, exists, func, select, update
 
-from celery_wheel.store.model import ABORTED, COMMITTED, OPEN
+from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
 from celery_wheel.store.ports.bulk_loads import BulkLoad
 from celery_wheel.store.sql.fields import columns_of
 from celery_wheel.store.sql.schema import load, load_chunk, load_part
@@ -22,6 +22,7 @@ _HAS_CHUNKS = exists().where(load_chunk.c.load == load.c.id)
 
 BY_ID = _LOAD.where(_THIS)
 BY_NAME = _LOAD.where(load.c.name == bindparam("name"))
+BY_PREFIX = _LOAD.where(func.substr(load.c.name, 1, bindparam("length")) == bindparam("prefix")).order_by(load.c.id)
 LATEST = _LOAD.order_by(load.c.id.desc()).limit(bindparam("limit"))
 UNFINISHED = _LOAD.where((load.c.state == OPEN) | and_(load.c.state == COMMITTED, _HAS_CHUNKS)).order_by(load.c.id)
 #: The messages of committed loads.
@@ -47,6 +48,10 @@ _PART_OF_LOAD = load_part.c.load == bindparam("load")
 LOCK_ATTEMPT = select(load_part.c.attempt).where(_PART_OF_LOAD, load_part.c.part == bindparam("part")).with_for_update()
 ATTEMPTS = select(load_part.c.part, load_part.c.attempt).where(_PART_OF_LOAD)
 DELETE_PARTS = delete(load_part).where(_PART_OF_LOAD)
+
+_FORGOTTEN = and_(load.c.id.in_(bindparam("loads", expanding=True)), load.c.state == DONE)
+FORGET_PARTS = delete(load_part).where(load_part.c.load.in_(select(load.c.id).where(_FORGOTTEN)))
+FORGET = delete(load).where(_FORGOTTEN)
 
 # -- chunks -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,87 @@
+"""A stream of reminders from a folder of files, a micro-batch for each file, into a store.
+
+python -m tests.spark.streamed URL FOLDER     start the stream; part 1 of the second micro-batch waits for ever
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from celery_wheel.pipeline.session import session
+from celery_wheel.pipeline.source.stream_write import EPOCH
+from tests.spark.settings import settings
+
+SCHEMA = "task string, args string, eta timestamp, queue string, order string"
+START = datetime(2031, 1, 1, tzinfo=UTC)
+
+#: A function of the rows of a part, as ``mapInArrow`` takes it.
+Pass = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+def write_file(folder: Path, name: str, numbers: range, size: int = 0) -> None:
+    """Write rows with these numbers, from which their ids and etas derive, and ``size`` bytes that do not compress."""
+    rows = [
+        {
+            "task": "shop.remind",
+            "args": f'[{n}, "{random.Random(n).randbytes(size).hex()}"]',
+            "eta": START + timedelta(seconds=n),
+            "queue": "mail",
+            "order": f"order-{n}",
+        }
+        for n in numbers
+    ]
+    (folder / "rows").mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "rows" / f"{name}.parquet")
+
+
+def start(
+    spark: SparkSession,
+    url: str,
+    folder: Path,
+    *,
+    parts: int = 2,
+    through: Pass | None = None,
+    checkpoint: str = "checkpoint",
+    batch: str = "orders",
+    key: str | None = "order",
+) -> StreamingQuery:
+    """Start the stream of the files that are new, in the order of their names."""
+    options = {"maxFilesPerTrigger": "1"}
+    rows = spark.readStream.schema(SCHEMA).options(**options).parquet(str(folder / "rows")).repartition(parts)
+    if through is not None:
+        rows = rows.mapInArrow(through, rows.schema)
+    named = {"url": url, "batch": batch, "checkpointLocation": str(folder / checkpoint)}
+    rows = rows if key else rows.drop("order")
+    writer = rows.writeStream.format("wheel").options(**named, **({"key": key} if key else {}))
+    return writer.trigger(availableNow=True).start()
+
+
+def in_part(number: int, epoch: int) -> bool:
+    """Whether this task writes that part of that micro-batch."""
+    context = TaskContext.get()
+    assert context is not None
+    return (context.partitionId(), context.getLocalProperty(EPOCH)) == (number, str(epoch))
+
+
+def stay(batches: Iterator[Any]) -> Iterator[Any]:
+    while in_part(1, epoch=1):
+        signal.pause()
+    yield from batches
+
+
+if __name__ == "__main__":
+    url, folder = sys.argv[1:]
+    spark = session("local[2]", name="streamed", settings=settings(folder))
+    start(spark, url, Path(folder), through=stay).awaitTermination()

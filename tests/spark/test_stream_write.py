@@ -1,0 +1,262 @@
+"""``df.writeStream.format("wheel")``: each micro-batch is scheduled once and as a whole, whatever is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from celery_wheel.errors import LoadEnded, SettingError
+from celery_wheel.pipeline.source.stream_write import WheelStreamWriter, make_stream_writer
+from celery_wheel.pipeline.spark_errors import unwrap_errors
+from celery_wheel.store import open_store
+from celery_wheel.store.model import COMMITTED, DONE, OPEN
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import NOW, Holder
+from tests.kit.patience import wait_until
+from tests.kit.processes import python
+from tests.spark.stores import MakeUrl
+from tests.spark.streamed import in_part, start, write_file
+from tests.spark.test_write import loaded_messages
+
+on_sqlite = pytest.mark.parametrize("make_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def url(make_url: MakeUrl) -> str:
+    return make_url()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[SqlStore]:
+    with closing(open_store(url, shards=2)) as store:
+        yield store
+
+
+def numbers(store: SqlStore) -> list[int]:
+    """The numbers of the rows that holders will accept; fails where an id occurs twice."""
+    found = loaded_messages(store)
+    assert len({one.envelope_id for one in found}) == len(found)
+    return sorted(int(one.body.partition(b"[[")[2].partition(b",")[0]) for one in found)
+
+
+def epochs(store: SqlStore, stream: str = "orders") -> list[tuple[int, str, int]]:
+    """Epoch, state and run of the stream's loads."""
+    return [(int(one.name.split("/")[-1]), one.state, one.run) for one in store.loads.by_prefix(f"{stream}/")]
+
+
+def is_half_written(store: SqlStore, epoch: int) -> bool:
+    return any(one.rows for one in store.loads.latest() if one.load.name.endswith(f"/{epoch}"))
+
+
+def test_a_micro_batch_is_a_load_and_a_restart_continues(
+    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
+) -> None:
+    write_file(tmp_path, "0", range(30))
+    write_file(tmp_path, "1", range(30, 50))
+    start(spark, url, tmp_path).awaitTermination()
+    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
+    assert numbers(store) == [*range(50)]
+    assert {(one.task, one.queue, one.eta_ms % 1_000) for one in loaded_messages(store)} == {("shop.remind", "mail", 0)}
+
+    for commit in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        commit.unlink()  # as where the driver is killed between the commit in the store and that of the checkpoint
+    write_file(tmp_path, "2", range(50, 60))
+    start(spark, url, tmp_path, parts=3).awaitTermination()
+    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1), (2, COMMITTED, 1)]
+    assert numbers(store) == [*range(60)], "epoch 1 was repeated by Spark, and loaded once"
+
+
+@on_sqlite
+@pytest.mark.timeout(300)
+def test_an_epoch_whose_driver_was_killed_is_loaded_once_by_the_next(
+    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
+) -> None:
+    """The driver is killed with ``kill -9`` after a part of the second micro-batch was written; the other waits."""
+    write_file(tmp_path, "0", range(40))
+    write_file(tmp_path, "1", range(40, 80))
+
+    with python(tmp_path / "killed.log", "-m", "tests.spark.streamed", url, str(tmp_path)) as driver:
+        wait_until(lambda: is_half_written(store, 1) or not driver.is_alive(), "a part is written", 200)
+    assert epochs(store) == [(0, COMMITTED, 1), (1, OPEN, 1)]
+    assert numbers(store) == [*range(40)], "nothing of the open epoch is visible"
+    start(spark, url, tmp_path, parts=3).awaitTermination()  # with other partitions than before
+    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 2)]
+    assert numbers(store) == [*range(80)]
+
+
+@on_sqlite
+def test_a_part_whose_process_was_killed_is_written_once(
+    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
+) -> None:
+    """All of Spark's Python processes are killed with ``kill -9`` while a part is half written."""
+    write_file(tmp_path, "0", range(10))
+    write_file(tmp_path, "1", range(10, 5_000), size=2_000)
+
+    def stop_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+            context = TaskContext.get()
+            while context is not None and rows > 4_000 and context.attemptNumber() == 0:
+                signal.pause()
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    try:
+        query = start(spark, url, tmp_path, parts=1, through=stop_in_the_middle)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    wait_until(lambda: is_half_written(store, 1) or not query.isActive, "half of the second epoch is written", 200)
+    assert epochs(store)[1:] == [(1, OPEN, 1)], query.exception()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "pyspark.daemon" in " ".join(one.cmdline()) and not one.children():
+                one.kill()
+    query.awaitTermination()
+    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
+    assert numbers(store) == [*range(5_000)]
+
+
+@on_sqlite
+def test_an_epoch_that_failed_is_loaded_once_by_the_restarted_query(
+    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
+) -> None:
+    write_file(tmp_path, "0", range(20))
+    write_file(tmp_path, "1", range(20, 60))
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        if in_part(1, epoch=1):
+            raise OSError("simulated")
+        yield from batches
+
+    query = start(spark, url, tmp_path, through=fail, key=None)
+    with pytest.raises(Exception, match="simulated"):
+        query.awaitTermination()
+    assert numbers(store) == [*range(20)]
+    assert epochs(store)[0] == (0, COMMITTED, 1)
+    start(spark, url, tmp_path, key=None).awaitTermination()
+    assert [(epoch, state) for epoch, state, _ in epochs(store)] == [(0, COMMITTED), (1, COMMITTED)]
+    assert numbers(store) == [*range(60)]
+
+
+@on_sqlite
+def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
+    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
+) -> None:
+    write_file(tmp_path, "0", range(30))
+    start(spark, url, tmp_path).awaitTermination()
+    ids = {one.envelope_id for one in loaded_messages(store)}
+    with (
+        pytest.raises(SettingError, match=r"^the stream 'orders' was loaded by the query .* its checkpoint is another"),
+        unwrap_errors(),
+    ):
+        start(spark, url, tmp_path, checkpoint="new").awaitTermination()
+    assert {one.envelope_id for one in loaded_messages(store)} == ids
+    start(spark, url, tmp_path, checkpoint="new", batch="orders-2").awaitTermination()
+    found = loaded_messages(store)
+    assert (len(found), {one.envelope_id for one in found}) == (60, ids), "the store accepts each id once"
+
+
+@on_sqlite
+def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
+    write_file(tmp_path, "0", range(3))
+    for values, words in (
+        ({"batch": ""}, "^option batch must name this stream, so that a repeated epoch of its query is loaded once"),
+        ({"batch": "x" * 490}, "^option batch must be shorter"),
+        ({"key": "customer"}, "^option key must name a column, got 'customer'"),
+    ):
+        with pytest.raises(SettingError, match=words), unwrap_errors():
+            start(spark, url, tmp_path, **{"checkpoint": f"c{len(words)}", **values}).awaitTermination()  # type: ignore[arg-type]
+    rows = spark.readStream.schema("task string").parquet(str(tmp_path / "rows")).groupBy("task").count()
+    complete = rows.writeStream.format("wheel").option("checkpointLocation", str(tmp_path / "complete"))
+    with pytest.raises(SettingError, match=r"^output mode must be append, got complete"), unwrap_errors():
+        complete.outputMode("complete").trigger(availableNow=True).start().awaitTermination()
+    assert store.loads.latest() == []
+
+
+# -- without Spark: what a driver that lives on would do --------------------------------------------------
+
+SCHEMA = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
+
+
+@pytest.fixture
+def epoch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The epoch of the task that this process is."""
+    at = SimpleNamespace(number=41)
+    properties = {"sql.streaming.queryId": "9b0c3d2a-7c0e-4c55-9d41-6f6b4f4f2c11"}
+    context = SimpleNamespace(
+        partitionId=lambda: 0,
+        getLocalProperty=lambda name: properties.get(name, str(at.number)),
+    )
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    return at
+
+
+def plan(url: str) -> WheelStreamWriter:
+    return make_stream_writer({"url": url, "batch": "orders"}, SCHEMA, overwrite=False)
+
+
+def batch(count: int = 5) -> Iterator[pa.RecordBatch]:
+    rows = [{"task": "shop.remind", "eta_ms": NOW + n, "queue": "mail"} for n in range(count)]
+    return iter([pa.RecordBatch.from_pylist(rows)])
+
+
+def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+    old = plan(url)
+    written = old.write(batch())
+    new = plan(url)
+    done = new.write(batch())
+    assert (done.kept, done.rows) == (5, 5), "the slices of the same rows are kept"
+    with pytest.raises(LoadEnded):
+        old.write(batch())
+    with pytest.raises(LoadEnded):
+        old.commit([written], epoch.number)
+    new.commit([done], epoch.number)
+    assert (len(loaded_messages(store)), epochs(store)) == (5, [(41, COMMITTED, 2)])
+
+
+def test_of_two_drivers_that_plan_at_once_one_commits(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+    one, other = plan(url), plan(url)
+    first, second = one.write(batch()), other.write(batch())
+    with pytest.raises(LoadEnded, match="a later attempt"):
+        one.commit([first], epoch.number)
+    other.commit([second], epoch.number)
+    assert plan(url).write(batch()).attempt is None, "it is loaded"
+    assert len(loaded_messages(store)) == 5
+
+
+def test_epochs_that_are_accepted_are_forgotten_and_never_loaded_again(
+    url: str, store: SqlStore, epoch: SimpleNamespace
+) -> None:
+    holders = [Holder(store, shard) for shard in range(2)]
+    for epoch.number in range(4):
+        writer = plan(url)
+        writer.commit([writer.write(batch())], epoch.number)
+        for holder in holders:
+            holder.apply(loaded=[one.id for one in store.read_loads(holder.shard, 100)])
+            store.expire(holder.shard, holder.epoch, NOW, NOW)
+    assert epochs(store) == [(3, DONE, 1)]
+    for epoch.number in (0, 3):
+        writer = plan(url)
+        message = writer.write(batch())
+        writer.commit([message], epoch.number)
+        assert message.attempt is None
+    assert loaded_messages(store) == []
+
+
+def test_an_epoch_without_rows_makes_no_load(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+    writer = plan(url)
+    writer.commit([writer.write(iter([]))], epoch.number)
+    writer.abort([None], epoch.number)
+    assert epochs(store) == []
