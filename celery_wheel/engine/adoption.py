@@ -12,7 +12,8 @@
                                           the store is settled up to it, failed rows are rejected
                           ahead, but      the range has other rows than were published (the checksum differs):
                           other rows      the broker lost an epoch with its writes, and a former holder published by
-                                          an older offset. This is a rollback to the position where both agreed
+                                          an older offset; or the store was restored from an older copy. This is a
+                                          rollback to the position where both agreed
                           behind          the broker lost writes that it had acknowledged: "replay" moves the
                                           store's offset back, so that those rows are published again (at most
                                           the batches of the last ``rollback_window``); "warn" only logs it
@@ -59,6 +60,14 @@ from celery_wheel.timing import TimingWheel
 
 logger = logging.getLogger(__name__)
 
+#: Values: the lane, the broker's offset, the store's.
+LOST_WRITES = "the broker lost writes: the offset of lane {} is {} there and {} in the store"
+OTHER_ROWS = (
+    "the broker has published rows of lane {} up to {} that the store does not have, whose offset is {}: the broker "
+    "lost writes, or the store was restored from an older copy; then the tasks of the copy that were dispatched since "
+    "are dispatched again when they are due"
+)
+
 
 class Adoption:
     """Steps 2 to 4, for an acquired epoch."""
@@ -98,9 +107,10 @@ class Adoption:
                 if found.checksum is None or self._matches(lane, found.offset, found.checksum):
                     yield from self._settle(lane, found)
                 else:
-                    yield from self._roll_back(broker, lane, min(lane.offset, found.checksum.after))
+                    start = min(lane.offset, found.checksum.after)
+                    yield from self._roll_back(broker, lane, start, _reason(OTHER_ROWS, lane, found))
             elif found.offset < lane.offset:
-                yield from self._roll_back(broker, lane, found.offset)
+                yield from self._roll_back(broker, lane, found.offset, _reason(LOST_WRITES, lane, found))
 
     def state(self) -> ShardState:
         """Return the state: step 4."""
@@ -182,7 +192,7 @@ class Adoption:
         )
         yield "settled up to the broker's offset"
 
-    def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position) -> Iterator[str]:
+    def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position, reason: str) -> Iterator[str]:
         start = lane.offset
         if self.limits.replay_on_rollback:
             since_ms = self.now_ms - self.limits.rollback_window_ms
@@ -192,12 +202,9 @@ class Adoption:
         redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)
         left = self.store.count(self.shard, lane.lane, found, start)
         logger.error(
-            "the broker lost writes: the offset of lane %d is %s there and %s in the store; %d tasks are published "
-            "again; %d older tasks are not, until you run celery -A <project> wheel replay; check the broker's "
-            "persistence",
-            lane.lane,
-            tuple(found),
-            tuple(lane.offset),
+            "%s; %d tasks are published again; %d older tasks are not, until you run celery -A <project> wheel replay; "
+            "check the broker's persistence",
+            reason,
             redelivered.count,
             left,
             extra={
@@ -216,3 +223,7 @@ class Adoption:
         broker.set_offset(self.shard, self.epoch, lane.lane, start)
         self.rollbacks += 1
         yield "offset set in the broker"
+
+
+def _reason(text: str, lane: LaneState, found: BrokerOffset) -> str:
+    return text.format(lane.lane, tuple(found.offset), tuple(lane.offset))
