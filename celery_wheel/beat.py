@@ -34,6 +34,7 @@ from celery.utils.imports import symbol_by_name
 from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
+from celery_wheel.scheduler.once import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.scheduler.sources.base import PeriodicEntries
@@ -65,6 +66,8 @@ class WheelMixin(_Base):  # type: ignore[misc]
     """Mixed into a scheduler class of Celery: runs the engine, and the periodic entries while holding shard 0."""
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
+        if not lazy:  # the instance of the banner is made before there are handlers for logs
+            warn_once()
         base = next(one for one in type(self).__mro__ if not issubclass(one, WheelMixin | FollowedTables))
         self._service = WheelService(app, BeatApplyEntry(base, app))
         self._supervisor = Supervisor(app, install, self._service.count_process_end)

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker.reader import QueuedMessageReader
@@ -28,14 +29,38 @@ if TYPE_CHECKING:
 _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
 
 
+#: Transports whose client library kombu misses only when it connects → the library.
+_LATE = {"sqs": "boto3"}
+
+
 def unsupported_reason(transport: str) -> str | None:
     """Return the reason why no edge serves a transport; None if one does."""
     return _UNSUPPORTED.get(transport)
 
 
+def missing_client(app: Any, error: ImportError) -> SettingError:
+    """Return the error for a transport whose client library is not installed."""
+    scheme = str(app.conf.broker_write_url).partition("://")[0]
+    return SettingError(
+        f"broker_url needs the client library of {scheme}://, got {str(error).rstrip('.')}; "
+        f"run: pip install 'kombu[{scheme}]'"
+    )
+
+
+def transport_of(app: Any) -> str:
+    """Return kombu's name of the app's transport. Raises SettingError where its client library is missing."""
+    try:
+        transport = str(app.connection_for_write().transport.driver_type)
+        if transport in _LATE:
+            import_module(_LATE[transport])
+    except ImportError as error:
+        raise missing_client(app, error) from error
+    return transport
+
+
 def check_transport(app: Any) -> None:
     """Raise SettingError if no edge serves the app's transport."""
-    transport = app.connection_for_write().transport.driver_type
+    transport = transport_of(app)
     if why := unsupported_reason(transport):
         raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
 
@@ -43,7 +68,7 @@ def check_transport(app: Any) -> None:
 def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
     """Return the edge for the broker to which this app's tasks are published."""
     check_transport(app)
-    transport = app.connection_for_write().transport.driver_type
+    transport = transport_of(app)
     reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker

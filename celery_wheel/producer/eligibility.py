@@ -14,15 +14,18 @@ import logging
 from functools import cache
 from typing import Any
 
-from celery_wheel.broker import unsupported_reason
+from celery_wheel.broker import missing_client, unsupported_reason
 
 logger = logging.getLogger(__name__)
 
 
 def is_eligible(app: Any, connection: Any, producer: Any) -> bool:
     """Whether the wheel can accept the message of a call with these options."""
-    own = app.amqp.producer_pool.connections.connection  # a template: nothing is connected
-    transport = str(own.transport.driver_type)
+    try:
+        own = app.amqp.producer_pool.connections.connection  # a template: nothing is connected
+        transport = str(own.transport.driver_type)
+    except ImportError as error:
+        raise missing_client(app, error) from error
     if unsupported_reason(transport):
         _warn_unsupported(transport)
         return False

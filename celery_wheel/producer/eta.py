@@ -23,6 +23,8 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_wheel.values.text import END_OF_TIME_MS
 
+ACCEPTED = "a datetime, or a text in ISO 8601 like 2030-01-31T09:30:00+01:00, which is UTC without an offset"
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -87,13 +89,13 @@ def _after(now: datetime, countdown: Any) -> DueTime:
 
 def _at(app: Any, eta: Any) -> DueTime:
     if not isinstance(eta, str | date):  # a datetime is a date
-        raise TypeError(f"eta must be a datetime or a text in ISO 8601, got {eta!r}")
+        raise TypeError(f"eta must be {ACCEPTED}, got {eta!r}")
     text = eta if isinstance(eta, str) else eta.isoformat()
     try:
         moment = eta if isinstance(eta, datetime) else maybe_iso8601(text)
         return DueTime(str(text), epoch_us(_aware(app, moment)))
-    except ValueError as error:
-        raise ValueError(f"eta must be a datetime or a text in ISO 8601, got {eta!r} ({error})") from None
+    except ValueError:  # dateutil's words are about its own steps
+        raise ValueError(f"eta must be {ACCEPTED}, got {eta!r}") from None
 
 
 def _aware(app: Any, moment: datetime) -> datetime:

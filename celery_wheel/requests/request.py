@@ -49,7 +49,7 @@ class _InboxCommand:
     id: str
     names: list[str]
     item: int
-    payload: bytes
+    payload: bytes = field(repr=False)
     answer: Mapping[str, Any] | None = None
 
 

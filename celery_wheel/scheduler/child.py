@@ -26,6 +26,7 @@ from celery._state import set_default_app
 from celery.utils.imports import symbol_by_name
 
 from celery_wheel.conf import Conf
+from celery_wheel.scheduler.once import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
@@ -58,6 +59,7 @@ def main(start: Start) -> None:
         if number != signal.SIGHUP or signal.getsignal(number) == signal.SIG_DFL:  # ``nohup`` ignores it
             signal.signal(number, _end)
     app = _load(start)
+    warn_once()
     service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
     beat: Any = parent_process()
     try:

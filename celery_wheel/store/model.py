@@ -99,9 +99,9 @@ class Message:
     key: str | None
     expires_ms: int | None  #: the task's own ``expires``
     queue_expires_ms: int | None  #: ``x-expires`` of the task's queue, a duration
-    headers: bytes
-    properties: bytes
-    body: bytes
+    headers: bytes = field(repr=False)
+    properties: bytes = field(repr=False)
+    body: bytes = field(repr=False)
     misfire_ms: int | None = None  #: the task expires when it is later than this duration after its eta
     watch: list[str] | None = None  #: keys that complete the task
     unique: str | None = None  #: key of which only one task may be pending
@@ -119,7 +119,7 @@ class Unreadable:
 
     envelope_id: str  #: derived from the bytes, so that two deliveries of them are one rejection
     reason: str
-    raw: bytes
+    raw: bytes = field(repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -367,7 +367,7 @@ class InboxItem:
 
     id: int
     kind: str
-    payload: bytes
+    payload: bytes = field(repr=False)
 
 
 class BulkLoadChunk(NamedTuple):

@@ -9,10 +9,10 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_wheel.broker import broker_for, unsupported_reason
+from celery_wheel.broker import broker_for, transport_of, unsupported_reason
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
-from celery_wheel.errors import WheelError
+from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.operations.access import open_existing_store
 from celery_wheel.overview import ShardStatus, read_overview
 from celery_wheel.store.ports import FullStore
@@ -42,10 +42,12 @@ class Installation:
     def transport(self) -> str:
         """The ``driver_type`` of kombu's transport; empty where the transport or its client library does not exist."""
         try:
-            return str(self.app.connection_for_write().transport.driver_type)
-        except (ImportError, KeyError, ValueError) as error:
+            return transport_of(self.app)
+        except SettingError as error:
+            self.broker_trouble = str(error)
+        except (KeyError, ValueError) as error:
             self.broker_trouble = f"broker_url names no transport that can be loaded: {error}"
-            return ""
+        return ""
 
     @cached_property
     def broker(self) -> Broker | None:

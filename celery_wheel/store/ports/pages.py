@@ -12,10 +12,11 @@ Standard library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from celery_wheel.store.model import MAX_SEQ, STOPPED, LaneState, Position
+from celery_wheel.values.format import format_utc
 
 #: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)
@@ -155,7 +156,7 @@ class Criteria:
         return END if self.to_ms is None else Position(self.to_ms, 0).previous()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Detail:
     """A message, its bytes and its outcomes.
 
@@ -178,10 +179,15 @@ class Detail:
     lane: LaneState | None  #: None where the message is in no lane, because it was stopped
     dispatches_ms: list[int]  #: of the settlements around its position: the first dispatch, then repeated ones
 
+    def __repr__(self) -> str:
+        """Without headers and body: what is shown in a shell, a log or an error report is no place for arguments."""
+        one = self.task
+        return f"<{one.task} {one.task_id}: {self.state}, due {format_utc(one.due_ms)}, queue {one.target!r}>"
+
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    headers: bytes  #: a JSON object
+    headers: bytes = field(repr=False)  #: a JSON object
     exchange: str
     routing_key: str
 

@@ -114,8 +114,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "unknown field": (lambda _: {"task": "proj.touch", "prority": 1, **NOTHING}, "got prority"),
     "no task": (lambda _: NOTHING, "task must be a task or its name, got None"),
     "no eta": (lambda _: ("proj.touch", (), {}, None), "must have eta or countdown"),
-    "an eta of no time": (lambda _: ("proj.touch", (), {}, "soon"), "eta must be a datetime or a text in ISO 8601"),
-    "an eta that is a float": (lambda _: ("proj.touch", (), {}, 1.5), "eta must be a datetime or a text"),
+    "an eta of no time": (lambda _: ("proj.touch", (), {}, "soon"), "eta must be a datetime, or a text in ISO 8601"),
+    "an eta that is a float": (lambda _: ("proj.touch", (), {}, 1.5), "eta must be a datetime, or a text"),
     "an eta in seconds": (lambda _: ("proj.touch", (), {}, 1_800_000_000), "eta must be Unix milliseconds"),
     "an eta too late": (lambda _: ("proj.touch", (), {}, datetime.max), "before the year 9999"),  # noqa: DTZ901
     "an eta before 1970": (lambda _: ("proj.touch", (), {}, "1969-12-31"), "eta must not be before 1970"),

@@ -133,8 +133,14 @@ def test_a_delay_below_the_minimum_stays_with_celery(make_app: Callable[..., Any
         ({"countdown": 252_000_000_000}, ValueError, "countdown must be due before the year 9999"),
         ({"eta": datetime(9999, 1, 1, tzinfo=UTC)}, ValueError, "eta must be due before the year 9999"),
         ({"eta": END_OF_TIME}, ValueError, "eta must be due before the year 9999"),
-        ({"eta": 5}, TypeError, "eta must be a datetime or a text in ISO 8601, got 5"),
-        ({"eta": "tomorrow"}, ValueError, "eta must be a datetime or a text in ISO 8601, got 'tomorrow'"),
+        (
+            {"eta": 5},
+            TypeError,
+            "eta must be a datetime, or a text in ISO 8601 like 2030-.*, got 5$",
+        ),
+        ({"eta": "tomorrow"}, ValueError, "eta must be a datetime, or a text in ISO 8601 .*, got 'tomorrow'$"),
+        ({"eta": "10:00"}, ValueError, "eta must be a datetime, or a text in ISO 8601 .*, got '10:00'$"),
+        ({"eta": "2030-13-45"}, ValueError, "eta must be a datetime, or a text in ISO 8601 .*, got '2030-13-45'$"),
     ],
 )
 def test_an_invalid_delay_is_refused_at_the_call(

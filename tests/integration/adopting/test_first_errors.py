@@ -1,0 +1,44 @@
+"""Errors of the first day come once, in one line, with the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.adopting.conftest import NewProject
+
+APP = """
+import sys
+
+sys.modules.update(dict.fromkeys({missing!r}))
+from celery_wheel import Celery
+
+app = Celery("proj", broker="{broker}", beat_scheduler="wheel")
+"""
+
+SQS = "sqs://key:secret@127.0.0.1:1"
+
+
+@pytest.mark.parametrize("missing", [["boto3"], ["boto3", "botocore", "botocore.client"]])
+def test_a_missing_client_of_the_broker_is_one_line(project: NewProject, missing: list[str]) -> None:
+    project.write("proj.py", APP.format(broker=SQS, missing=missing))
+    for command in (["beat"], ["wheel", "drain", "--to-broker", "--yes"]):
+        done = project.run("-m", "celery", "-A", "proj", *command)
+        assert done.returncode == 1
+        [line] = [one for one in done.stderr.splitlines() if one.startswith("Error")]
+        if command == ["beat"]:
+            assert line.startswith("Error: broker_url needs the client library of sqs://, got ")
+            assert line.endswith("run: pip install 'kombu[sqs]'")
+        assert "Traceback" not in done.stderr
+        assert "secret" not in done.stderr
+    if len(missing) > 1:
+        sent = project.run("-c", "from proj import app; app.send_task('add', countdown=5)")
+        assert "SettingError: broker_url needs the client library of sqs://" in sent.stderr
+    doctor = project.run("-m", "celery", "-A", "proj", "wheel", "doctor")
+    assert "run: pip install 'kombu[sqs]'" in doctor.stdout, doctor.stderr
+
+
+def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -> None:
+    project.write("proj.py", APP.format(broker="rediss://127.0.0.1:1/0", missing=[]))
+    beat = project.start("beat", "proj", "beat", "-l", "INFO")
+    beat.wait_for("lost the broker", times=2)
+    assert beat.said().count("Secure redis scheme specified (rediss)") == 1
