@@ -111,12 +111,16 @@ class JobResults:
             if missing := [column for column in columns or () if column not in schema.names]:
                 raise FileUnusable(f"{path} has no column {', '.join(missing)}; run {self.job} again")
             names = list(columns or schema.names)
-            table, total = schema.empty_table().select(names), sum(rows for _, _, rows in groups)
+            tables, taken, total = [schema.empty_table().select(names)], 0, sum(rows for _, _, rows in groups)
+            chosen: dict[Path, list[int]] = {}
             for part, number, rows in reversed(groups) if last else groups:
-                if rows and (limit is None or table.num_rows < limit):
-                    with pq.ParquetFile(part) as file:
-                        more = file.read_row_group(number, columns=names)
-                    table = pa.concat_tables([more, table] if last else [table, more])
+                if rows and (limit is None or taken < limit):
+                    chosen.setdefault(part, []).append(number)
+                    taken += rows
+            for part, numbers in sorted(chosen.items()):
+                with pq.ParquetFile(part) as file:
+                    tables.append(file.read_row_groups(sorted(numbers), columns=names))
+            table = pa.concat_tables(tables)
         except (OSError, IndexError, pa.ArrowException) as error:
             raise FileUnusable(f"{path} cannot be read: {error}; run {self.job} again if the error persists") from error
         if limit is not None and table.num_rows > limit:

@@ -93,7 +93,7 @@ class Race:
         self.folder = MemoryFolder(lambda: self.hub.switch())
         self.expected, self.upto = set[tuple[Any, ...]](), 0
         self.seen: list[tuple[int, Manifest]] = []
-        self.stopped = 0
+        self.stopped, self.had = 0, set[tuple[Any, ...]]()
         for module in (run_module, compaction_module):
             patch.setattr(module, "new_run", self.new_run)
 
@@ -142,6 +142,8 @@ class Race:
         found = Counter(tuple(row[name] for name in KEY) for file in last.files for row in self.folder.data[file.path])
         archived = {key for key in self.expected if (key[3] or key[2]) <= last.marks.get(key[4], 0)}
         assert found == Counter(archived)
+        assert archived >= self.had, "a later reader has what an earlier one had"
+        self.had = archived
         self.seen = [(at, one) for at, one in self.seen if self.now_ms - at < KEEP_MS] + [(self.now_ms, last)]
         assert all(file.path in self.folder.data for _, one in self.seen[-40:] for file in one.files)
 
