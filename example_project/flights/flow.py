@@ -2,9 +2,10 @@
 
 ::
 
-    the year   timetable ─► schedule --dry-run ─► schedule ─► schedule again: nothing ─► all pending at their instants
+    the year   timetable ─► schedule ─► all pending at their instants
     the day    its reminders, in compressed time ─► schedule ─► beat and worker ─► executed.jsonl
-                                                                └─ meanwhile: forecast and tune, of the year
+                                                                └─ meanwhile: schedule the day again: nothing;
+                                                                   forecast and tune, of the year
     after it   archive ─► lateness ─► reconcile: scheduled against dispatched against executed
 
 The wheel runs by the clock, so the departures of the year stay pending, and only the day passes in a minute: the etas
@@ -15,7 +16,6 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from typing import Any
 
 from django.core.management.base import CommandError
 
@@ -30,7 +30,9 @@ from flights.report import YearReport
 from flights.timetable import day_length_ms, flights_of_the_year, flights_on
 
 GRACE_MS = 30_000
-DAY_OF_YEAR = 0.6  #: time of a job for the day, as a part of that for the year; measured as 0.5 on busy machines too
+#: Time from the load of the day to its begin, as a part of the time of the year's load. The day's load takes as long,
+#: and the first reminders are due hours later, which are ten of 60 seconds.
+LEAD_OF_YEAR = 0.05
 POLL_S = 0.2
 PATIENCE_S = 60  #: longest wait for one more accepted task
 HERD = 20  #: at most 28 flights leave New York in one minute
@@ -57,14 +59,13 @@ class Flow:
     def run(self) -> YearReport:
         rows = self.write_year()
         load = ("--rows", self.jobs.folder / year.TIMETABLE, "--id", "task_id", "--batch", f"flights-{self.year}")
-        load = (*self._store, *load, *STRICT, "--herd", HERD)
-        dry_run = self.jobs.run("schedule", *load, "--dry-run", output="dry-run", lines=FIRST)
-        first = self.jobs.run("schedule", *load, lines=LAST)
         began_ms = now_ms()
-        repeated = self.jobs.run("schedule", *load, output="again", lines=LAST)
-        lead_ms = round((now_ms() - began_ms) * DAY_OF_YEAR)
+        first = self.jobs.run("schedule", *self._store, *load, *STRICT, "--herd", HERD)
+        lead_ms = round((now_ms() - began_ms) * LEAD_OF_YEAR)
         misplaced = self.wait_until_accepted(rows)
-        run, second = self.begin_day(lead_ms)
+        run, day_load = self.write_day(lead_ms)
+        second = self.jobs.run("schedule", *day_load, output="schedule-day", lines=LAST)
+        repeated = self.jobs.run("schedule", *day_load, output="again", lines=LAST)
         self.look_ahead()
         self.end_day(run)
         self.jobs.run("archive", *self._store, lines=FIRST)
@@ -81,12 +82,12 @@ class Flow:
             dispatched=dispatched,
             misplaced=misplaced,
             day=run.summary(),
-            herds=dry_run["herds"],
+            herds=first["herds"],
             findings=findings,
         )
 
     def write_year(self) -> int:
-        with self.jobs.timed() as lines:
+        with self.jobs.timed("the flights of 2013 as tables of tasks") as lines:
             tables = year.write_year(self.jobs.folder, flights_of_the_year(), self.year)
             lines.append(f"{tables.rows:,} flights of 2013 are written as departures of {self.year}")
             lines.append(f"{tables.rows - tables.keys:,} share a key; {tables.cancelled:,} were cancelled later")
@@ -94,14 +95,14 @@ class Flow:
 
     def wait_until_accepted(self, rows: int) -> int:
         """Wait until beat has accepted all; return how many are not pending at the instant of the file's UTC."""
-        with self.jobs.timed() as lines:
+        with self.jobs.timed("waiting until beat has accepted the departures") as lines:
             wait_for(lambda: count_pending(year.DEPART), rows)
             misplaced = count_misplaced(self.jobs.store, self.jobs.folder / year.EXPECTED, year.DEPART)
             lines.append(f"{rows:,} are pending; {misplaced:,} of them not at the instant of 2013")
         return misplaced
 
-    def begin_day(self, lead_ms: int) -> tuple[ReplayRun, dict[str, Any]]:
-        """Schedule the reminders of the day, which begins in ``lead_ms``."""
+    def write_day(self, lead_ms: int) -> tuple[ReplayRun, tuple[object, ...]]:
+        """Write the reminders of the day, which begins in ``lead_ms``; returns the options of their load, too."""
         flights, began_ms = flights_on(self.day), now_ms()
         speed = day_length_ms(self.day) / 1_000 / self.seconds
         plan = ReplayPlan(self.day, speed, began_ms + lead_ms)
@@ -110,8 +111,7 @@ class Flow:
         year.write_day(self.jobs.folder, rows)
         run.expect(zip(flights, (row["task_id"] for row in rows), strict=True))
         name = f"{self.day}-{began_ms}"
-        load = (*self._store, "--rows", self.jobs.folder / year.DAY, "--id", "task_id", "--batch", name)
-        return run, self.jobs.run("schedule", *load, output="schedule-day", lines=LAST)
+        return run, (*self._store, "--rows", self.jobs.folder / year.DAY, "--id", "task_id", "--batch", name)
 
     def look_ahead(self) -> None:
         """Forecast the year and tune the wheel for it, while the day passes."""
@@ -120,7 +120,7 @@ class Flow:
         self.jobs.run("tune", *self._store, "--table", "pending", lines=slice(1))
 
     def end_day(self, run: ReplayRun) -> None:
-        with self.jobs.timed() as lines:
+        with self.jobs.timed(f"waiting for the rest of {self.day}") as lines:
             for _ in run.wait():
                 pass
             summary = run.summary()

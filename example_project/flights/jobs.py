@@ -1,17 +1,19 @@
 """Jobs of the data pipeline, one after the other in one Spark, each by the command line that a user would type.
 
-Spark starts with the first job and keeps running, which saves the others five to fifteen seconds.
+Spark starts with the first job and keeps running, which saves the others five to fifteen seconds. Each step prints a
+line when it begins, the steps of a job as it reports them, and its result at the end.
 """
 
 import io
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from django.core.management.base import CommandError
@@ -33,6 +35,20 @@ def prepare(folder: Path) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", f'{SHORT_LIVED} "-Djava.io.tmpdir={temporary}"')
 
 
+class StepLines(io.StringIO):
+    """A stream for the progress of a job, which prints it line by line beside the other output."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def write(self, text: str) -> int:
+        super().write(text)  # refuses bytes, by which click recognises a stream of text
+        for line in filter(None, text.splitlines()):
+            print(f"          {line}", file=self._out, flush=True)
+        return len(text)
+
+
 class JobRunner:
     """Runs jobs, each with a results folder in ``folder``; printed paths are relative to ``here``."""
 
@@ -51,9 +67,11 @@ class JobRunner:
         return summary
 
     @contextmanager
-    def timed(self) -> Iterator[list[str]]:
-        """Print the lines that the block adds to the list, with the time that it took."""
+    def timed(self, step: str | None = None) -> Iterator[list[str]]:
+        """Print the step, and after the block the lines that it adds to the list, with the time that it took."""
         began, lines = time.monotonic(), list[str]()
+        if step is not None:
+            self.print(f"- {step}")
         yield lines
         first, *others = lines
         self.print(f"{time.monotonic() - began:6.1f} s  {first}", *(f"          {line}" for line in others), "")
@@ -63,8 +81,8 @@ class JobRunner:
         print(text, flush=True)
 
     def _summary(self, arguments: list[str]) -> dict[str, Any]:
-        stdout = io.StringIO()
-        with (self.folder / "jobs.log").open("a") as progress, redirect_stderr(progress), redirect_stdout(stdout):
+        stdout, steps = io.StringIO(), StepLines(sys.stdout)
+        with redirect_stderr(steps), redirect_stdout(stdout):
             try:
                 main.main([*arguments, "--json"], prog_name="celery-wheel-pipeline", standalone_mode=False)
             except click.ClickException as error:

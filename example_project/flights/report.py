@@ -8,7 +8,7 @@ from flights.summary import ReplaySummary
 @dataclass(frozen=True, slots=True)
 class YearReport:
     scheduled: int  #: by the two loads, in this run
-    repeated: int  #: by a second run of the first load: 0
+    repeated: int  #: by a second run of the day's load: 0
     rejected: int
     gap_or_fold: int  #: rejected because the local time does not exist or occurs twice
     accepted: int

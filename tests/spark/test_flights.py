@@ -83,6 +83,13 @@ def test_each_departure_is_pending_once_at_its_instant(
     output = capsys.readouterr().out
     assert output.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
     assert "s  1,810 tasks are scheduled as the batch two-days" in output
+    steps = [line for line in output.splitlines() if line.startswith("          schedule: ")]
+    assert [step.split(" (")[0].split(": ")[1] for step in steps] == [
+        "starting Spark",
+        "reading",
+        "computing the load",
+        "scheduling",
+    ]
 
     holder = Holder(store)
     rows = [holder.row(one.eta_ms, task_id=one.task_id, task=one.task) for one in messages]

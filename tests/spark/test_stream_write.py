@@ -226,7 +226,7 @@ def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, epoch: Si
     assert (len(loaded_messages(store)), epochs(store)) == (5, [(41, COMMITTED, 2)])
 
 
-def test_of_two_drivers_that_plan_at_once_one_commits(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
     one, other = plan(url), plan(url)
     first, second = one.write(batch()), other.write(batch())
     with pytest.raises(LoadEnded, match="a later attempt"):

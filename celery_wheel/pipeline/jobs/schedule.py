@@ -12,8 +12,8 @@ A batch has a name and is loaded once: a repeated job with the same name writes 
 interrupted. With ``--id`` a row is scheduled once whatever its batch.
 
 The job computes the load before it writes anything: due tasks by minute (by hour for more than three days), before and
-with these rows, and the herds: seconds with far more due tasks than around them, some of them of these rows, with the
-jitter that spreads them.
+with these rows, from the first to the last of them; and the herds: seconds with far more due tasks than around them,
+some of them of these rows, with the jitter that spreads them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -200,14 +200,15 @@ def _load_facts(
     with open_for_reading(resolve_store(options["store"])) as store:
         not_accepted = store.loads.count_pending()
     now_s = now_ms() // 1_000
-    before = forecast.due(inputs.read_table(spark, {"store": options["store"]}, "pending", forecast.COLUMNS))[0]
     added = due(valid).persist()
     try:
         measures = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
         [span] = added.agg(*measures).collect()
         unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
+        before = _due_around(spark, options, span, unit_s)
         new = added.limit(0) if was_loaded else added
-        after = output.table("load", load(before, new, unit_s).orderBy("at"))
+        shown = f.col("second").between(*_units(span, unit_s))
+        after = output.table("load", load(before.where(shown), new, unit_s).orderBy("at"))
         herds = _herds_of(
             new, forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
         )
@@ -228,6 +229,25 @@ def _load_facts(
         "worst_herds": largest[: forecast.NAMED_HERDS],
         "picture": output.picture(lambda plot: plot.load(points, largest, unit)),
     }
+
+
+def _units(span: Row, unit_s: int) -> tuple[int, int]:
+    """Return the first and the last second of the units in which the rows are due; none where there are no rows."""
+    if not span.n:
+        return 0, -1
+    return span.first - span.first % unit_s, span.last - span.last % unit_s + unit_s - 1
+
+
+def _due_around(spark: SparkSession, options: Mapping[str, Any], span: Row, unit_s: int) -> DataFrame:
+    """Return the pending tasks about the time of the rows, in the form of ``forecast.due``.
+
+    A short span is read by its times, and the rest of the store is not; a long one as a whole, in many parts at once.
+    """
+    first, last = _units(span, unit_s)
+    times = {"dueFrom": (first - forecast.WINDOW_S) * 1_000, "dueTo": (last + 1 + forecast.WINDOW_S) * 1_000}
+    within = times if unit_s == 60 or not span.n else {}
+    store = {"store": options["store"]}
+    return forecast.due(inputs.read_table(spark, store, "pending", forecast.COLUMNS, **within))[0]
 
 
 def _herds_of(new: DataFrame, herds: DataFrame) -> DataFrame:
