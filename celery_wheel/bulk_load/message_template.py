@@ -18,12 +18,11 @@ from __future__ import annotations
 import json.encoder
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring_ascii as quoted
 from operator import itemgetter
 from typing import Any
 
-from celery.utils.time import add_seconds_to_datetime, maybe_make_aware
 from kombu.serialization import registry
 from kombu.utils import json as kombu_json
 
@@ -71,7 +70,7 @@ class MessageTemplate(PackTemplate):
         self._embed, self._serializer, self._compression = sample.embed, sample.serializer, sample.compression
         self._is_json = not sample.compression and _is_kombu_json(sample.serializer)
         self._max_args, self._max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize
-        self._max_levels = app.conf.task_repr_maxlevels
+        self._max_levels = app.conf.get("task_repr_maxlevels", 3)  # Celery has the setting since 5.7
         self._expires = call.options["expires"] if "expires" in call.options else getattr(call.task, "expires", None)
         self._check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
         self._behind = f", {_json(sample.embed)}]"  #: the arguments, in a JSON body
@@ -126,7 +125,8 @@ class MessageTemplate(PackTemplate):
         """Return header and instant, as ``as_task_v2`` and the interception make them."""
         expires: Any = call.options.get("expires", self._expires)
         if not isinstance(expires, datetime):
-            expires = maybe_make_aware(add_seconds_to_datetime(self._app.now(), expires), tz=self._app.timezone)
+            now = self._app.now()  # seconds are elapsed ones, also where the clocks change
+            expires = (now.astimezone(UTC) + timedelta(seconds=expires)).astimezone(now.tzinfo)
         text = expires.isoformat()
         at_ms = expiry_ms(self._app, text)
         return quoted(text), "null" if at_ms is None else str(at_ms)

@@ -86,7 +86,7 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": options.get("socket_connect_timeout") or timeout_s,
         "health_check_interval": options.get("health_check_interval", HEALTH_CHECK_INTERVAL_S),
-        "protocol": 2,
+        **({"protocol": 2} if redis.VERSION >= (5,) else {}),  # older clients speak no other
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
         "connection_class": redis.Connection,

@@ -36,17 +36,18 @@ _REPLIES = {
     "MOVED": ("is a cluster", _NO_CLUSTER),
 }
 
-#: redis-py removes the code from the text of the replies that it knows, and raises a class of its own for each.
-_TYPES: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.BusyLoadingError, "LOADING"),
-    (exceptions.AuthenticationError, "WRONGPASS"),
-    (exceptions.NoPermissionError, "NOPERM"),
-    (exceptions.ReadOnlyError, "READONLY"),
-    (exceptions.OutOfMemoryError, "OOM"),
-    (exceptions.MovedError, "MOVED"),
-    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
-    (exceptions.MasterDownError, "MASTERDOWN"),
-)
+#: redis-py removes the code from the text of the replies that it knows, and raises a class of its own for each: more of
+#: them in newer versions, so they are known by their names.
+_TYPES = {
+    "BusyLoadingError": "LOADING",
+    "AuthenticationError": "WRONGPASS",
+    "NoPermissionError": "NOPERM",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "MovedError": "MOVED",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "MasterDownError": "MASTERDOWN",
+}
 
 _CODE = re.compile(rf"\b({'|'.join(_REPLIES)})\b")
 
@@ -62,7 +63,7 @@ def redis_errors(server: str, doing: str) -> Iterator[None]:
 
 def describe(server: str, doing: str, error: Exception) -> str:
     """Return the text of a BrokerError: state, consequence, remedy."""
-    code = next((code for kind, code in _TYPES if isinstance(error, kind)), None)
+    code = next((_TYPES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _TYPES), None)
     if code is None and (found := _CODE.search(str(error))):
         code = found[1]
     if code is not None:

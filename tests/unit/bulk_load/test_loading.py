@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import celery
 import pytest
 from celery import Celery as Plain
 from celery import chain, chord, group, signals
@@ -301,7 +302,12 @@ def test_a_load_is_refused_for_an_app_without_the_wheel(inbox: Inbox) -> None:
 # -- signals and events -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("connected_after", [0, 6])
+LOSES_RECEIVERS = "Celery before 5.7 no longer sees new receivers once it has removed a dead one"
+
+
+@pytest.mark.parametrize(
+    "connected_after", [0, pytest.param(6, marks=pytest.mark.skipif(celery.VERSION < (5, 7), reason=LOSES_RECEIVERS))]
+)
 def test_signals_are_sent_for_each_row_and_receivers_changes_count(
     app: Any, inbox: Inbox, connected_after: int
 ) -> None:

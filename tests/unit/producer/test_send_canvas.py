@@ -104,7 +104,7 @@ def test_a_chord_waits_with_its_header_and_runs_its_body(app: Any, broker: Broke
         return sum(numbers)
 
     add = app.tasks["proj.add"]
-    chord([add.s(1, 2), add.s(3, 4)])(total.s(), countdown=5)
+    chord([add.s(1, 2).set(countdown=5), add.s(3, 4).set(countdown=5)])(total.s())
     header = broker.waiting()
     assert [(m.eta_ms - NOW_MS) / 1000 for m in header] == [5, 5]
     for message in header:

@@ -105,7 +105,8 @@ def test_groups_and_chords_keep_the_options(make_app: Callable[..., Any], broker
     add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
     group(add.s(1, 2), add.s(3, 4)).apply_async(countdown=60, wheel={"key": "k"})
     assert [message.key for message in broker.waiting()] == ["k", "k"]
-    chord([add.s(1, 2).set(wheel=False), add.s(3, 4)], touch.s()).apply_async(countdown=60)
+    header = [add.s(1, 2).set(wheel=False, countdown=60), add.s(3, 4).set(countdown=60)]
+    chord(header, touch.s()).apply_async()
     assert len(broker.waiting()) == len(broker.raw("celery")) == 1
 
 

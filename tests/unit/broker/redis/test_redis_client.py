@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from kombu import Connection
 from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
@@ -25,7 +26,7 @@ def settings(url: str, options: dict[str, Any] | None = None, **more: Any) -> di
 def test_the_client_repeats_no_call_and_never_waits_for_ever(options: dict[str, Any]) -> None:
     found = settings("redis://h/0", options)
     connection = found.pop("class")(**found)
-    assert connection.retry.get_retries() == 0
+    assert connection.retry._retries == 0
     assert isinstance(connection.retry._backoff, NoBackoff)
     assert not connection.retry_on_timeout
     assert connection.retry_on_error == []
@@ -64,6 +65,7 @@ def test_tls_by_url_and_by_broker_use_ssl() -> None:
         assert (found["ssl_cert_reqs"], found["ssl_ca_certs"]) == (ssl.CERT_REQUIRED, "/ca")
 
 
+@pytest.mark.skipif(not hasattr(Connection("redis://"), "credential_provider"), reason="Kombu 5.4 reads none")
 def test_a_credential_provider_replaces_the_password() -> None:
     provider = "redis.credentials.UsernamePasswordCredentialProvider"
     found = settings(f"redis://u:p@h/0?credential_provider={provider}")
@@ -89,13 +91,17 @@ def test_several_sentinels_are_used() -> None:
     pool: Any = link.client.connection_pool
     asked = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
     assert [(to["host"], to["port"]) for to in asked] == [("a", 1), ("b", 26379)]
-    assert {to["retry"].get_retries() for to in asked} == {0}
+    assert {to["retry"]._retries for to in asked} == {0}
     assert link.db == 2
     assert "shop" in link.server
 
 
 def test_the_server_is_named_without_its_password() -> None:
     assert connect("redis://u:secret@h:1/2", {}).server == "Redis h:1/2"
+
+
+#: redis-py 4.6 and newer have a class of this error, and raise it without the code.
+OutOfMemoryError = getattr(exceptions, "OutOfMemoryError", exceptions.ResponseError)
 
 
 # -- errors ------------------------------------------------------------------------------------------
@@ -110,7 +116,7 @@ def test_the_server_is_named_without_its_password() -> None:
         (exceptions.BusyLoadingError("Redis is loading"), ("still loading", "nothing was changed")),
         (exceptions.AuthenticationError("invalid username-password pair"), ("password", "nothing was changed")),
         (exceptions.ReadOnlyError("You can't write"), ("is a replica", "point the broker URL")),
-        (exceptions.OutOfMemoryError("command not allowed"), ("maxmemory", "nothing was changed")),
+        (OutOfMemoryError("OOM command not allowed"), ("maxmemory", "nothing was changed")),
         (exceptions.NoPermissionError("no permissions"), ("does not permit", "nothing was changed")),
         (exceptions.ResponseError("Error running script: @user_script:9: -OOM command not"), ("is full", "nothing")),
         (exceptions.ResponseError("MISCONF Redis is configured to save"), ("cannot save", "nothing was changed")),
