@@ -1,8 +1,8 @@
-"""Programs that the tests start as processes: a job by spark-submit, and jobs over Spark Connect.
+"""Programs that the tests start as processes: the jobs over Spark Connect and by spark-submit.
 
-python -m tests.spark.programs remote REMOTE URL ROWS TARGET     run schedule, tail, archive and lateness, then count
-                                                                the rows of both tables: five lines of JSON
-spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT write all of the history
+python -m tests.spark.programs jobs URL FOLDER JOBS --remote REMOTE   run jobs, then count the rows of both tables; each
+spark-submit tests/spark/programs.py jobs URL FOLDER JOBS             prints JSON. FOLDER: rows.csv and executed.jsonl
+spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT       write all of the history
 """
 
 from __future__ import annotations
@@ -10,28 +10,46 @@ from __future__ import annotations
 import json
 import sys
 
+from pyspark.sql import functions as f
+
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.session import session
 from celery_wheel.pipeline.tables import read, tail
 
 
-def count(remote: str, url: str) -> None:
+def jobs(url: str, folder: str, names: str, *where: str) -> None:
+    stored, archive = ["--store", url], ["--input", f"{folder}/archive"]
+    load = ["--rows", f"{folder}/rows.csv", "--id", "nr", "--task", "app.remind", "--queue", "mail", "--batch", "one"]
+    options = {
+        "schedule": [*stored, *load],
+        "tail": [*stored, "--output", f"{folder}/history"],
+        "archive": [*stored, "--output", f"{folder}/archive"],
+        "compact": ["--archive", f"{folder}/archive"],
+        "lateness": [*archive, "--output", f"{folder}/lateness"],
+        "forecast": [*stored, "--output", f"{folder}/forecast"],
+        "tune": [*archive, "--output", f"{folder}/tune"],
+        "reconcile": [*stored, "--executed", f"{folder}/executed.jsonl", "--output", f"{folder}/audit"],
+    }
+    for job in names.split(","):
+        main([job, *where, "--json", *options[job]], standalone_mode=False)
+    count(url, where[-1] if where else None)
+
+
+def count(url: str, remote: str | None) -> None:
     spark = session(remote=remote)
     history = read(spark, "history", url, partitions=2)
     of = {row.outcome: row["count"] for row in history.where("lateness_ms > 0").groupBy("outcome").count().collect()}
-    print(json.dumps({"pending": read(spark, "pending", url).count(), "history": history.count(), **of}))
+
+    @f.udf("string")
+    def place(number: int) -> str:
+        import celery_wheel
+
+        return str(celery_wheel.__file__)
+
+    [[code]] = spark.range(1).select(place("id")).collect()
+    found = {"pending": read(spark, "pending", url).count(), "history": history.count(), **of, "code": code}
+    print(json.dumps({"job": "count", **found}))
     spark.stop()
-
-
-def jobs(remote: str, url: str, rows: str, target: str) -> None:
-    common = ["--remote", remote, "--store", url, "--json"]
-    named = ["--rows", rows, "--id", "nr", "--task", "app.remind", "--queue", "mail", "--batch", "one"]
-    main(["schedule", *common, *named], standalone_mode=False)
-    main(["tail", *common, "--output", target], standalone_mode=False)
-    main(["archive", *common, "--output", f"{target}-archive"], standalone_mode=False)
-    late = ["lateness", "--remote", remote, "--json", "--input", f"{target}-archive"]
-    main([*late, "--output", f"{target}-lateness"], standalone_mode=False)
-    count(remote, url)
 
 
 def tail_all(url: str, target: str, checkpoint: str) -> None:
@@ -41,4 +59,4 @@ def tail_all(url: str, target: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    {"remote": jobs, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])
+    {"jobs": jobs, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])

@@ -1,15 +1,18 @@
-"""The pipeline on a cluster: over Spark Connect, and by spark-submit while an executor, then the driver is killed."""
+"""The pipeline on a cluster: over Spark Connect, and by spark-submit, while an executor or the driver is killed."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -17,6 +20,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.tables import read, tail
 from tests.kit.holder import NOW
 from tests.kit.patience import wait_until
@@ -43,13 +47,13 @@ def running(command: list[str], folder: Path, **environ: str) -> Process:
     return Process(command, folder / "spark.log", environment=env)
 
 
-def submit(url: str, tmp_path: Path) -> list[str]:
+def submit(tmp_path: Path, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     confs = ["spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local", f"spark.sql.warehouse.dir={tmp_path}/w"]
     confs += [f"spark.executor.extraJavaOptions={JAVA_OPTIONS}", "spark.driver.host=127.0.0.1"]
     confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += [part for conf in confs for part in ("--conf", conf)]
-    return [*command, str(PROGRAM), "tail", url, f"{tmp_path}/history", f"{tmp_path}/checkpoint"]
+    return [*command, *options, str(PROGRAM), *arguments]
 
 
 class TableLock:
@@ -84,7 +88,8 @@ def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
             one.dispatch(rows[start : start + step], NOW + start)
         lock, folder = TableLock(one.url), tmp_path / "submit"
         target = tmp_path / "history"
-        with running(submit(one.url, tmp_path), folder) as driver:
+        command = submit(tmp_path, "tail", one.url, f"{tmp_path}/history", f"{tmp_path}/checkpoint")
+        with running(command, folder) as driver:
 
             def has_begun() -> bool:
                 assert driver.is_alive(), driver.said()[-4_000:]
@@ -146,20 +151,57 @@ def connect(java: None, tmp_path: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-def test_jobs_read_and_write_a_store_over_spark_connect(connect: str, tmp_path: Path) -> None:
-    """The jobs run in a new process, because the kind of session is unknown when a job is imported."""
-    rows, target = tmp_path / "rows.csv", tmp_path / "history"
-    rows.write_text("nr,eta\n1,2031-01-01 08:00\n2,2031-01-01 09:00\n3,never\n")
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+def run_jobs(url: str, folder: Path, command: list[str], **environ: str) -> dict[str, dict[str, Any]]:
+    """Run the command, which has to succeed; returns the summaries by job."""
+    (folder / "rows.csv").write_text("nr,eta\n1,2031-01-01 08:00\n2,2031-01-01 09:00\n3,never\n")
+    (folder / "executed.jsonl").write_text('{"task_id": "unknown", "started": "2031-01-01T08:00:00Z"}\n')
+    with site(url) as one:
         fill(one)
-        environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-        command = [sys.executable, "-m", "tests.spark.programs", "remote", connect, one.url, str(rows), str(target)]
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3_000:]
         [load] = one.store.loads.latest()
-    scheduled, tailed, archived, late, counted = (json.loads(line) for line in done.stdout.splitlines())
-    assert (scheduled["loaded"], scheduled["rejects"]) == (2, {"eta cannot be read": 1})
     assert (load.load.rows, load.rows) == (2, 2)
-    assert (tailed["rows"], archived["events"], late["tasks"]) == (9, 9, 7)
-    assert files(target)
-    assert counted == {"pending": 4, "history": 9, "dispatched": 7}
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {line["job"]: line for line in lines}
+
+
+#: A fact of each job's summary.
+FACTS: dict[str, tuple[str, Any]] = {
+    "schedule": ("loaded", 2),
+    "archive": ("events", 9),
+    "compact": ("job", "compact"),
+    "tail": ("rows", 9),
+    "lateness": ("tasks", 7),
+    "forecast": ("pending", 4),
+    "tune": ("tasks", 7),
+    "reconcile": ("findings", {"unknown": 1}),
+    "count": ("history", 9),
+}
+
+
+def test_each_job_runs_over_spark_connect(connect: str, tmp_path: Path) -> None:
+    """The jobs run in a new process, because the kind of session is unknown when a job is imported."""
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    names = ",".join(JOBS)
+    command = [sys.executable, "-m", "tests.spark.programs", "jobs", url, str(tmp_path), names, "--remote", connect]
+    found = run_jobs(url, tmp_path, command, **environ)
+    assert {job: (name, found[job][name]) for job, (name, _) in FACTS.items()} == FACTS
+    assert found.keys() == FACTS.keys() == {*JOBS, "count"}
+    assert found["schedule"]["rejects"] == {"eta cannot be read": 1}
+    assert (found["count"]["pending"], found["count"]["dispatched"]) == (4, 7)
+    assert files(tmp_path / "history")
+
+
+def test_spark_submit_runs_jobs_on_executors_that_have_the_code_from_a_file(java: None, tmp_path: Path) -> None:
+    code = shutil.make_archive(str(tmp_path / "code"), "zip", ROOT, "celery_wheel")
+    with zipfile.ZipFile(code, "a") as archive:
+        archive.write(ROOT / "pyspark_wheel.py", "pyspark_wheel.py")
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    jobs = ("schedule", "archive", "reconcile")
+    command = submit(tmp_path, "jobs", url, str(tmp_path), ",".join(jobs), options=["--py-files", code])
+    # Spark's own start of Python workers: that of the tests imports celery-wheel before Spark names the file.
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+    found = run_jobs(url, tmp_path, command, **environ, SPARK_WORKER_DIR=str(tmp_path / "work"))
+    assert {job: (FACTS[job][0], found[job][FACTS[job][0]]) for job in jobs} == {job: FACTS[job] for job in jobs}
+    assert "code.zip" in found["count"]["code"]
