@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from django.db import connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.connection import ConnectionDoesNotExist
@@ -48,7 +49,7 @@ def place_of(alias: str) -> StorePlace:
             f"wheel_store must name a SQLite or PostgreSQL database, got {SCHEME}{alias} ({connection.vendor}). "
             "Name another entry, or a file: sqlite:////var/lib/wheel/wheel.sqlite3"
         )
-    return StorePlace(url, partial(migrate_command, alias or "default"))
+    return StorePlace(url, partial(migrate_command, alias or "default"), partial(make_tables, alias or "default"))
 
 
 def migrate_command(alias: str) -> str:
@@ -57,6 +58,14 @@ def migrate_command(alias: str) -> str:
     if not is_recorded_without_tables(alias):
         return migrate
     return f"python manage.py migrate django_wheel zero --fake --database={alias}; then: {migrate}"
+
+
+def make_tables(alias: str) -> None:
+    """Run the commands of ``migrate_command``."""
+    migrate = partial(call_command, "migrate", "django_wheel", database=alias, verbosity=0)
+    if is_recorded_without_tables(alias):
+        migrate("zero", fake=True)
+    migrate()
 
 
 def is_recorded_without_tables(alias: str) -> bool:

@@ -40,6 +40,7 @@ from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to 
     forecast,
     history,
     migrate,
+    move,
     pause,
     requeue,
     reshard,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from celery_wheel.store.ports.maintenance import MovedStore, Progress
     from celery_wheel.store.sql.store import SqlStore
 
 
@@ -33,3 +34,10 @@ def migrate_store(url: str) -> list[int]:
     from celery_wheel.store import url as opening  # as above
 
     return opening.migrate_store(url)
+
+
+def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> MovedStore:
+    """Move a store to another database; see ``celery_wheel.store.url``."""
+    from celery_wheel.store import url as opening  # as above
+
+    return opening.move_store(old_url, new_url, now_ms, progress)

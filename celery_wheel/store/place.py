@@ -34,10 +34,12 @@ MIGRATE = "celery -A proj wheel migrate"
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """``command`` returns the command of another package that makes the tables, for an error that needs it."""
+    """``command`` returns the command of another package that makes the tables, for an error that needs it; ``make``
+    makes them, where ``wheel_store`` names this place."""
 
     url: URL
     command: Callable[[], str] | None = None
+    make: Callable[[], None] | None = None
 
     @property
     def made_by(self) -> str:

@@ -6,6 +6,8 @@
                   └► postgresql.place: driver, database ──┘
            SettingError └──────────── StoreUnusable, each with a remedy ────────────┘
 
+    ``migrate_store`` and ``move_store`` are for a store that no scheduler uses meanwhile.
+
 Opening an existing store writes nothing and waits for no lock. Where another command makes the tables (Django's
 migrations), opening only inserts their first rows.
 """
@@ -19,9 +21,11 @@ from sqlalchemy import Connection, inspect
 
 from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
-from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of
+from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
+from celery_wheel.store.ports.maintenance import MovedStore, Progress
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.migrate import migrate, newer_store_error
+from celery_wheel.store.sql.migrate import check_version, migrate, newer_store_error
+from celery_wheel.store.sql.move import move
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
@@ -31,6 +35,10 @@ MAX_SHARDS = 2**SHARD_BITS
 
 #: The default lease, the same as that of the setting wheel_lease.
 LEASE_MS = 2_000
+
+#: A server ends the session of a holder that is silent for a lease; a move is silent in one database while it writes
+#: to the other.
+MOVE_MS = 120_000
 
 
 def open_store(
@@ -83,6 +91,29 @@ def migrate_store(url: str) -> list[int]:
         database.close()
 
 
+def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> MovedStore:
+    """Move a store to another database; see ``celery_wheel.store.sql.move``.
+
+    Raises StoreUnusable or SettingError, with the remedy; the old store is as before then.
+    """
+    old_place, new_place = place_of(old_url), place_of(new_url)
+    if old_place.url == new_place.url:
+        raise SettingError(f"the new store must be another than the old one, got {shown_place(new_url)} for both")
+    old = _database(old_place, "disk", False, MOVE_MS)
+    try:
+        new = _database(new_place, "disk", True, MOVE_MS)
+        try:
+            return move(old, new, shown_place(new_url), new_place.own, now_ms, progress)
+        finally:
+            new.close()
+    except StoreUnusable:
+        raise
+    except StoreError as error:
+        raise StoreUnusable(str(error)) from error
+    finally:
+        old.close()
+
+
 def _database(place: StorePlace, durability: str, create: bool, lease_ms: int) -> Database:
     """Open the database; a dialect is imported only when it is used, since PostgreSQL's driver is an extra."""
     driver = place.url.drivername
@@ -102,6 +133,8 @@ def _open(database: Database, shards: int | None, create: bool, place: StorePlac
     with database.reading() as connection:
         found = _read(connection)
         tables = found is not None or inspect(connection).has_table(meta.name)
+        if found is not None:
+            check_version(connection, database.name, found.schema_version)
     if found is None:
         if not tables and not (create and place.own):
             if place.own:

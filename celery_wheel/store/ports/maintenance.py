@@ -1,4 +1,4 @@
-"""The port for work on a whole store: another number of shards, and the marks of an archive of its history.
+"""The port for work on a whole store: another number of shards, another database, and the marks of an archive.
 
 ::
 
@@ -30,6 +30,17 @@ class Resharded:
     forgotten: int = 0  #: rows of history of the removed shards
     added: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
+
+
+#: Called with the step of a move, the number of rows that are copied, and their total.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class MovedStore:
+    place: str  #: of the new store, for people
+    resumed: bool = False  #: an earlier move had copied everything
+    rows: dict[str, int] = field(default_factory=dict)  #: copied rows by table
 
 
 @dataclass(frozen=True, slots=True)

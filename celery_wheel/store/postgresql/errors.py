@@ -13,6 +13,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
+from celery_wheel.store.sql.seal import SQLSTATE
 
 _UNKNOWN = "the last change may be committed or not"
 _NOTHING = "nothing was written"
@@ -33,6 +34,11 @@ _OTHER_TABLES = (
 
 #: SQLSTATE or class → (state, consequence, remedy); the first entry counts that the error's code begins with.
 _MEANINGS = {
+    SQLSTATE: (
+        "refuses every change",
+        "nothing was written",
+        "set wheel_store to the new place, and restart everything that uses the wheel",
+    ),
     "53100": (
         "has no room on its disk",
         "nothing was written, and nothing new is accepted",

@@ -20,6 +20,9 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schema import meta
 
+#: Versions of tables that cannot be used: of a store that was moved, and of one that a move has not completed.
+MOVED, ARRIVING = -1, -2
+
 
 def migrate(database: Database) -> list[int]:
     """Bring the tables to this version; returns the versions of the steps, none where the tables are current.
@@ -30,7 +33,7 @@ def migrate(database: Database) -> list[int]:
         steps = range(_version(connection, database.name), SCHEMA_VERSION)
         if not steps:
             return []
-        held = _hold_all(connection, database)
+        held = hold_all(connection, database)
         try:
             for version in steps:
                 STEPS[version](connection)
@@ -39,6 +42,25 @@ def migrate(database: Database) -> list[int]:
             for number in held:
                 database.release(number)
     return [version + 1 for version in steps]
+
+
+def moved_store_error(name: str, place: str) -> StoreUnusable:
+    """Return the error for a store that was moved."""
+    return StoreUnusable(
+        f"the store {name} was moved to {place}; nothing runs from it any more; set wheel_store to the new place, and "
+        "restart everything that uses the wheel"
+    )
+
+
+def check_version(connection: Connection, name: str, version: int) -> None:
+    """Raise StoreUnusable for a store that was moved away, or that a move has not completed."""
+    if version == MOVED:
+        raise moved_store_error(name, str(connection.execute(setup.first_holder()).scalar()))
+    if version == ARRIVING:
+        raise StoreUnusable(
+            f"the store {name} is not complete: the move to it was interrupted; nothing was changed; run it again: "
+            "celery -A proj wheel move --from <old store> --to <this store>"
+        )
 
 
 def newer_store_error(name: str, version: int) -> StoreUnusable:
@@ -58,10 +80,11 @@ def _version(connection: Connection, name: str) -> int:
         )
     if found > SCHEMA_VERSION:
         raise newer_store_error(name, found)
+    check_version(connection, name, found)
     return int(found)
 
 
-def _hold_all(connection: Connection, database: Database) -> list[int]:
+def hold_all(connection: Connection, database: Database) -> list[int]:
     """Hold all shards. Where the lease is in the shard's row, the transaction keeps the row locked."""
     held: list[int] = []
     database_ms = database.now_ms()

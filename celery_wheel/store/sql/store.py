@@ -25,6 +25,7 @@ from sqlalchemy import Connection
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import (
     HOUR_MS,
+    SCHEMA_VERSION,
     Change,
     InboxItem,
     LaneState,
@@ -323,8 +324,11 @@ class SqlStore(SqlControl, SqlSchedules):
 
     def is_as_opened(self) -> bool:
         with self._database.reading() as connection:
-            found = connection.execute(setup.store_row("uuid", "shards")).one_or_none()
-        return found is not None and (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+            found = connection.execute(setup.store_row("uuid", "shards", "schema_version")).one_or_none()
+        if found is None:
+            return False
+        is_same = (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+        return is_same and found.schema_version == SCHEMA_VERSION  # of a store that was moved, it is another
 
     def _no_shard(self, shard: int) -> str:
         return (

@@ -44,6 +44,11 @@ _MEANINGS = {
         "stop the schedulers, keep a copy of the file and of those beside it, then try `sqlite3 <file> .recover`",
     ),
     "SQLITE_IOERR": ("could not be read or written", _UNKNOWN, "check the system's log for errors of that disk"),
+    "SQLITE_CONSTRAINT_TRIGGER": (
+        "refuses every change",
+        "nothing was written",
+        "set wheel_store to the new place, and restart everything that uses the wheel",
+    ),
     "SQLITE_CONSTRAINT": (
         "has one of these messages or ids already",
         "nothing was written",

@@ -33,3 +33,8 @@ def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -
 def lock_shards() -> Select[Any]:
     """Lock every shard's row and select its lease."""
     return select(shard.c.shard, shard.c.holder, shard.c.lease_until_ms).with_for_update()
+
+
+def first_holder() -> Select[Any]:
+    """Select the holder of the first shard; in a store that was moved, the new place."""
+    return select(shard.c.holder).where(shard.c.shard == 0)
