@@ -143,9 +143,15 @@ def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, make_url: 
         assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
 
 
-def test_the_events_of_a_task_are_in_order_over_runs(spark: SparkSession, one: Site, folder: Path) -> None:
-    """A task is moved, dispatched and dispatched again, by a clock that always goes backwards."""
-    holder = one.holder
+def test_the_events_of_a_task_are_in_order_over_runs(
+    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task is moved, dispatched and dispatched again, by a clock that always goes backwards.
+
+    No run reads or writes the files of an earlier one.
+    """
+    monkeypatch.setattr(ArchiveFolder, "read", broken)
+    holder, written = one.holder, dict[str, int]()
     numbers = []
     for n in range(3):
         [row] = holder.accept(NOW + n, key="order:42")
@@ -159,6 +165,9 @@ def test_the_events_of_a_task_are_in_order_over_runs(spark: SparkSession, one: S
             replay(one, start, place(move), NOW + 4_400 - 1_000 * n)
             numbers.append(holder.highest_seq)
         archive(one, folder)
+        files = {path: Path(path).stat().st_mtime_ns for path in archive_reader.files(str(folder))}
+        assert (len(files), files | written) == (n + 1, files)
+        written = files
     found = events(folder)
     assert [event[4] or event[3] for event in found] == numbers
     assert [event[6] for event in found] == ["moved", "dispatched", *["moved", "dispatched", "dispatched"] * 2]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.output import OutputFolder
+from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.results.reader import JobResults
 
 #: 2027-01-15T08:00Z
@@ -113,3 +114,16 @@ def test_the_first_and_the_last_rows_are_read_across_parts(spark: SparkSession, 
             table, total = results.read_rows("minutes", ["n"], limit, last=last)
             expected = [*range(10)][max(0, 10 - limit) :] if last else [*range(10)][:limit]
             assert (table["n"].to_pylist(), total) == (expected, 10)
+
+
+def test_the_parts_of_the_run_before_the_last_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        output = OutputFolder(str(tmp_path), "forecast")
+        output._run = f"20270115T080000Z-{number}"
+        output.table("minutes", spark.range(number).toDF("n"))
+        output.finish(JobSummary("forecast", {}))
+    assert sorted(path.name for path in tmp_path.glob("minutes-*")) == [
+        "minutes-20270115T080000Z-1.parquet",
+        "minutes-20270115T080000Z-2.parquet",
+    ]
+    assert JobResults(tmp_path).rows("minutes") == [{"n": 0}, {"n": 1}]

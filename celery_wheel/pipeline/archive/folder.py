@@ -88,9 +88,11 @@ class ArchiveFolder:
         return found
 
     def put(self, manifest: Manifest) -> None:
-        """Write a manifest, as one file, and remove those of the groups before the last two."""
+        """Write a manifest, as one file. The first one of a group removes those before the last two groups."""
         rows = self._spark.createDataFrame([(manifest.to_line(),)], "value string").coalesce(1)
         rows.write.options(**SILENT).text(f"{self.path}/{manifest.folder}")
+        if manifest.serial % GROUP:
+            return
         oldest = f"{manifest.serial // GROUP - 1:08}"
         for group in sorted({path.split("/")[-3] for path in self._manifests()}):
             if group < oldest:
