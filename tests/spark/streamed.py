@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from celery_wheel.pipeline.session import session
-from celery_wheel.pipeline.source.stream_write import EPOCH
+from celery_wheel.pipeline.source.stream_write import NUMBER
 from tests.spark.settings import settings
 
 SCHEMA = "task string, args string, eta timestamp, queue string, order string"
@@ -68,15 +68,15 @@ def start(
     return writer.trigger(availableNow=True).start()
 
 
-def in_part(number: int, epoch: int) -> bool:
+def in_part(number: int, micro_batch: int) -> bool:
     """Whether this task writes that part of that micro-batch."""
     context = TaskContext.get()
     assert context is not None
-    return (context.partitionId(), context.getLocalProperty(EPOCH)) == (number, str(epoch))
+    return (context.partitionId(), context.getLocalProperty(NUMBER)) == (number, str(micro_batch))
 
 
 def stay(batches: Iterator[Any]) -> Iterator[Any]:
-    while in_part(1, epoch=1):
+    while in_part(1, micro_batch=1):
         signal.pause()
     yield from batches
 

@@ -50,13 +50,13 @@ def numbers(store: SqlStore) -> list[int]:
     return sorted(int(one.body.partition(b"[[")[2].partition(b",")[0]) for one in found)
 
 
-def epochs(store: SqlStore, stream: str = "orders") -> list[tuple[int, str, int]]:
-    """Epoch, state and run of the stream's loads."""
+def micro_batches(store: SqlStore, stream: str = "orders") -> list[tuple[int, str, int]]:
+    """Number, state and run of the stream's loads."""
     return [(int(one.name.split("/")[-1]), one.state, one.run) for one in store.loads.by_prefix(f"{stream}/")]
 
 
-def is_half_written(store: SqlStore, epoch: int) -> bool:
-    return any(one.rows for one in store.loads.latest() if one.load.name.endswith(f"/{epoch}"))
+def is_half_written(store: SqlStore, number: int) -> bool:
+    return any(one.rows for one in store.loads.latest() if one.load.name.endswith(f"/{number}"))
 
 
 def test_a_micro_batch_is_a_load_and_a_restart_continues(
@@ -65,7 +65,7 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
     write_file(tmp_path, "0", range(30))
     write_file(tmp_path, "1", range(30, 50))
     start(spark, url, tmp_path).awaitTermination()
-    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
     assert numbers(store) == [*range(50)]
     assert {(one.task, one.queue, one.eta_ms % 1_000) for one in loaded_messages(store)} == {("shop.remind", "mail", 0)}
 
@@ -73,13 +73,13 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
         commit.unlink()  # as where the driver is killed between the commit in the store and that of the checkpoint
     write_file(tmp_path, "2", range(50, 60))
     start(spark, url, tmp_path, parts=3).awaitTermination()
-    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1), (2, COMMITTED, 1)]
-    assert numbers(store) == [*range(60)], "epoch 1 was repeated by Spark, and loaded once"
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1), (2, COMMITTED, 1)]
+    assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
 
 
 @on_sqlite
 @pytest.mark.timeout(300)
-def test_an_epoch_whose_driver_was_killed_is_loaded_once_by_the_next(
+def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
     """The driver is killed with ``kill -9`` after a part of the second micro-batch was written; the other waits."""
@@ -88,10 +88,10 @@ def test_an_epoch_whose_driver_was_killed_is_loaded_once_by_the_next(
 
     with python(tmp_path / "killed.log", "-m", "tests.spark.streamed", url, str(tmp_path)) as driver:
         wait_until(lambda: is_half_written(store, 1) or not driver.is_alive(), "a part is written", 200)
-    assert epochs(store) == [(0, COMMITTED, 1), (1, OPEN, 1)]
-    assert numbers(store) == [*range(40)], "nothing of the open epoch is visible"
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, OPEN, 1)]
+    assert numbers(store) == [*range(40)], "nothing of the open micro-batch is visible"
     start(spark, url, tmp_path, parts=3).awaitTermination()  # with other partitions than before
-    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 2)]
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 2)]
     assert numbers(store) == [*range(80)]
 
 
@@ -117,26 +117,28 @@ def test_a_part_whose_process_was_killed_is_written_once(
         query = start(spark, url, tmp_path, parts=1, through=stop_in_the_middle)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    wait_until(lambda: is_half_written(store, 1) or not query.isActive, "half of the second epoch is written", 200)
-    assert epochs(store)[1:] == [(1, OPEN, 1)], query.exception()
+    wait_until(
+        lambda: is_half_written(store, 1) or not query.isActive, "half of the second micro-batch is written", 200
+    )
+    assert micro_batches(store)[1:] == [(1, OPEN, 1)], query.exception()
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if "pyspark.daemon" in " ".join(one.cmdline()) and not one.children():
                 one.kill()
     query.awaitTermination()
-    assert epochs(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
     assert numbers(store) == [*range(5_000)]
 
 
 @on_sqlite
-def test_an_epoch_that_failed_is_loaded_once_by_the_restarted_query(
+def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
     write_file(tmp_path, "0", range(20))
     write_file(tmp_path, "1", range(20, 60))
 
     def fail(batches: Iterator[Any]) -> Iterator[Any]:
-        if in_part(1, epoch=1):
+        if in_part(1, micro_batch=1):
             raise OSError("simulated")
         yield from batches
 
@@ -144,9 +146,9 @@ def test_an_epoch_that_failed_is_loaded_once_by_the_restarted_query(
     with pytest.raises(Exception, match="simulated"):
         query.awaitTermination()
     assert numbers(store) == [*range(20)]
-    assert epochs(store)[0] == (0, COMMITTED, 1)
+    assert micro_batches(store)[0] == (0, COMMITTED, 1)
     start(spark, url, tmp_path, key=None).awaitTermination()
-    assert [(epoch, state) for epoch, state, _ in epochs(store)] == [(0, COMMITTED), (1, COMMITTED)]
+    assert [(number, state) for number, state, _ in micro_batches(store)] == [(0, COMMITTED), (1, COMMITTED)]
     assert numbers(store) == [*range(60)]
 
 
@@ -172,7 +174,10 @@ def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
 def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, "0", range(3))
     for values, words in (
-        ({"batch": ""}, "^option batch must name this stream, so that a repeated epoch of its query is loaded once"),
+        (
+            {"batch": ""},
+            "^option batch must name this stream, so that a repeated micro-batch of its query is loaded once",
+        ),
         ({"batch": "x" * 490}, "^option batch must be shorter"),
         ({"key": "customer"}, "^option key must name a column, got 'customer'"),
     ):
@@ -191,8 +196,8 @@ SCHEMA = StructType().add("task", "string").add("eta_ms", "long").add("queue", "
 
 
 @pytest.fixture
-def epoch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The epoch of the task that this process is."""
+def task(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The task that this process is, in a micro-batch."""
     at = SimpleNamespace(number=41)
     properties = {"sql.streaming.queryId": "9b0c3d2a-7c0e-4c55-9d41-6f6b4f4f2c11"}
     context = SimpleNamespace(
@@ -212,7 +217,7 @@ def batch(count: int = 5) -> Iterator[pa.RecordBatch]:
     return iter([pa.RecordBatch.from_pylist(rows)])
 
 
-def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     old = plan(url)
     written = old.write(batch())
     new = plan(url)
@@ -221,42 +226,42 @@ def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, epoch: Si
     with pytest.raises(LoadEnded):
         old.write(batch())
     with pytest.raises(LoadEnded):
-        old.commit([written], epoch.number)
-    new.commit([done], epoch.number)
-    assert (len(loaded_messages(store)), epochs(store)) == (5, [(41, COMMITTED, 2)])
+        old.commit([written], task.number)
+    new.commit([done], task.number)
+    assert (len(loaded_messages(store)), micro_batches(store)) == (5, [(41, COMMITTED, 2)])
 
 
-def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     one, other = plan(url), plan(url)
     first, second = one.write(batch()), other.write(batch())
     with pytest.raises(LoadEnded, match="a later attempt"):
-        one.commit([first], epoch.number)
-    other.commit([second], epoch.number)
+        one.commit([first], task.number)
+    other.commit([second], task.number)
     assert plan(url).write(batch()).attempt is None, "it is loaded"
     assert len(loaded_messages(store)) == 5
 
 
-def test_epochs_that_are_accepted_are_forgotten_and_never_loaded_again(
-    url: str, store: SqlStore, epoch: SimpleNamespace
+def test_micro_batches_that_are_accepted_are_forgotten_and_never_loaded_again(
+    url: str, store: SqlStore, task: SimpleNamespace
 ) -> None:
     holders = [Holder(store, shard) for shard in range(2)]
-    for epoch.number in range(4):
+    for task.number in range(4):
         writer = plan(url)
-        writer.commit([writer.write(batch())], epoch.number)
+        writer.commit([writer.write(batch())], task.number)
         for holder in holders:
             holder.apply(loaded=[one.id for one in store.read_loads(holder.shard, 100)])
             store.expire(holder.shard, holder.epoch, NOW, NOW)
-    assert epochs(store) == [(3, DONE, 1)]
-    for epoch.number in (0, 3):
+    assert micro_batches(store) == [(3, DONE, 1)]
+    for task.number in (0, 3):
         writer = plan(url)
         message = writer.write(batch())
-        writer.commit([message], epoch.number)
+        writer.commit([message], task.number)
         assert message.attempt is None
     assert loaded_messages(store) == []
 
 
-def test_an_epoch_without_rows_makes_no_load(url: str, store: SqlStore, epoch: SimpleNamespace) -> None:
+def test_a_micro_batch_without_rows_makes_no_load(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     writer = plan(url)
-    writer.commit([writer.write(iter([]))], epoch.number)
-    writer.abort([None], epoch.number)
-    assert epochs(store) == []
+    writer.commit([writer.write(iter([]))], task.number)
+    writer.abort([None], task.number)
+    assert micro_batches(store) == []

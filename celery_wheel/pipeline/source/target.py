@@ -54,7 +54,7 @@ class WriteTarget:
 #: The option ``batch`` in words, with an example, by what is written.
 _BATCH = {
     "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
-    "stream": ("so that a repeated epoch of its query is loaded once", "orders"),
+    "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
 }
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    begin ─► load 7, run 3, open                                                              one process
+    begin ─► load 7, run 3, open                       one process; or ``join``, by each process of the run
       part 0   claim ─► attempt ─► put ─ put ─ … ─ finish                                     any number of processes
       part 1   claim ─► attempt ─► put ─ put ─ … ─ finish       each a transaction of its own, each behind the fence
     commit ─► committed ─► holders accept it ─► done            or abort ─► aborted, and its chunks are removed
