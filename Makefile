@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-browser test-django test-orchestrators lint docs dist demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-browser test-django test-orchestrators matrix lint docs dist demo demo-pipeline bench clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -84,6 +84,13 @@ test-orchestrators:  ## test only the tasks of Airflow and the assets of Dagster
 	  -e . apache-airflow-task-sdk dagster pytest pytest-timeout
 	AIRFLOW_HOME=$(CURDIR)/$(VENV)/orchestrators/airflow $(VENV)/orchestrators/bin/python -m pytest --noconftest -W default tests/orchestrators
 
+# pyenv hides its Pythons but one unless PYENV_VERSION names them; the first stays the one of this shell.
+matrix: services  ## test the built wheel with several versions of everything; SESSIONS="lowest newest-3.13" ARGS="-x tests/contract"
+	@[ -x $(VENV)/matrix/bin/nox ] || { $(PYTHON) -m venv $(VENV)/matrix && \
+	  $(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
+	PYENV_VERSION="$${PYENV_VERSION-$$(pyenv versions --bare 2>/dev/null | sort -rV | paste -sd:)}" PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" \
+	  nox $(if $(SESSIONS),--session $(SESSIONS)) $(if $(ARGS),-- $(ARGS))
+
 lint: $(VENV)/.installed-lint  ## check style, format and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -115,5 +122,5 @@ bench: $(VENV)/.installed-test  ## run the benchmarks; BENCH="herd size" ROWS=10
 	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks $(BENCH) $(if $(ROWS),--rows $(ROWS)) $(if $(STORE),--store $(STORE))
 
 clean:  ## remove the files that the other targets made
-	rm -rf $(VENV) .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .nox .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
