@@ -83,7 +83,7 @@ def install(session: nox.Session, *packages: str, resolution: str = "highest", w
     (tree,) = TREE.iterdir()
     extras = [f"--extra={name}" for name in TESTED]
     session.install(f"--resolution={resolution}", "-r", str(tree / "pyproject.toml"), *extras, *packages)
-    found = str(session.run_install("uv", "pip", "freeze", "--quiet", silent=True, external=True)).splitlines(keepends=True)
+    found = str(session.run_install("uv", "pip", "freeze", "--quiet", silent=True, external=True)).splitlines(True)
     pins = Path(session.create_tmp()) / "pins.txt"
     pins.write_text("".join(line for line in found if line.partition("==")[0] in DECLARED), encoding="utf-8")
     session.install(str(wheel))
