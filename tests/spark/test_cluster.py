@@ -174,7 +174,7 @@ FACTS: dict[str, tuple[str, Any]] = {
     "lateness": ("tasks", 7),
     "forecast": ("pending", 4),
     "tune": ("tasks", 7),
-    "reconcile": ("findings", {"unknown": 1}),
+    "reconcile": ("findings", {"lost_by_worker": 7, "unknown": 1}),
     "count": ("history", 9),
 }
 
