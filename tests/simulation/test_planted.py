@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -88,6 +89,8 @@ KNOWN = {
 }
 
 
+ADDRESS = re.compile("0x[0-9a-f]+")
+
 ALL = [*planted.PLANTED, *planted_rabbit.PLANTED, *planted_recurring.PLANTED]
 
 
@@ -102,7 +105,8 @@ def test_a_planted_bug_is_found(plant: Callable[[], AbstractContextManager[type[
         assert not isinstance(violation.__cause__, TypeError | AttributeError | NameError), "the planted bug is broken"
         repeated = violation_of(broken, seed)
         assert repeated is not None
-        assert str(repeated[1]) == str(violation)
+        # Pytest's explanation of an assert has addresses of objects.
+        assert ADDRESS.sub("", str(repeated[1])) == ADDRESS.sub("", str(violation))
     sounds = (RecurringRabbitWorld, RecurringWorld, RabbitWorld, World)
     sound = next(one for one in sounds if issubclass(broken, one))
     assert violation_of(sound, seed) is None, "the seed fails without the bug as well"
