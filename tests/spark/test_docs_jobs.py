@@ -61,6 +61,7 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
 def test_every_job_option_and_finding_of_the_page_exists() -> None:
     assert [name for name in JOBS if name in DESCRIBED] == DESCRIBED
     known = {option for name in JOBS for parameter in make_command(name).params for option in parameter.opts}
+    known |= {"--py-files", "--no-deps"}  # of spark-submit and of pip
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
     findings, columns = PAGE.split("| finding | meaning |")[1].split("\n\n", 1)
     assert names(findings) == {*KINDS}
