@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -69,7 +68,7 @@ def _apart(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 def _measured(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     found = work(*arguments)
-    return found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    return found, _peak_mb("self")
 
 
 def _ask_spark(master: str, folder: Path, path: str) -> dict[str, tuple[float, float]]:
@@ -101,11 +100,16 @@ def _session(master: str, folder: Path) -> SparkSession:
 
 def _memory_mb() -> float:
     """Return the sum of the greatest memory of each process that runs Spark, its Python workers included."""
-    peak = 0
+    peak = 0.0
     for process in psutil.Process().children(recursive=True):
-        with suppress(OSError):  # it has ended; one that ends has no such line any more
-            peak += sum(map(int, re.findall(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())))
-    return peak / 1_024
+        with suppress(OSError):  # it has ended
+            peak += _peak_mb(process.pid)
+    return peak
+
+
+def _peak_mb(process: int | str) -> float:
+    """Return the greatest memory of a process. A process that ends has no such line any more."""
+    return sum(map(int, re.findall(r"VmHWM:\s*(\d+)", Path(f"/proc/{process}/status").read_text()))) / 1_024
 
 
 def _seconds(work: Callable[..., object], *arguments: Any) -> float:
