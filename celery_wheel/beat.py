@@ -24,6 +24,8 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,6 +60,15 @@ class StartRefused(WheelError, click.ClickException):
     """The scheduler cannot start; the command line prints the reason and exits with 1."""
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raise StartRefused for an error of the wheel."""
+    try:
+        yield
+    except WheelError as error:
+        raise StartRefused(str(error)) from error
+
+
 #: A scheduler class of Celery comes after the mixin; celery carries no types.
 _Base: Any = object
 
@@ -81,11 +92,9 @@ class WheelMixin(_Base):  # type: ignore[misc]
                 extra={"action": "not_installed"},
             )
             install(app)  # in this process: schedules are rendered by the installed app
-        try:
+        with refusals():
             self._service.check()
             self._supervisor.check()
-        except WheelError as error:
-            raise StartRefused(str(error)) from error
         # The base is set up only while this process holds the shard; see the module's header.
         super().__init__(app, *args, lazy=True, **kwargs)
 
@@ -94,7 +103,8 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._supervisor.tend()
         if not self._service.started:
             end_on_hangup()
-            self._service.start()
+            with refusals():
+                self._service.start()
         self._service.raise_failure()
         holds = self._service.holds(0)
         if holds != self._periodic:

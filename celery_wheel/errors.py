@@ -46,6 +46,10 @@ class StoreUnusable(StoreError):
     """The store cannot be used at all: its folder is missing, its tables are newer, or it is no store."""
 
 
+class StoreNotReady(StoreUnusable):
+    """The store cannot be used now: another process has it locked, or its server starts or does not answer."""
+
+
 class StoreOutdated(StoreUnusable):
     """The tables are missing or of another version, and another command than this process makes them."""
 

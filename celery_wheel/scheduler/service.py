@@ -13,7 +13,9 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery_wheel.broker import broker_for
@@ -26,7 +28,7 @@ from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
-from celery_wheel.errors import WheelError
+from celery_wheel.errors import StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.scheduler.monitoring import Monitoring
@@ -41,10 +43,13 @@ from celery_wheel.scheduler.spans import DispatchSpans
 from celery_wheel.scheduler.systemd import Watchdog, notify
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
-from celery_wheel.timing import SystemClock
+from celery_wheel.timing import Clock, SystemClock
 from celery_wheel.values.mask import Mask
 
 logger = logging.getLogger(__name__)
+
+#: A start tries so often whether the store is ready.
+RETRY_S = 1.0
 
 
 class WheelService:
@@ -72,19 +77,19 @@ class WheelService:
         self._conf.check()
         monitoring.check(self._conf)
         broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
-        open_store_of(self._conf).close()
+        with suppress(StoreNotReady):  # ``start`` waits for it
+            open_store_of(self._conf).close()
 
     def start(self) -> None:
         conf = self._conf
         conf.check()
         tune_memory()
-        self._store = store = open_store_of(conf)
-        logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
-        limits, clock = limits_of(conf), SystemClock()
+        limits, clock, stamps = limits_of(conf), SystemClock(), RevokedStamps()
         # A restarted container has the same host name and process id, and must not be taken for the former one.
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
-        stamps = RevokedStamps()
-        others = store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
+        store, others = self._register(holder, clock)
+        self._store = store
+        logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         engines, readings = [], ClockReadings()
@@ -124,6 +129,23 @@ class WheelService:
             node.start()
             self._node = node
         self._show(store, pool)
+
+    def _register(self, holder: str, clock: Clock) -> tuple[FullStore, list[str]]:
+        """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive."""
+        while True:
+            try:
+                store = open_store_of(self._conf)
+                try:
+                    return store, store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
+                except BaseException:
+                    store.close()
+                    raise
+            except StoreError as error:
+                if isinstance(error, StoreUnusable) and not isinstance(error, StoreNotReady):
+                    raise
+                logger.warning("beat waits for its store: %s", error, extra={"action": "store_not_ready"})
+                notify("STATUS=waits for its store")
+            time.sleep(RETRY_S)
 
     def _show(self, store: FullStore, pool: Pool) -> None:
         """Show this process to monitoring and, where it is beat's own, to systemd."""

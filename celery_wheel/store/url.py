@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect
 
-from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
+from celery_wheel.errors import SettingError, StoreError, StoreNotReady, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
 from celery_wheel.store.ports.maintenance import MovedStore, Progress
@@ -52,7 +52,8 @@ def open_store(
         create: False makes no store and changes nothing.
         lease_ms: the holders' lease; a database on the network notices within it that a holder stopped.
 
-    Raises SettingError for an invalid argument, StoreUnusable for a store that cannot be used.
+    Raises SettingError for an invalid argument, StoreNotReady for a store that may be usable soon, StoreUnusable for
+    one that cannot be used.
     """
     if durability not in ("disk", "memory"):
         raise SettingError(f"wheel_durability must be 'disk' or 'memory', got {durability!r}")
@@ -65,7 +66,8 @@ def open_store(
     except BaseException as error:
         database.close()
         if isinstance(error, StoreError) and not isinstance(error, StoreUnusable):
-            raise StoreUnusable(str(error)) from error
+            passes = isinstance(error.__cause__, Exception) and database.may_pass(error.__cause__)
+            raise (StoreNotReady if passes else StoreUnusable)(str(error)) from error
         raise
 
 

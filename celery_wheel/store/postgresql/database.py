@@ -49,7 +49,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
 from celery_wheel.store.ports import Bell, StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
-from celery_wheel.store.postgresql.errors import describe, sqlstate
+from celery_wheel.store.postgresql.errors import describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
@@ -163,6 +163,9 @@ class PostgresqlDatabase:
                 self._idle.notify_all()
 
     # -- the lease -----------------------------------------------------------------------------------
+
+    def may_pass(self, error: Exception) -> bool:
+        return may_pass(error)
 
     def is_replaced(self) -> bool:
         return False

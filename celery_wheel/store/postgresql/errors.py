@@ -128,11 +128,23 @@ def describe(name: str, error: Exception, *, reading: bool = False) -> str:
         state = "has all connections of this process in use"
         meaning = _NOTHING, f"{_ANEW}; find long transactions in pg_stat_activity"
         return phrase(name, state, *meaning, reading=reading)
+    code, detail = _read(error)
+    state, consequence, remedy = _meaning(code)
+    return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the error ends by itself: the server starts, is out of reach or full, or a row is locked."""
+    code, _ = _read(error)
+    return not code or code.startswith(("08", "40", "53300", "55P03", "57P"))
+
+
+def _read(error: Exception) -> tuple[str, str]:
+    """Return the error's code, empty for one of the connection, and the server's sentence."""
     cause: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(cause, "diag", None)
     detail = " ".join(((diag and diag.message_primary) or str(cause)).split())
-    state, consequence, remedy = _meaning(sqlstate(error) or _code_of(cause, detail))
-    return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
+    return sqlstate(error) or _code_of(cause, detail), detail
 
 
 def _meaning(code: str) -> tuple[str, str, str]:

@@ -53,6 +53,9 @@ class Database(Protocol):
     def making(self) -> AbstractContextManager[Connection]:
         """Yield the transaction in which tables are made or migrated; one process at a time has it."""
 
+    def may_pass(self, error: Exception) -> bool:
+        """Whether an error of SQLAlchemy or the driver ends by itself: a lock, a server that starts."""
+
     def is_replaced(self) -> bool:
         """Whether the opened file was deleted or replaced; cheap enough to be called before each use."""
 

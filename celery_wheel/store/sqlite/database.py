@@ -46,7 +46,7 @@ from celery_wheel.store.ports import Bell, Disk, StoreSize
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
-from celery_wheel.store.sqlite.errors import describe
+from celery_wheel.store.sqlite.errors import describe, may_pass
 from celery_wheel.store.sqlite.fair_lock import FairLock
 from celery_wheel.store.sqlite.fork_gate import FORK_GATE
 from celery_wheel.store.sqlite.lease import FileLease
@@ -194,6 +194,9 @@ class SqliteDatabase:
         self._enable_log()
         with self.writing() as connection:
             yield connection
+
+    def may_pass(self, error: Exception) -> bool:
+        return may_pass(error)
 
     def is_replaced(self) -> bool:
         return self._file is not None and self._identity() != self._file

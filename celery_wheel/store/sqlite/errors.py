@@ -63,6 +63,11 @@ def error_name(error: Exception) -> str:
     return getattr(cause, "sqlite_errorname", None) or ""
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether the error ends by itself, when another process commits."""
+    return error_name(error).startswith("SQLITE_BUSY")
+
+
 def describe(name: str, error: Exception, *, reading: bool = False) -> str:
     """Return the message for an error of a statement that reads, or that writes."""
     detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)

@@ -1,0 +1,71 @@
+"""Beat waits for a store that is not ready, as it waits for its broker, and refuses one that it cannot use."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from celery_wheel.scheduler import service
+from celery_wheel.store import open_store
+from celery_wheel.store.sqlite import database
+from tests.kit.patience import wait_until
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.redis import RedisServer
+from tests.kit.stack import Stack
+
+
+def test_beat_waits_for_a_server_that_is_down(tmp_path: Path, redis_server: RedisServer) -> None:
+    with PostgresServer() as server, Stack(tmp_path, redis_server, server.new_database()) as stack:
+        server.stop()
+        beat = stack.beat()
+        beat.wait_for("beat waits for its store", times=2)
+        assert "cannot be reached" in beat.said()
+        server.restart()
+        stack.wait_for_holder(beat)
+        assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
+
+
+def test_beat_may_be_stopped_while_it_waits(tmp_path: Path, redis_server: RedisServer) -> None:
+    with Stack(tmp_path, redis_server, "postgresql://wheel@127.0.0.1:1/wheel") as stack:
+        beat = stack.beat()
+        beat.wait_for("beat waits for its store")
+        assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["used", "new"])
+def test_a_scheduler_waits_while_another_process_locks_the_file(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0)
+    monkeypatch.setattr(service, "RETRY_S", 0)
+    if used:
+        open_store(stack.store).close()
+    with closing(sqlite3.connect(stack.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        unlock = Reaction("store_not_ready", other.rollback)
+        service.logger.addHandler(unlock)
+        try:
+            with stack.service():
+                wait_until(stack.holders, "shard 0 has a holder")
+        finally:
+            service.logger.removeHandler(unlock)
+    assert "is locked by another process" in unlock.messages[0]
+
+
+class Reaction(logging.Handler):
+    """Calls a function at each record of an action."""
+
+    def __init__(self, action: str, react: Callable[[], None]) -> None:
+        super().__init__()
+        self._action, self._react = action, react
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", None) == self._action:
+            self.messages.append(record.getMessage())
+            self._react()
