@@ -15,6 +15,7 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.scheduler.sources.declared import declared_entries
 from celery_wheel.testing import VirtualWheel
+from celery_wheel.values.version import __version__
 from tests.kit.manual import (
     DOCS,
     METRICS_TABLE,
@@ -296,9 +297,11 @@ def test_every_term_of_the_glossary_has_a_meaning_and_a_source() -> None:
     assert all(len(row) == 3 and all(row) for row in cells)
 
 
-def test_the_changelog_has_one_unreleased_section() -> None:
+def test_the_changelog_begins_with_what_is_unreleased_and_then_has_this_version() -> None:
     text = (DOCS.parent / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["[Unreleased]"]
+    unreleased, version, *_ = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert unreleased == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d", version)
 
 
 def test_every_pinned_version_is_a_version_and_no_address() -> None:
