@@ -29,13 +29,16 @@ messages of an ``amqp`` or a sender that the project has replaced.
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
 from functools import cache
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import celery
 from celery.app.amqp import AMQP
 from celery.app.task import Context
+from celery.signals import beat_init
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
@@ -51,7 +54,12 @@ from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
 
+if TYPE_CHECKING:
+    from celery_wheel.control import Wheel
+
 App = TypeVar("App")
+
+logger = logging.getLogger(__name__)
 
 #: Arguments that Celery's ``send_task`` accepts by position.
 _POSITIONS = tuple(inspect.signature(celery.Celery.send_task).parameters)[1:-1]
@@ -74,7 +82,7 @@ class WheelApp:
             return super()._load_config()  # type: ignore[misc]
 
     @property
-    def wheel(self) -> Any:
+    def wheel(self) -> Wheel:
         """The ``celery_wheel.control.Wheel``, which queries and changes pending tasks."""
         from celery_wheel.control import wheel_of  # imports the store, which a producer does not need
 
@@ -191,6 +199,27 @@ def install(app: App) -> App:
         real.amqp = real.amqp  # by the setter
     real.steps["consumer"].update(STEPS)
     return real  # type: ignore[no-any-return]
+
+
+def warn_of_another_scheduler(sender: Any = None, **_: Any) -> None:
+    """Warn where beat runs without the wheel: delayed tasks of its app wait until another beat comes.
+
+    Child processes of the wheel's own beat send the signal without a sender.
+    """
+    app, ours = getattr(sender, "app", None), sys.modules.get("celery_wheel.beat")
+    if not isinstance(app, WheelApp) or not Conf(app).enabled:
+        return
+    if ours is None or not isinstance(sender.scheduler, ours.WheelMixin):
+        logger.warning(
+            "this beat runs %s: delayed tasks of this app wait in the broker until a beat with the wheel runs; set "
+            '%s = "wheel", or start: celery -A <project> beat -S wheel',
+            type(sender.scheduler).__name__,
+            Conf(app).spelling("beat_scheduler"),
+            extra={"action": "other_scheduler"},
+        )
+
+
+beat_init.connect(warn_of_another_scheduler)
 
 
 def _request_attribute(request: Any, name: str) -> Any:

@@ -250,7 +250,9 @@ class Wheel(Queries):
     # -- gates ----------------------------------------------------------------------------------------
 
     def pause(self, **which: Unpack[GateOptions]) -> None:
-        """Pause dispatch to a queue, of a task, or of all tasks. Paused tasks can be cancelled and rescheduled.
+        """Pause dispatch with ``queue="…"``, ``task="…"`` or ``everything=True``.
+
+        Paused tasks can be cancelled and rescheduled.
 
         A pause lasts until ``resume``, also after a restart. Tasks that fall due meanwhile wait in order, and delay no
         others. A second pause replaces reason and actor of the first; one ``resume`` ends both.

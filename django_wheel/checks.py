@@ -13,6 +13,7 @@
 
     migrate
     W014  the migrations are recorded, and the tables are not there
+    E015  the store is a database that Django does not have
 
 Django also runs the checks before ``migrate``, and an error would keep it from creating the tables: so E004 is a check
 of ``--deploy``. The texts are English, as those of Django's own checks.
@@ -59,6 +60,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         for problem in conf.problems()
     ]
     return errors or [
+        *_alias(conf),
         *_transactional_store(app, conf),
         *_locks(conf),
         *_warnings(doctor_settings.queues(app, conf), "W006"),
@@ -72,7 +74,10 @@ def check_tables(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
 ) -> list[CheckMessage]:
     """Name the way out before ``migrate`` says that there are no migrations to apply."""
-    alias = store_alias()
+    try:
+        alias = store_alias()
+    except SettingError:  # E002
+        return []
     if alias is None or alias not in (databases or ()) or not is_recorded_without_tables(alias):
         return []
     return [
@@ -99,6 +104,16 @@ def _warnings(findings: Iterable[Finding], number: str) -> CheckMessages:
         yield Warning(one.text, hint=one.remedy, id=f"django_wheel.{number}")
 
 
+def _alias(conf: Conf) -> CheckMessages:
+    alias = store_alias()
+    if alias is not None and not conf.transactional and alias not in connections.settings:  # E013
+        yield Error(
+            f"{conf.spelling('wheel_store')} names the database {alias!r}, which DATABASES does not have.",
+            hint=f"Name one of {', '.join(connections.settings)}.",
+            id="django_wheel.E015",
+        )
+
+
 def _transactional_store(app: Any, conf: Conf) -> CheckMessages:
     if not conf.transactional:
         return
@@ -115,7 +130,7 @@ def _transactional_store(app: Any, conf: Conf) -> CheckMessages:
 
 def _locks(conf: Conf) -> CheckMessages:
     alias = store_alias()
-    if alias not in connections.settings or connections[alias].vendor != "sqlite":  # E003, E013
+    if alias not in connections.settings or connections[alias].vendor != "sqlite":  # E013, E015
         return
     options = connections[alias].settings_dict["OPTIONS"]
     if str(options.get("transaction_mode") or "DEFERRED").upper() != "IMMEDIATE":
@@ -149,7 +164,7 @@ def _store(app: Any) -> CheckMessages:
     except NotMigrated as error:
         yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
     except StoreUnused as error:
-        yield Warning(f"{error}.", hint="Start a scheduler: celery -A <project> beat", id="django_wheel.W012")
+        yield Warning(f"{error}.", hint="Start a scheduler: celery -A <project> beat -S wheel", id="django_wheel.W012")
     except WheelError as error:
         yield Error(
             f"{error}.",

@@ -132,10 +132,10 @@ class PauseForm(ReasonForm):
         return values
 
     @property
-    def which(self) -> dict[str, str]:
+    def which(self) -> dict[str, Any]:
         """The arguments of ``Wheel.pause`` and ``Wheel.resume``."""
         scope = self.cleaned_data["scope"]
-        return {} if scope == "all" else {scope: self.cleaned_data["name"]}
+        return {"everything": True} if scope == "all" else {scope: self.cleaned_data["name"]}
 
     @property
     def label(self) -> str:

@@ -13,14 +13,13 @@ from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.tasks import task_as_dict
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column
+from celery_wheel.store.model import OUTCOMES
 from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
 
 if TYPE_CHECKING:
     from celery_wheel.store.model import Position
     from celery_wheel.store.ports.pages import Page, StoppedTask, Task
-
-KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
 
 
 @wheel.command(short_help="List dispatched tasks with their lateness.")
@@ -56,7 +55,7 @@ def history(ctx: click.Context, /, **params: Any) -> None:
 @click.option(
     "--kind",
     "kinds",
-    type=click.Choice(KINDS),
+    type=click.Choice(OUTCOMES),
     multiple=True,
     help="Outcome to list; may be given several times.  [default: rejected]",
 )
@@ -89,7 +88,7 @@ def rejected(ctx: click.Context, /, kinds: tuple[str, ...], **params: Any) -> No
             page = wheel.outcomes(*kinds, before=before, limit=limit, **criteria)
             return replace(page, items=[replace(one, reason=mask.text(one.reason)) for one in page.items])
 
-        Listing(f"{' or '.join(kinds or KINDS[:1])} tasks", columns, _as_dict, read, END).show(**params)
+        Listing(f"{' or '.join(kinds or OUTCOMES[:1])} tasks", columns, _as_dict, read, END).show(**params)
 
 
 def _as_dict(one: StoppedTask) -> dict[str, Any]:

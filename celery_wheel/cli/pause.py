@@ -74,8 +74,8 @@ def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: A
 def _gate(queue: str | None, task: str | None, everything: bool, reason: str, timeout: float) -> dict[str, Any]:
     if [queue is not None, task is not None, everything].count(True) != 1:
         raise click.UsageError("name one of --queue, --task and --all")
-    names = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
-    return {**names, **request_options(reason, timeout)}
+    names: dict[str, Any] = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
+    return {**(names or {"everything": True}), **request_options(reason, timeout)}
 
 
 def _show(wheel: Wheel, as_json: bool) -> None:

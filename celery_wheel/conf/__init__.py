@@ -261,7 +261,7 @@ class Conf:
         known = {setting.name for setting in _all()}
         prefix = self.app.conf.prefix or ""
         for spelling in sorted(map(str, self.app.conf.keys())):
-            name = spelling.removeprefix(prefix).lower()
+            name = spelling.removeprefix(prefix or "CELERY_").lower()  # CELERY_WHEEL_… of an app without a namespace
             if not name.startswith("wheel_") or (name in known and spelling in spellings(name, prefix)):
                 continue
             if prefix and not spelling.startswith((prefix, "wheel_")):

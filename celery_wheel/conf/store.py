@@ -66,10 +66,17 @@ def default_file(app: Any, django: Any) -> Path:
 
 
 def make_state_folder(url: str) -> None:
-    """Make the folder of a default store that is in the user's folder for states. Raises OSError if that fails."""
+    """Make the folder of a default store that is in the user's folder for states. Raises SettingError if that fails."""
     path = Path(url.removeprefix("sqlite:///"))
-    if path.parts[-3::2] == (STATE, FILE):
+    if path.parts[-3::2] != (STATE, FILE):
+        return
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            "wheel_store must be set where this user may write neither to the project's folder nor to the one for "
+            f"states, got no value ({error}); set it to a database URL like {EXAMPLES}"
+        ) from error
 
 
 def django_folder(settings: Any) -> Path | None:

@@ -66,10 +66,11 @@ class CommandOptions(RequestOptions, total=False):
 
 
 class GateOptions(CommandOptions, total=False):
-    """The queue or the task of a gate; with neither, the gate is for everything. A name must not be None."""
+    """What a gate is for: one of the three. A name must not be None."""
 
     queue: str
     task: str
+    everything: Literal[True]
 
 
 def instant_ms(name: str, value: Any) -> int:
@@ -145,14 +146,16 @@ def keys_of(keys: Any) -> list[str]:
 
 
 def gate_name(kind: str, options: GateOptions) -> str:
-    named = {scope: name for scope, name in options.items() if scope in ("queue", "task")}
-    if not named:
+    named = {scope: name for scope, name in options.items() if scope in ("queue", "task", "everything")}
+    if len(named) != 1:
+        given = " and ".join(named) or "none"
+        raise TypeError(f"{kind} must have one of queue, task and everything=True, got {given}; nothing was changed")
+    [(scope, name)] = named.items()
+    if scope == "everything" and name is True:
         return "all:"
-    [(scope, name), *more] = named.items()
-    if more:
-        raise TypeError(f"{kind} must have a queue or a task, and not both; none is for everything")
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"{kind} must have a name as its {scope}, got {name!r:.60}; without one it is for everything")
+    if scope == "everything" or not isinstance(name, str) or not name:
+        rule = "everything=True" if scope == "everything" else f"a name as its {scope}"
+        raise TypeError(f"{kind} must have {rule}, got {name!r:.60}; nothing was changed")
     return f"{scope}:{_text(scope, name)}"
 
 

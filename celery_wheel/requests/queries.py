@@ -9,9 +9,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from celery_wheel.errors import ArgumentError
 from celery_wheel.overview import ShardStatus, read_overview
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.store.model import ORIGIN, Gate, Position
+from celery_wheel.store.model import ORIGIN, OUTCOMES, Gate, Position
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import (
     END,
@@ -58,6 +59,8 @@ class Queries(ABC):
 
         Kinds: rejected (the default), cancelled, expired, parked, moved. Here from_ms and to_ms are of the outcome.
         """
+        for kind in set(kinds) - set(OUTCOMES):
+            raise ArgumentError(f"kind must be one of {', '.join(OUTCOMES)}, got {kind!r:.60}")
         return self.store.browse.outcomes(kinds or ("rejected",), Criteria(**criteria), before, limit)
 
     def batches(self, /, before: Position = END, limit: int = 100, **criteria: Any) -> Page[Settlement]:

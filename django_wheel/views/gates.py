@@ -43,7 +43,7 @@ class GateAction:
 
 
 def _pause(request: HttpRequest, wheel: Any, form: PauseForm, options: dict[str, Any]) -> bool:
-    unknown = bool(form.which) and not wheel.forecast(**form.which)
+    unknown = "everything" not in form.which and not wheel.forecast(**form.which)
     wheel.pause(**options, **form.which)
     text = gettext("Paused: %(name)s. The pause holds until it is resumed, also after a restart.")
     messages.success(request, text % {"name": form.label})

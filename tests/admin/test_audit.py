@@ -83,7 +83,7 @@ def test_a_call_that_names_no_person_is_not_in_the_log(wheel: VirtualWheel) -> N
     assert log() == []
     celery_app.wheel.cancel(second, actor="anna", reason="asked by phone")
     assert [told(one) for one in log()] == [("api", "anna", "cancel", "asked by phone", {second: "done"})]
-    celery_app.wheel.pause()  # rare, and never a part of a program's work
+    celery_app.wheel.pause(everything=True)  # rare, and never a part of a program's work
     assert log()[0].action == "pause"
 
 

@@ -17,7 +17,7 @@ from kombu import Queue
 import django_wheel.checks
 from celery_wheel.store import open_store
 from django_wheel import project
-from django_wheel.checks import check_live, check_settings
+from django_wheel.checks import check_live, check_settings, check_tables
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site import celery_app
 
@@ -69,6 +69,19 @@ def test_an_invalid_setting_is_an_error(conf: Callable[..., None]) -> None:
     (one,) = check_settings(None)
     assert (one.id, "wheel_shards must be a whole number" in one.msg) == ("django_wheel.E002", True)
     assert check_live(None) == []
+
+
+@pytest.mark.parametrize("store", ["sqlite://relative.sqlite3", "/var/lib/wheel.sqlite3"])
+def test_an_unusable_store_is_a_finding_and_no_traceback(conf: Callable[..., None], store: str) -> None:
+    conf(wheel_store=store)
+    assert ids(check_settings(None)) == ["E002"]
+    assert check_tables(None, ["default"]) == []
+
+
+def test_a_database_that_django_does_not_have_is_an_error(conf: Callable[..., None]) -> None:
+    conf(wheel_store="django://other")
+    one = check_settings(None)[0]
+    assert (one.id, "'other', which DATABASES does not have" in one.msg) == ("django_wheel.E015", True)
 
 
 @pytest.mark.parametrize(("options", "found"), [({}, ["W005"]), ({"transaction_mode": "IMMEDIATE"}, [])])

@@ -41,7 +41,8 @@ def check(site: Installation) -> Iterator[Finding]:
 
 def unavailable(site: Installation) -> Finding:
     """Return the finding for a broker that does not answer."""
-    return error("broker", f"{site.broker_trouble}.", "Start it, or correct broker_url.")
+    remedy = "Start it, or correct broker_url." if site.transport else "Install what it needs, or correct broker_url."
+    return error("broker", f"{site.broker_trouble}.", remedy)
 
 
 def eviction(site: Installation) -> list[Finding]:

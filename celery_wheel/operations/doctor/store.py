@@ -24,7 +24,11 @@ LEFT_OPEN_MS = 86_400_000
 def check(site: Installation) -> Iterator[Finding]:
     store = site.store
     if store is None:
-        yield error("store", site.store_trouble, "Set wheel_store to the store of the schedulers, and start it.")
+        yield error(
+            "store",
+            site.store_trouble,
+            "Set wheel_store to the store of the schedulers, and start one: celery -A <project> beat -S wheel",
+        )
         return
     yield ok("store", f"{store.name} answers; its tables have version {SCHEMA_VERSION}, as required")
     if store.shards != site.conf.shards:

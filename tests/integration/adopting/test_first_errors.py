@@ -42,3 +42,22 @@ def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -
     beat = project.start("beat", "proj", "beat", "-l", "INFO")
     beat.wait_for("lost the broker", times=2)
     assert beat.said().count("Secure redis scheme specified (rediss)") == 1
+
+
+@pytest.mark.parametrize(("options", "times"), [((), 1), (("-S", "wheel"), 0)], ids=["another", "ours"])
+def test_a_beat_without_the_wheel_says_that_delayed_tasks_wait(
+    project: NewProject, options: tuple[str, ...], times: int
+) -> None:
+    project.write("proj.py", APP.format(broker="memory://", missing=[]).replace(', beat_scheduler="wheel"', ""))
+    beat = project.start("beat", "proj", "beat", "-l", "INFO", *options)
+    beat.wait_for("shard 0 is held" if options else "until a beat with the wheel runs")
+    assert beat.said().count("until a beat with the wheel runs") == times
+
+
+def test_beat_without_a_folder_for_its_store_names_the_setting(project: NewProject) -> None:
+    project.write("proj.py", f"import os\nos.access = lambda *_: False\n{APP.format(broker='memory://', missing=[])}")
+    project.variables["XDG_STATE_HOME"] = "/proc/nowhere"
+    done = project.run("-m", "celery", "-A", "proj", "beat")
+    assert done.returncode == 1
+    assert "Error: wheel_store must be set where this user may write neither to the project's folder" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -262,6 +262,7 @@ def test_settings_of_a_module_are_read(make_conf: MakeConf, monkeypatch: pytest.
         (None, "WHEEL_LAESE", "WHEEL_LEASE"),
         (None, "Wheel_lease", "wheel_lease"),
         (None, "wheel_", "wheel_tick"),
+        (None, "CELERY_WHEEL_LEASE", "WHEEL_LEASE"),
         ("CELERY", "CELERY_WHEEL_NAMESPCAE", "CELERY_WHEEL_NAMESPACE"),
         ("CELERY", "CELERY_WHEEL_TICK_MS", "CELERY_WHEEL_TICK"),
         ("CELERY", "wheel_windw", "CELERY_WHEEL_WINDOW"),

@@ -38,7 +38,7 @@ def test_a_text_that_no_store_can_hold_is_refused(wheel: Any, text: str) -> None
             ("queue", lambda: wheel.pause(queue=text)),
             ("task", lambda: wheel.resume(task=text)),
             ("reason", lambda: wheel.cancel("a", reason=text)),
-            ("actor", lambda: wheel.pause(actor=text)),
+            ("actor", lambda: wheel.pause(everything=True, actor=text)),
         ]
     for name, call in refused:
         with pytest.raises(ArgumentError, match=f"^{name} must be .*, got "):
@@ -75,12 +75,27 @@ def test_a_backlog_is_spread_over_seconds_up_to_a_year(wheel: Any, over: Any, er
 @pytest.mark.parametrize("name", [None, ""])
 def test_an_empty_name_does_not_stand_for_everything(wheel: Any, scope: str, name: Any) -> None:
     for verb in (wheel.pause, wheel.resume):
-        with pytest.raises(
-            TypeError, match=f" must have a name as its {scope}, got .*; without one it is for everything"
-        ):
+        with pytest.raises(TypeError, match=f" must have a name as its {scope}, got .*; nothing was changed"):
             verb(**{scope: name})
 
 
-def test_a_gate_has_a_queue_or_a_task_and_not_both(wheel: Any) -> None:
-    with pytest.raises(TypeError, match=r"must have a queue or a task, and not both; none is for everything"):
-        wheel.pause(queue="mail", task="app.remind")
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ({}, "one of queue, task and everything=True, got none"),
+        ({"queue": "mail", "task": "app.remind"}, "one of queue, task and everything=True, got queue and task"),
+        ({"queue": "mail", "everything": True}, "one of queue, task and everything=True, got queue and everything"),
+        ({"everything": False}, "everything=True, got False"),
+    ],
+)
+def test_a_gate_names_exactly_one_thing_and_everything_only_in_words(
+    wheel: Any, which: dict[str, Any], said: str
+) -> None:
+    for verb in (wheel.pause, wheel.resume):
+        with pytest.raises(TypeError, match=f" must have {said}; nothing was changed"):
+            verb(**which)
+
+
+def test_a_misspelt_kind_of_outcome_is_refused(wheel: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^kind must be one of rejected, .*, got 'rejectd'$"):
+        wheel.outcomes("rejected", "rejectd")

@@ -88,10 +88,10 @@ def test_paused_tasks_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
     other = add.apply_async((3, 4), countdown=120)
     add.app.wheel.pause(queue="mail")
     assert [ran.id for ran in wheel.advance(minutes=5)] == [other.id]
-    add.app.wheel.pause()
+    add.app.wheel.pause(everything=True)
     later = add.apply_async((5, 6), countdown=1)
     assert wheel.advance(minutes=5) == []
-    add.app.wheel.resume()
+    add.app.wheel.resume(everything=True)
     assert [ran.id for ran in wheel.run_due()] == [later.id]
     add.app.wheel.resume(queue="mail", over=600)
     assert [ran.id for ran in wheel.advance(minutes=10)] == [mail.id]
