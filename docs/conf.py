@@ -25,12 +25,19 @@ autodoc_typehints_format = "short"
 
 #: The address of the repository, which a release knows: links to files that are no pages lead there.
 REPOSITORY = os.environ.get("REPOSITORY", "")
+#: Files beside this folder that a page of the site includes.
+INCLUDED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 _FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
 
 def link_files(app: Any, page: str, source: list[str]) -> None:
-    target = rf"[\1]({REPOSITORY}/blob/v{release}/\2)" if REPOSITORY else r"\1"
-    source[0] = _FILE.sub(target, source[0])
+    def link(found: re.Match[str]) -> str:
+        text, file = found.groups()
+        if file in INCLUDED:
+            return f"[{text}]({INCLUDED[file]})"
+        return f"[{text}]({REPOSITORY}/blob/v{release}/{file})" if REPOSITORY else text
+
+    source[0] = _FILE.sub(link, source[0])
 
 
 def setup(app: Any) -> None:
