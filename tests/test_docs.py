@@ -6,17 +6,12 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from celery_wheel import Celery
 from celery_wheel.broker.envelope import check
-from celery_wheel.scheduler.sources.declared import declared_entries
-from celery_wheel.testing import VirtualWheel
 from tests.kit.generated import PARTS, generated_page, part
 from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
 from tests.simulation import planted, planted_rabbit, planted_recurring
@@ -120,7 +115,7 @@ def test_every_extra_exists() -> None:
     assert {"redis", "cli"} <= named <= set(project["optional-dependencies"])
 
 
-# -- examples ------------------------------------------------------------------------------------------
+# -- names in examples (test_docs_examples.py runs them) -----------------------------------------------
 
 
 @BY_PAGE
@@ -149,76 +144,6 @@ def is_importable(name: str) -> bool:
         owner, _, attribute = name.rpartition(".")
         return bool(owner) and is_importable(owner) and hasattr(import_module(owner), attribute)
     return True
-
-
-@pytest.fixture
-def shop() -> Iterator[dict[str, Any]]:
-    """The names that the examples of pending tasks use: an app with a wheel of the test's own, and its tasks."""
-    from celery_wheel import Celery
-    from celery_wheel.testing import VirtualWheel
-
-    app = Celery("shop", broker="redis://redis.internal/0", set_as_current=False)
-
-    def run(*numbers: int) -> None: ...
-
-    names = {
-        name: app.task(name=f"shop.tasks.{name}", shared=False)(run)
-        for name in ("remind", "sync", "send", "cancel_order")
-    }
-    with VirtualWheel(app) as wheel:
-        sent = {name: names["remind"].apply_async(countdown=60) for name in ("first", "second", "result")}
-        yield {"app": app, "wheel": wheel, **names, **sent}
-
-
-def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
-    blocks = list(code(page("tasks.md"), "python"))
-    assert len(blocks) == 6
-    for block in blocks:
-        exec(block, shop)  # noqa: S102 - our own page
-    assert shop["app"].wheel.get(shop["later"].id).state == "pending"
-    states = [shop["app"].wheel.get(shop[name].id).state for name in ("first", "second", "result")]
-    assert states == ["cancelled"] * 3
-    assert shop["wheel"].pending_of("shop.tasks.cancel_order") == []
-
-
-def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
-    [example] = [block for block in code(PAGES[README], "python") if "app.wheel.cancel" in block]
-    exec(example, shop)  # noqa: S102 - our own page
-    shop["wheel"].run_all()
-    assert shop["app"].wheel.get(shop["result"].id).state == "cancelled"
-    assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
-
-
-def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[str, Any]) -> None:
-    [example] = [block for block in code(PAGES[README], "python") if "schedules.create" in block]
-    exec(example, shop)  # noqa: S102 - our own page
-    instants = shop["app"].wheel.schedules.preview("report", 300)
-    assert {(instant.hour, str(instant.tzinfo)) for instant in instants} == {(9, "Europe/Berlin")}
-    assert {instant.weekday() for instant in instants} == {0, 1, 2, 3, 4}
-
-
-def test_the_examples_of_recurring_schedules_run() -> None:
-    blocks = list(code(page("recurring.md"), "python"))
-    assert len(blocks) == 6
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)  # noqa: S102 - our own page
-
-
-def test_the_examples_of_schedules_run() -> None:
-    app: Any = Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
-
-    def run(**_: Any) -> None: ...
-
-    for name in ("report", "backup"):
-        app.task(run, name=f"shop.tasks.{name}", shared=False)
-    blocks = list(code(page("schedules.md"), "python"))
-    assert len(blocks) == 11
-    with VirtualWheel(app) as wheel:
-        names: dict[str, Any] = {"app": app, "wheel": wheel}
-        for block in blocks:
-            exec(block, names)  # noqa: S102 - our own page
-    assert set(declared_entries(app)) == {"nightly", next(name for name in app.tasks if name.endswith("refresh"))}
 
 
 # -- links and files -----------------------------------------------------------------------------------
