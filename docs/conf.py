@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+from pygments.lexers.special import TextLexer
+
 from celery_wheel.values.version import __version__
 
 project = "celery-wheel"
@@ -17,6 +19,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"celery-wheel {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -41,4 +45,5 @@ def link_files(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
+    app.add_lexer("csv", TextLexer)  # GitHub colours it, and Pygments does not know it
     app.connect("source-read", link_files)
