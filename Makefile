@@ -104,8 +104,12 @@ demo-pipeline: redis java $(DATABASE_EXTRA)  ## run a year of real flights throu
 	@cd example_project && exec ../$(VENV)/bin/python -m demo.pipeline \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATE),--date $(DATE)) $(if $(PORT),--port $(PORT))
 
-docs: $(VENV)/.installed-docs  ## build the site of the documentation into docs/_build; a warning is an error
-	$(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
+# All pages each time: a second run would not repeat the warnings of the first.
+docs: $(VENV)/.installed-docs  ## build the site of the documentation into docs/_build, a warning is an error; LINKCHECK=1: ask for outside links
+	$(VENV)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build
+	@$(if $(LINKCHECK),if $(VENV)/bin/python -c 'import requests; requests.head("https://docs.celeryq.dev", timeout=10)' 2>/dev/null; \
+	  then $(VENV)/bin/sphinx-build --quiet --builder linkcheck docs docs/_build/links; \
+	  else echo "No outside link was checked: this machine does not reach https://docs.celeryq.dev."; fi)
 
 # The tools have an environment of their own; the bill of materials is that of an environment with the built wheel alone.
 dist:  ## build the sdist and the wheel, check them, and write their bill of materials into dist/

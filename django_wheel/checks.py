@@ -10,10 +10,10 @@
     W007  workers hold tasks past the visibility timeout    W011  the broker does not answer
     W009  naive times are read as UTC                       W012  no scheduler has used the store yet
     E013  wheel_transactional with a store outside Django
+    E015  the store is a database that Django does not have
 
     migrate
     W014  the migrations are recorded, and the tables are not there
-    E015  the store is a database that Django does not have
 
 Django also runs the checks before ``migrate``, and an error would keep it from creating the tables: so E004 is a check
 of ``--deploy``. The texts are English, as those of Django's own checks.

@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+from pygments.lexers.special import TextLexer
+
 from celery_wheel.values.version import __version__
 
 project = "celery-wheel"
@@ -17,6 +19,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"celery-wheel {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -25,13 +29,21 @@ autodoc_typehints_format = "short"
 
 #: The address of the repository, which a release knows: links to files that are no pages lead there.
 REPOSITORY = os.environ.get("REPOSITORY", "")
+#: Files beside this folder that a page of the site includes.
+INCLUDED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 _FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
 
 def link_files(app: Any, page: str, source: list[str]) -> None:
-    target = rf"[\1]({REPOSITORY}/blob/v{release}/\2)" if REPOSITORY else r"\1"
-    source[0] = _FILE.sub(target, source[0])
+    def link(found: re.Match[str]) -> str:
+        text, file = found.groups()
+        if file in INCLUDED:
+            return f"[{text}]({INCLUDED[file]})"
+        return f"[{text}]({REPOSITORY}/blob/v{release}/{file})" if REPOSITORY else text
+
+    source[0] = _FILE.sub(link, source[0])
 
 
 def setup(app: Any) -> None:
+    app.add_lexer("csv", TextLexer)  # GitHub colours it, and Pygments does not know it
     app.connect("source-read", link_files)

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from celery_wheel import Celery
-from celery_wheel.scheduler.sources.declared import declared_entries
-from celery_wheel.testing import VirtualWheel
+from celery_wheel.broker.envelope import check
 from celery_wheel.values.version import __version__
-from tests.kit.manual import (
-    DOCS,
-    METRICS_TABLE,
-    PAGES,
-    README,
-    ROOT,
-    TABLE,
-    anchors,
-    code,
-    commands,
-    links,
-    metrics_table,
-    page,
-    settings_table,
-    wheel_commands,
-)
+from tests.kit.generated import PARTS, generated_page, part
+from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
+from tests.simulation import planted, planted_rabbit, planted_recurring
 from tests.unit.test_imports import FLOOR
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -40,19 +24,19 @@ ALL_COMMANDS = {command for text in PAGES.values() for command in commands(text)
 BY_PAGE = pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in PAGES])
 
 
-# -- settings ------------------------------------------------------------------------------------------
+# -- parts that the code writes ---------------------------------------------------------------------------
 
 
-def test_the_table_of_settings_is_that_of_the_code() -> None:
-    found = TABLE.search(page("settings.md"))
-    assert found is not None
-    assert found[1] == settings_table(), "python -m tests.kit.manual writes the table into docs/settings.md"
+@pytest.mark.parametrize("name", sorted({name for name, _ in PARTS}))
+def test_the_generated_parts_of_a_page_are_those_of_the_code(name: str) -> None:
+    assert page(name) == generated_page(name), f"python -m tests.kit.generated writes them into docs/{name}"
+    assert all(part(part_name).search(page(name)) for of_page, part_name in PARTS if of_page == name)
 
 
-def test_the_table_of_metrics_is_that_of_the_code() -> None:
-    found = METRICS_TABLE.search(page("metrics.md"))
-    assert found is not None
-    assert found[1] == metrics_table(), "python -m tests.kit.manual writes the table into docs/metrics.md"
+def test_every_system_check_is_on_the_page_of_checks() -> None:
+    source = (ROOT / "django_wheel/checks.py").read_text(encoding="utf-8")
+    made = set(re.findall(r'"(?:django_wheel\.)?([EW]\d{3})"', source))
+    assert set(re.findall(r"django_wheel\.([EW]\d{3})", page("checks.md"))) == made
 
 
 def test_every_setting_in_the_text_exists() -> None:
@@ -63,8 +47,9 @@ def test_every_setting_in_the_text_exists() -> None:
 
     known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
+    known |= {"wheel_seeds"}  # a variable of the simulation's tests
     known |= {"wheel_job_asset", "wheel_archive"}  # the function for Dagster, and an asset of it
-    text = "\n".join(TABLE.sub("", text) for text in PAGES.values())
+    text = "\n".join(part("settings").sub("", text) for text in PAGES.values())
     named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}
     assert named - management_commands() <= known
 
@@ -132,7 +117,7 @@ def test_every_extra_exists() -> None:
     assert {"redis", "cli"} <= named <= set(project["optional-dependencies"])
 
 
-# -- examples ------------------------------------------------------------------------------------------
+# -- names in examples (test_docs_examples.py runs them) -----------------------------------------------
 
 
 @BY_PAGE
@@ -161,75 +146,6 @@ def is_importable(name: str) -> bool:
         owner, _, attribute = name.rpartition(".")
         return bool(owner) and is_importable(owner) and hasattr(import_module(owner), attribute)
     return True
-
-
-@pytest.fixture
-def shop() -> Iterator[dict[str, Any]]:
-    """The names that the examples of pending tasks use: an app with a wheel of the test's own, and its tasks."""
-    from celery_wheel import Celery
-    from celery_wheel.testing import VirtualWheel
-
-    app = Celery("shop", broker="redis://redis.internal/0", set_as_current=False)
-
-    def run(*numbers: int) -> None: ...
-
-    names = {
-        name: app.task(name=f"shop.tasks.{name}", shared=False)(run)
-        for name in ("remind", "sync", "send", "cancel_order")
-    }
-    with VirtualWheel(app) as wheel:
-        sent = {name: names["remind"].apply_async(countdown=60) for name in ("first", "second", "result")}
-        yield {"app": app, "wheel": wheel, **names, **sent}
-
-
-def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
-    blocks = list(code(page("tasks.md"), "python"))
-    assert len(blocks) == 4
-    for block in blocks:
-        exec(block, shop)  # noqa: S102 - our own page
-    states = [shop["app"].wheel.get(shop[name].id).state for name in ("first", "second", "result")]
-    assert states == ["cancelled"] * 3
-    assert shop["wheel"].pending_of("shop.tasks.cancel_order") == []
-
-
-def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:
-    [example] = [block for block in code(PAGES[README], "python") if "app.wheel.cancel" in block]
-    exec(example, shop)  # noqa: S102 - our own page
-    shop["wheel"].run_all()
-    assert shop["app"].wheel.get(shop["result"].id).state == "cancelled"
-    assert shop["wheel"].ran_of("shop.tasks.cancel_order") == []
-
-
-def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[str, Any]) -> None:
-    [example] = [block for block in code(PAGES[README], "python") if "schedules.create" in block]
-    exec(example, shop)  # noqa: S102 - our own page
-    instants = shop["app"].wheel.schedules.preview("report", 300)
-    assert {(instant.hour, str(instant.tzinfo)) for instant in instants} == {(9, "Europe/Berlin")}
-    assert {instant.weekday() for instant in instants} == {0, 1, 2, 3, 4}
-
-
-def test_the_examples_of_recurring_schedules_run() -> None:
-    blocks = list(code(page("recurring.md"), "python"))
-    assert len(blocks) == 6
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)  # noqa: S102 - our own page
-
-
-def test_the_examples_of_schedules_run() -> None:
-    app: Any = Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
-
-    def run(**_: Any) -> None: ...
-
-    for name in ("report", "backup"):
-        app.task(run, name=f"shop.tasks.{name}", shared=False)
-    blocks = list(code(page("schedules.md"), "python"))
-    assert len(blocks) == 11
-    with VirtualWheel(app) as wheel:
-        names: dict[str, Any] = {"app": app, "wheel": wheel}
-        for block in blocks:
-            exec(block, names)  # noqa: S102 - our own page
-    assert set(declared_entries(app)) == {"nightly", next(name for name in app.tasks if name.endswith("refresh"))}
 
 
 # -- links and files -----------------------------------------------------------------------------------
@@ -288,6 +204,16 @@ def test_the_life_of_a_message_has_twelve_steps_each_with_a_file() -> None:
 def test_the_table_of_rooms_has_the_floors_of_the_code() -> None:
     rows = re.findall(r"^\| (-?\d+) \| `(\w+)` \|", page("architecture.md"), re.MULTILINE)
     assert {room: int(floor) for floor, room in rows} == FLOOR
+
+
+def test_the_example_of_the_wire_format_is_an_envelope() -> None:
+    [example] = code(page("wire-format.md"), "json")
+    assert check(json.loads(example)).task == "shop.remind"
+
+
+def test_the_number_of_planted_bugs_is_that_of_the_simulation() -> None:
+    count = len([*planted.PLANTED, *planted_rabbit.PLANTED, *planted_recurring.PLANTED])
+    assert f"{count} planted bugs" in page("evidence.md")
 
 
 def test_every_term_of_the_glossary_has_a_meaning_and_a_source() -> None:

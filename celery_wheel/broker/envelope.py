@@ -43,28 +43,35 @@ MAX_WATCHED = 16
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 _TextOrEmpty = Annotated[str, Meta(max_length=MAX_TEXT)]
 _Instant = Annotated[int, Meta(ge=0, lt=END_OF_TIME_MS)]
+_Duration = Annotated[int, Meta(ge=0, le=END_OF_TIME_MS)]
+_Priority = Annotated[int, Meta(ge=0, le=255)]
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Keys = Annotated[list[_Text], Meta(min_length=1, max_length=MAX_WATCHED)]
+_Rule = Annotated[str, Meta(pattern=rf"^({KEEP}|{REPLACE}|{REJECT})\Z")]
 
 
 class Envelope(msgspec.Struct):
-    """The wheel's data about a delayed message. Instants are UTC epoch milliseconds."""
+    """The wheel's data about a delayed message. docs/wire-format.md has the descriptions."""
 
-    id: str
-    task: _Text
-    task_id: _Text
-    eta_ms: _Instant
-    created_ms: _Instant
-    exchange: _TextOrEmpty
-    exchange_type: _Text
-    routing_key: _TextOrEmpty
-    queue: _Text | None = None
-    priority: Annotated[int, Meta(ge=0, le=255)] | None = None
-    expires_ms: _Instant | None = None
-    queue_expires_ms: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    key: _Text | None = None
-    misfire_ms: Annotated[int, Meta(ge=0, le=END_OF_TIME_MS)] | None = None
-    watch: Annotated[list[_Text], Meta(min_length=1, max_length=MAX_WATCHED)] | None = None
-    unique: _Text | None = None
-    on_conflict: Annotated[str, Meta(pattern=rf"^({KEEP}|{REPLACE}|{REJECT})\Z")] | None = None
+    id: Annotated[str, Meta(description="id of the message, a UUIDv7: a message that is accepted twice is one")]
+    task: Annotated[_Text, Meta(description="name of the task")]
+    task_id: Annotated[_Text, Meta(description="Celery's task id")]
+    eta_ms: Annotated[_Instant, Meta(description="requested time; Unix milliseconds, rounded up")]
+    created_ms: Annotated[_Instant, Meta(description="time of sending; Unix milliseconds")]
+    exchange: Annotated[_TextOrEmpty, Meta(description="exchange to publish to; empty: the default exchange")]
+    exchange_type: Annotated[_Text, Meta(description="`direct`, `topic`, `fanout` or another")]
+    routing_key: Annotated[_TextOrEmpty, Meta(description="routing key to publish with")]
+    queue: Annotated[_Text | None, Meta(description="the task's own queue, where the producer named one")] = None
+    priority: Annotated[_Priority | None, Meta(description="AMQP priority")] = None
+    expires_ms: Annotated[_Instant | None, Meta(description="the task's own `expires`; Unix milliseconds")] = None
+    queue_expires_ms: Annotated[_Count | None, Meta(description="`x-expires` of the queue; milliseconds")] = None
+    key: Annotated[_Text | None, Meta(description="option `key`: it chooses the shard")] = None
+    misfire_ms: Annotated[
+        _Duration | None, Meta(description="option `misfire`: the message expires when found later; milliseconds")
+    ] = None
+    watch: Annotated[_Keys | None, Meta(description="option `watch`: keys that complete the task")] = None
+    unique: Annotated[_Text | None, Meta(description="option `unique`: the name of which one task is pending")] = None
+    on_conflict: Annotated[_Rule | None, Meta(description="option `on_conflict`: the rule for a second one")] = None
 
 
 _FIELDS = Envelope.__struct_fields__

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ast
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import django
+import pytest
+from django.test import override_settings
 
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.testing import VirtualWheel
 from tests.admin.test_pages import tallied
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import code, commands, page
@@ -25,6 +33,17 @@ def test_the_names_that_the_examples_import_exist() -> None:
     assert len(imports) >= 2
     for one in imports:
         assert all(getattr(import_module(str(one.module)), alias.name) for alias in one.names)
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks of its own from 6.0 on")
+def test_a_task_of_django_waits_on_the_wheel(wheel: VirtualWheel) -> None:
+    settings, example = (block for block in code(PAGE, "python") if "TASKS =" in block or "django.tasks" in block)
+    order = SimpleNamespace(created_at=datetime.now(UTC), pk=42)
+    scope: dict[str, Any] = {"order": order, "timedelta": timedelta}
+    exec(settings, scope)  # noqa: S102 - our own page
+    with override_settings(TASKS=scope["TASKS"]):
+        exec(example, {**scope, "__name__": __name__})  # noqa: S102 - our own page
+    assert len(wheel.pending) == 1
 
 
 def test_the_queries_of_the_page_have_results(store: SqlStore) -> None:

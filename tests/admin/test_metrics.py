@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 from django.test import Client
-from django.urls import path
 
 from celery_wheel.store.sql.store import SqlStore
-from django_wheel.views.metrics import metrics
 from tests.admin.conftest import text_of
 from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.manual import code, page
 from tests.kit.servers.prometheus import check_metrics
 
-urlpatterns = [path("metrics", metrics)]
+#: The example of docs/metrics.md is the module of URLs of this test: it sets ``urlpatterns``.
+[_example] = [block for block in code(page("metrics.md"), "python") if "urlpatterns" in block]
+exec(_example)  # noqa: S102 - our own page
 
 pytestmark = pytest.mark.urls(__name__)
 

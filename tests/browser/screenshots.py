@@ -2,7 +2,7 @@
 
 ::
 
-    fill       history, pending tasks of a year with a herd, two gates, a moved task, requests of people
+    fill       a schedule with its runs, history, pending tasks of a year with a herd, two gates, a moved task, requests
     keep       a snapshot of the holder every half second, as a scheduler writes it
     take       PICTURES in Chromium, 1280 pixels wide, in 256 colours
 
@@ -23,21 +23,26 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from celery_wheel.engine.recent import SPAN_MS, Recent
+from celery_wheel.recurring.definition import to_text
 from celery_wheel.store import open_store
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, Gate, LaneState, NewRow, Outcome, Position
+from celery_wheel.store.schedule_model import Skip
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.timing import TimingWheel
 from tests.kit.holder import Holder, hour_of, place
 from tests.kit.processes import ROOT
+from tests.kit.schedules import create, occurrence
 from tests.kit.site.running import RunningSite, manage, migrated
 
 IMAGES = ROOT / "docs" / "images"
@@ -49,6 +54,11 @@ PERSON, PASSWORD = "ann", "of pictures"
 TASKS = ("shop.send_invoice", "shop.remind_customer", "billing.charge", "search.reindex", "mail.digest")
 QUEUES = ("mail", "billing", "slow")
 MINUTE_MS = 60_000
+SCHEDULE = "nightly-report/America"
+#: Instants of that schedule, by their number, that had no run, and why.
+SKIPPED = {20: "overlapped", 28: "paused", 29: "paused", 35: "missed", 42: "overlapped"}
+#: Pages of which the picture has the beginning only.
+LONG_PAGES = ("history-page", "schedule-page")
 
 
 def main() -> None:
@@ -86,7 +96,7 @@ class Shop:
 
     def fill(self) -> dict[str, str]:
         """Fill the store; returns the page of each picture."""
-        self._history(100)
+        self._history(100, after=self._schedule())
         self._pending()
         moved = self._moved()
         self._requests()
@@ -94,6 +104,7 @@ class Shop:
             "wheel-page": f"{ADMIN}/wheel/",
             "task-page": f"{ADMIN}/pending/{moved.id}/",
             "history-page": f"{ADMIN}/history/",
+            "schedule-page": f"{ADMIN}/schedule/one/?name={SCHEDULE}",
         }
 
     def _row(self, due_ms: int, accepted_ms: int, **parts: Any) -> NewRow:
@@ -105,11 +116,34 @@ class Shop:
     def _accept(self, rows: list[NewRow]) -> None:
         self._holder.apply(rows=rows, tally=Counter(map(hour_of, rows)))
 
-    def _history(self, count: int) -> None:
+    def _schedule(self) -> Position:
+        """Make a schedule with two months of runs; returns the position of the last."""
+        zone, holder, before = ZoneInfo("America/New_York"), self._holder, ORIGIN
+        nights = datetime.now(zone).replace(hour=1, minute=30, second=0, microsecond=0)
+        dues = [int((nights + timedelta(days=n)).timestamp() * 1_000) for n in range(-55, 2)]
+        dues = [*(due_ms for due_ms in dues if due_ms < self._now_ms - 5 * HOUR_MS), dues[-1]]
+        spec = {"kind": "crontab", "minute": "30", "hour": "1"}
+        recurrence = {"kind": "recurrence", "spec": spec, "zone": zone.key}
+        text = to_text({"recurrence": recurrence, "task": "shop.report", "overlap": "skip", "max_runtime_ms": HOUR_MS})
+        parts = {"definition": text, "made": len(dues) - len(SKIPPED), "last_ms": dues[-2]}
+        (schedule,) = create(holder, SCHEDULE, next_ms=dues[-1], **parts)
+        skips = [Skip(schedule.id, dues[n], dues[n], 1, reason, dues[n]) for n, reason in SKIPPED.items()]
+        made = [occurrence(holder, schedule, due_ms) for n, due_ms in enumerate(dues) if n not in SKIPPED]
+        holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made], skips=skips)
+        for number, (row, _) in enumerate(made[:-1]):
+            if number % 22 == 13:
+                holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, "rejected", row.due_ms)])
+                continue
+            late_ms = self._rng.randrange(35_000, 110_000) if number % 9 == 7 else self._rng.randrange(5, 300)
+            holder.settle(before, place(row), at_ms=row.due_ms + late_ms)
+            before = place(row)
+        return before
+
+    def _history(self, count: int, after: Position) -> None:
         dues = sorted(self._now_ms - self._rng.randrange(4 * HOUR_MS) for _ in range(count))
         rows = [self._row(due_ms, due_ms - 2 * HOUR_MS) for due_ms in dues]
         self._accept(rows)
-        before = ORIGIN
+        before = after
         for number, row in enumerate(rows):
             late_ms = 42_000 if number == count // 2 else self._rng.randrange(8, 300)
             self._holder.settle(before, place(row), at_ms=row.due_ms + late_ms)
@@ -132,7 +166,7 @@ class Shop:
         self._accept([row])
         due_ms, at_ms = now + 2 * HOUR_MS, now - 23 * MINUTE_MS
         moved = Outcome(self._holder.seq(), row.id, "moved", "the customer asked for a later call", "ann", at_ms)
-        self._holder.apply(moves=[self._holder.move(row, due_ms)], outcomes=[moved])
+        self._holder.apply(moves=[replace(self._holder.move(row, due_ms), eta_ms=due_ms)], outcomes=[moved])
         return row
 
     def _requests(self) -> None:
@@ -217,7 +251,7 @@ def take(chromium: str, url: str, pictures: dict[str, str]) -> None:
         for name, path in pictures.items():
             page.goto(path)
             page.wait_for_timeout(3_000)  # the wheel's page has its seconds with its third poll
-            shot = Image.open(BytesIO(page.screenshot(full_page=name != "history-page"))).convert("RGB")
+            shot = Image.open(BytesIO(page.screenshot(full_page=name not in LONG_PAGES))).convert("RGB")
             target = IMAGES / f"{name}.png"
             shot.quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
             print(f"{target.relative_to(ROOT)}: {target.stat().st_size:,} bytes")

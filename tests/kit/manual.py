@@ -1,7 +1,4 @@
-"""The manual: README.md and the pages of docs/, as the tests of the documentation read them.
-
-``python -m tests.kit.manual`` writes the tables of settings and of metrics into docs/settings.md and docs/metrics.md.
-"""
+"""The manual: README.md and the pages of docs/, as the tests of the documentation read them."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 #: Pages of the built site alone: their text is that of others, and of docstrings.
-OF_THE_SITE = {DOCS / "index.md", DOCS / "api.md", DOCS / "changes.md"}
+OF_THE_SITE = {DOCS / f"{name}.md" for name in ("index", "api", "changes", "contributing", "security")}
 #: Path of each other page → its text.
 PAGES = {
     path: path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path not in OF_THE_SITE
 }
-TABLE = re.compile(r"(?<=<!-- settings: begin -->\n)(.*)(?=<!-- settings: end -->)", re.DOTALL)
-METRICS_TABLE = re.compile(r"(?<=<!-- metrics: begin -->\n)(.*)(?=<!-- metrics: end -->)", re.DOTALL)
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -60,33 +55,3 @@ def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def settings_table() -> str:
-    """Return the table as the settings themselves define it."""
-    from celery_wheel.conf import settings
-
-    rows = [f"| `{name}` | {default_cell(default)} | {sentence} |" for name, default, sentence in settings()]
-    return "\n".join(["", "| setting | default | what it does |", "|---|---|---|", *rows, "", ""])
-
-
-def metrics_table() -> str:
-    """Return the table as the definitions of the metrics have it."""
-    from celery_wheel.metrics.definitions import METRICS, Kind
-
-    rows = []
-    for metric in METRICS.values():
-        name = metric.full_name + "_total" * (metric.kind is Kind.COUNTER)
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        rows.append(f"| `{name}` | {metric.kind.value} | {labels} | {metric.help} |")
-    return "\n".join(["", "| metric | type | labels | what it is |", "|---|---|---|---|", *rows, "", ""])
-
-
-def default_cell(default: Any) -> str:
-    return f"`{default:_}`" if type(default) is int else f"`{default!r}`"
-
-
-if __name__ == "__main__":
-    (DOCS / "settings.md").write_text(TABLE.sub(lambda _: settings_table(), page("settings.md")), encoding="utf-8")
-    text = METRICS_TABLE.sub(lambda _: metrics_table(), page("metrics.md"))
-    (DOCS / "metrics.md").write_text(text, encoding="utf-8")

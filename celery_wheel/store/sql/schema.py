@@ -1,30 +1,31 @@
 """The tables, described once for every dialect. Nothing here knows SQLite or PostgreSQL.
 
-::
+docs/schema.md is made of this list, and of the columns' comments::
 
-    wheel_timer    a row for each message, with its packed bytes            id: its first seq
-      └ wheel_outcome   rejected, cancelled, expired, moved …               timer_id
-    wheel_route    task and destination, for very many messages             found by a digest of its values
-    wheel_dictionary  the common text of messages, by which they are packed   a few, kept for ever
-    wheel_lane     shard, lane → offset and watermark                       the offsets of the log
-    wheel_shard    epoch, holder, lease; the holder's snapshot              locked first by every write
-    wheel_batch    a settlement: (from, to] dispatched at dispatched_ms     ranges overlap only after a replay
-    wheel_tally    shard, hour, queue and task → pending                    counts without scanning
-      └ wheel_total   its sums: shard and an hour, a day, or a queue and task   changed with it, for ``Overview``
-    wheel_scheduler  name → its last sign of life                           the live ones share the shards
-    wheel_answer   the results of a command                                 read by its sender, removed after minutes
-    wheel_audit    the requests of people, with their results              read by their time; see ``audit_table``
-    wheel_tombstone  ids of tasks that were cancelled before they came      checked against accepted messages
-    wheel_watch    key → the tasks that claim it                            found by (kind, key); removed with the timer
-    wheel_gate     pauses and slow resumes                                  read at adoption
-    wheel_inbox    messages and commands for the holder                     read by id, deleted once carried out
-    wheel_load     bulk loads, with their parts and chunks                  chunks deleted once accepted
-    wheel_schedule   name → a definition that recurs, its next instant      read by (shard, next_ms)
-      └ wheel_revision   a change of it                                     stays, also after the schedule
-      └ wheel_schedule_run   timer → schedule and instant                   removed with the timer
-      └ wheel_schedule_skip   instants that did not run                     removed with the history
-    wheel_meta     one row: version of this description, the store's UUID, number of shards
-
+    wheel_timer              a row for each message, with its packed bytes     id: its first seq
+      └ wheel_outcome        outcomes: rejected, cancelled, expired and more   timer_id
+    wheel_route              task and destination of very many messages        found by a digest of its values
+    wheel_dictionary         common text, by which messages are packed         a few, kept for ever
+    wheel_lane               the offset and the watermark of a lane            the offsets of the log
+    wheel_shard              epoch, holder, lease and snapshot of a shard      locked first by every write
+    wheel_batch              a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
+    wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
+      └ wheel_total          sums of the tally: by hour, day, queue and task   changed with it, for ``Overview``
+    wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
+    wheel_answer             the results of a command                          read by its sender, removed soon
+    wheel_audit              the requests of people, with their results        read by their time; see ``audit_table``
+    wheel_tombstone          ids that were cancelled before they came          checked against accepted messages
+    wheel_watch              the tasks that claim a key                        found by key, removed with the timer
+    wheel_gate               pauses and slow resumes                           read at adoption
+    wheel_inbox              messages and commands for the holder              read by id, deleted once carried out
+    wheel_load               bulk loads                                        found by their names
+      └ wheel_load_part      the attempt that may write a part of a load       claimed anew by a later attempt
+      └ wheel_load_chunk     messages of a part of a load                      deleted once accepted
+    wheel_schedule           a definition that recurs, and its next instant    read by (shard, next_ms)
+      └ wheel_revision       a change of a schedule                            stays, also after the schedule
+      └ wheel_schedule_run   the schedule and the instant of a message         removed with the timer
+      └ wheel_schedule_skip  instants that did not run                         removed with the history
+    wheel_meta               one row: version, UUID and number of shards of the store
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
 A row without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions, whose pages
@@ -41,8 +42,7 @@ end. The entries of two do, since their ids are UUIDv7; those of the third do no
     envelope    (shard, envelope_id), unique        accepting is idempotent
     task        (shard, task_id)                    cancel and show
 
-No foreign keys and no composite primary keys: foreign keys cost a lookup a row, although only the holder writes and
-writes in order; Django cannot map composite keys before 5.2.
+No foreign keys, which cost a lookup a row, and no composite primary keys, which Django cannot map before 5.2.
 
 Text has no length limit here: ``celery_wheel.values.text`` has the rule. On PostgreSQL an index row has room for 2,704
 bytes, so task_id, queue (or routing_key) and task must each stay below that.

@@ -51,7 +51,7 @@ def run(command: Commands, line: str, said: list[str]) -> None:
 
 
 def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> None:
-    running, stopped = DOC.split("\n# While no scheduler runs\n")
+    running, stopped = DOC.split("\n## While no scheduler runs\n")
     [setup] = re.findall(r"```python\n(.*?)```", running, re.DOTALL)
     exec(setup, {"app": stack.app})  # noqa: S102 - the manual's own
     stack.app.send_task("app.remind", countdown=1, task_id="bad-1", queue="broken")
@@ -76,14 +76,14 @@ COMMANDS = wheel_commands()
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented_with_every_option_and_an_example(name: str) -> None:
-    [section] = re.findall(rf"^## {name}\n(.*?)(?=^##? |\Z)", DOC, re.DOTALL | re.MULTILINE)
+    [section] = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", DOC, re.DOTALL | re.MULTILINE)
     options = {opt for one in COMMANDS[name].params if isinstance(one, click.Option) for opt in one.opts}
     assert {one for one in options if f"`{one}" not in section} == set()
     assert any(f"{line.rpartition(PROGRAM)[2]} ".startswith(f"{name} ") for line, _ in examples(section))
 
 
 def test_every_documented_command_exists() -> None:
-    assert set(re.findall(r"^## (.*)$", DOC, re.MULTILINE)) == set(COMMANDS)
+    assert set(re.findall(r"^### (.*)$", DOC, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_wheel_is_a_command_of_celery(stack: Stack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
 
 from tests.integration.remote_control.conftest import NodeStack, answers
+from tests.kit.manual import code, page
 from tests.kit.patience import patience, wait_until
 
 
@@ -25,6 +27,24 @@ def test_a_revoked_task_is_not_dispatched_and_its_result_is_revoked(stack: NodeS
     assert stack.app.wheel.pending().items == []
     wait_until(lambda: stack.revoked(), "the signal is sent")
     assert stack.revoked() == [["note", result.id, False, None, False]]
+
+
+def test_the_examples_of_the_manual_run(stack: NodeStack) -> None:
+    stack.node()
+    revokes, comparison = code(page("control-celery.md"), "python")
+    send, get, others = re.split(r"(^result\.get.*\n)", revokes, flags=re.MULTILINE)
+    names: dict[str, Any] = {"app": stack.app, "remind": stack.app.signature("note")}
+    names |= {"a": stack.send_far(), "b": stack.send_far(), "task_id": stack.send_far().id}
+    spring = stack.send_far(
+        headers={"stamps": {"campaign": "spring"}, "stamped_headers": ["campaign"], "campaign": "spring"}
+    )
+    exec(send, names)  # noqa: S102 - our own page
+    with pytest.raises(TaskRevokedError):
+        exec(get, names)  # noqa: S102 - our own page
+    exec(others, names)  # noqa: S102 - our own page
+    exec(comparison, names)  # noqa: S102 - our own page
+    ids = [names["result"].id, names["a"].id, names["b"].id, names["task_id"], spring.id]
+    wait_until(lambda: [stack.states(one) for one in ids] == [["cancelled"]] * 5, "all are cancelled")
 
 
 def test_several_tasks_are_revoked_at_once_and_from_the_command_line(stack: NodeStack) -> None:

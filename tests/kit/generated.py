@@ -1,0 +1,214 @@
+"""The parts of the manual that the code itself writes: tables of settings, metrics, checks, tables, the wheel at work.
+
+::
+
+    docs/settings.md      <!-- settings: begin -->          each part stands between two such comments
+                          …
+                          <!-- settings: end -->
+
+``python -m tests.kit.generated`` writes all parts anew; ``tests/test_docs.py`` finds one that is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from sqlalchemy import UniqueConstraint
+from sqlalchemy.dialects import postgresql
+
+from celery_wheel.broker.envelope import Envelope
+from celery_wheel.conf import settings
+from celery_wheel.metrics.definitions import METRICS, Kind
+from celery_wheel.operations import doctor
+from celery_wheel.store.sql import schema
+from celery_wheel.timing import TimingWheel
+from tests.kit.manual import DOCS, ROOT, page
+
+#: The worked example of docs/wheel.md: instants at which seven timers are due.
+SEVEN = (5, 35, 350, 446, 450, 455, 9_000)
+
+
+def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(["", f"| {head} |", "|" + "---|" * (head.count(" | ") + 1), *lines, "", ""])
+
+
+def settings_table() -> str:
+    return table(
+        "setting | default | what it does",
+        ((f"`{name}`", default_cell(default), sentence) for name, default, sentence in settings()),
+    )
+
+
+def default_cell(default: Any) -> str:
+    return f"`{default:_}`" if type(default) is int else f"`{default!r}`"
+
+
+def metrics_table() -> str:
+    def rows() -> Iterator[tuple[str, ...]]:
+        for metric in METRICS.values():
+            name = metric.full_name + "_total" * (metric.kind is Kind.COUNTER)
+            yield f"`{name}`", metric.kind.value, ", ".join(f"`{label}`" for label in metric.labels), metric.help
+
+    return table("metric | type | labels | what it is", rows())
+
+
+def system_checks() -> str:
+    """Return the system checks as the header of ``django_wheel.checks`` lists them in two columns."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        source = (ROOT / "django_wheel/checks.py").read_text(encoding="utf-8")
+        always, deploy, migrate = "every command", "`check --deploy`", "`migrate`"
+        left = always
+        for line in str(ast.get_docstring(ast.parse(source))).splitlines():
+            left = migrate if line.strip() == "migrate" else left
+            for found in re.finditer(r"([EW]\d{3})  (\S.*?)(?=\s{2,}|$)", line):
+                grade = "error" if found[1].startswith("E") else "warning"
+                yield f"`django_wheel.{found[1]}`", grade, left if found.start() < 30 else deploy, found[2]
+
+    return table("check | grade | runs with | finding", iter(sorted(rows(), key=lambda row: row[0][-4:])))
+
+
+def doctor_checks() -> str:
+    """Return the checks of ``doctor`` as the header of its room lists them."""
+    header = str(doctor.__doc__).split("::\n")[1].split("\n\n``")[0]
+    entries = re.split(r"\n {4}(?=\w)", header)[1:]
+    return table("check | looks at", (tuple(" ".join(one.split()).split(" ", 1)) for one in entries))
+
+
+def envelope_fields() -> str:
+    """Return the fields of the envelope by its JSON schema."""
+    found = msgspec.json.schema(Envelope)["$defs"]["Envelope"]
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, one in found["properties"].items():
+            type_ = next(kind["type"] for kind in one.get("anyOf", [one]) if kind["type"] != "null")
+            yield f"`{name}`", type_, "always" if name in found["required"] else "optional", one["description"]
+
+    return table("field | type | present | meaning", rows())
+
+
+def tables() -> str:
+    """Return the tables of the store: sentences of the header of ``schema``, and comments of the columns."""
+    purposes = dict(re.findall(r"^ *(?:└ )?(wheel_\w+) {2,}(\S.*?)(?: {2,}.*)?$", str(schema.__doc__), re.MULTILINE))
+    purposes["wheel_meta"] = re.sub(r"^one row: ", "", purposes["wheel_meta"])
+    return "\n" + "".join(map(table_of_the_store, purposes, purposes.values()))
+
+
+def table_of_the_store(name: str, purpose: str) -> str:
+    one = schema.metadata.tables[name]
+    unique = [each for each in one.constraints if isinstance(each, UniqueConstraint)]
+    indexes = [(str(each.name), [column.name for column in each.columns], "") for each in one.indexes]
+    indexes += [(str(each.name), [column.name for column in each.columns], ", unique") for each in unique]
+    listed = "; ".join(f"({', '.join(columns)}){suffix}" for _, columns, suffix in sorted(indexes))
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    columns = table(
+        "column | type | null | meaning",
+        (
+            (f"`{c.name}`", c.type.compile(dialect=dialect), "yes" if c.nullable else "no", str(c.comment))
+            for c in one.columns
+        ),
+    )
+    opening = purpose[0].upper() + purpose[1:].removesuffix(" …")
+    return f"## {name}\n\n{opening}.\n{columns}" + (f"Indexes: {listed}.\n\n" if indexes else "")
+
+
+def calculator() -> str:
+    """Return disk and time for some sizes, by the rules of the same page."""
+    rules = page("operating.md").split("## Backup")[0]
+    sqlite, postgres = (int(found) for found in re.findall(r"\*n\* . \((\d+) \+ \*b\* / 2\)", rules))
+    rate = int(re.findall(r"\*n\* / ([\d,]+) seconds", rules)[0].replace(",", ""))
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for pending in (10_000, 100_000, 1_000_000, 10_000_000):
+            for arguments in (200, 600, 2_000):
+                disk = [f"{pending * (each + arguments / 2) / 1e6:,.0f} MB" for each in (sqlite, postgres)]
+                yield f"{pending:,}", f"{arguments:,} bytes", *disk, f"{pending / rate:,.1f} s"
+
+    return table("pending tasks | arguments | SQLite | PostgreSQL | dispatched, if all are due at once, in", rows())
+
+
+def places(wheel: TimingWheel) -> dict[Any, str]:
+    """Return the place of each timer in words."""
+    return {
+        timer: f"level {level.number}, bucket {bucket.index} (from {bucket.expiration_ms:,})"
+        for level in wheel.levels()
+        for bucket in level.buckets
+        for timer in bucket.timer_ids()
+    }
+
+
+def numbers(values: Iterable[Any]) -> str:
+    return ", ".join(f"{value:,}" for value in values)
+
+
+def seven_scheduled() -> TimingWheel:
+    wheel = TimingWheel(tick_ms=1, wheel_size=20)
+    for due_ms in SEVEN:
+        wheel.schedule(due_ms, due_ms)
+    return wheel
+
+
+def wheel_drawn() -> str:
+    """Return the levels of a wheel with the seven timers, each bucket with its number of timers."""
+    lines = []
+    for level in seven_scheduled().levels():
+        counts = {bucket.index: str(bucket.pending) for bucket in level.buckets}
+        cells = "│".join(counts.get(index, " ") for index in range(level.wheel_size))
+        held = "   ".join(
+            f"bucket {bucket.index} (from {bucket.expiration_ms:,}): {numbers(bucket.timer_ids())}"
+            for bucket in level.buckets
+        )
+        lines.append(f"level {level.number}   tick {level.tick_ms:5,} ms   │{cells}│   {held}")
+    return "\n```text\n" + "\n".join(lines) + "\n```\n\n"
+
+
+def wheel_steps() -> str:
+    """Return the steps in which time passes, from one expiration to the next."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        wheel = seven_scheduled()
+        while (now_ms := wheel.next_expiration_ms()) is not None:
+            before = places(wheel)
+            expired = [timer.timer_id for timer in wheel.advance(now_ms)]
+            moved = [f"{timer:,} → {place}" for timer, place in places(wheel).items() if before[timer] != place]
+            yield f"{now_ms:,}", numbers(expired), "; ".join(moved)
+
+    return table("at (ms) | expires | cascades", rows())
+
+
+#: Page and name of each part → the function that writes it.
+PARTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("settings.md", "settings"): settings_table,
+    ("metrics.md", "metrics"): metrics_table,
+    ("checks.md", "system checks"): system_checks,
+    ("checks.md", "doctor"): doctor_checks,
+    ("wire-format.md", "envelope"): envelope_fields,
+    ("schema.md", "tables"): tables,
+    ("operating.md", "calculator"): calculator,
+    ("wheel.md", "drawing"): wheel_drawn,
+    ("wheel.md", "steps"): wheel_steps,
+}
+
+
+def part(name: str) -> re.Pattern[str]:
+    """Return the pattern of a part, without its two comments."""
+    return re.compile(rf"(?<=<!-- {name}: begin -->\n).*(?=<!-- {name}: end -->)", re.DOTALL)
+
+
+def generated_page(name: str) -> str:
+    """Return the text of a page with its parts as the code writes them now."""
+    text = page(name)
+    for (of_page, part_name), write in PARTS.items():
+        if of_page == name:
+            text = part(part_name).sub(lambda _, write=write: write(), text)  # type: ignore[misc]
+    return text
+
+
+if __name__ == "__main__":
+    for name in {name for name, _ in PARTS}:
+        (DOCS / name).write_text(generated_page(name), encoding="utf-8")
