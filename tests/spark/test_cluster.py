@@ -26,7 +26,6 @@ from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port
 from tests.kit.servers.postgres import PostgresServer
-from tests.spark.settings import JAVA_OPTIONS
 from tests.spark.stores import fill, site
 
 HOME = Path(pyspark.__file__).parent
@@ -48,8 +47,7 @@ def running(command: list[str], folder: Path, **environ: str) -> Process:
 
 def submit(tmp_path: Path, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     confs = ["spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local", f"spark.sql.warehouse.dir={tmp_path}/w"]
-    confs += [f"spark.executor.extraJavaOptions={JAVA_OPTIONS}", "spark.driver.host=127.0.0.1"]
-    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
+    confs += [f"spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}", "spark.driver.host=127.0.0.1"]
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += [part for conf in confs for part in ("--conf", conf)]
     return [*command, *options, str(PROGRAM), *arguments]
@@ -137,7 +135,6 @@ def connect(java: None, tmp_path: Path) -> Iterator[str]:
     command = [str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     confs = [f"spark.connect.grpc.binding.port={port}", "spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local"]
     confs += [f"spark.sql.warehouse.dir={tmp_path}/w", "spark.sql.shuffle.partitions=2"]
-    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
     command += ["--master", "local[2]", *(part for conf in confs for part in ("--conf", conf))]
     with running(command, folder) as server:
 
