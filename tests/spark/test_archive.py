@@ -35,8 +35,6 @@ from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.maintenance import SqlMaintenance
 from tests.kit import duck
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
-from tests.kit.patience import wait_until
-from tests.kit.processes import python
 from tests.spark.stores import MakeUrl, Site, fill, replay, site
 
 DAY_MS = 86_400_000
@@ -209,30 +207,6 @@ def test_the_next_run_continues_after_an_interrupted_one(
     assert archive(one, folder)["events"] == (2 if at == "files written" else 0)
     assert_same(folder, *expected)
     assert marks(one)[0] == one.holder.highest_seq
-
-
-def test_a_driver_is_killed_while_it_writes(spark: SparkSession, one: Site, folder: Path, tmp_path: Path) -> None:
-    """One of its two tasks is done, the other is not; ``compact`` removes the files when they are old."""
-    fill(one)
-    archive(one, folder)
-    add_events(one, NOW + DAY_MS)
-    add_events(one, NOW + 50)
-    before, files = events(folder), data_files(folder)
-    arguments = ("-m", "tests.spark.archiving", one.url, str(folder), str(tmp_path / "scratch"))
-    with python(tmp_path / "archiving.log", *arguments) as process:
-        written = "run=*/_temporary/0/task_*/day=*/*.parquet"
-        wait_until(lambda: any(folder.glob(written)) or not process.is_alive(), "it writes", seconds=120)
-        assert process.is_alive()
-    assert data_files(folder) > files
-    assert events(folder) == before, "no reader sees its files"
-    add_events(one, NOW + 60)
-    assert archive(one, folder)["events"] == 6
-    assert_same(folder, *store_events(one))
-    [removed] = compact(spark, folder, DAY_MS + 60_000).removed
-    assert removed.startswith("run=")
-    compact(spark, folder, 3 * DAY_MS)
-    assert data_files(folder) == {*archive_reader.files(str(folder))}
-    assert_same(folder, *store_events(one))
 
 
 # -- compacted ---------------------------------------------------------------------------------------------
