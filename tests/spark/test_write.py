@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, LongType, StructType
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
-from celery_wheel.errors import StoreError
+from celery_wheel.errors import SettingError, StoreError
+from celery_wheel.pipeline.source.target import check_columns
 from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
 from celery_wheel.store.block import each
@@ -200,6 +201,18 @@ def test_wrong_options_are_refused_on_the_driver(
     with pytest.raises(PySparkException, match=words):
         reminders(spark, 10).write.format("wheel").options(**values).mode("append").save()
     assert listed(site) == []
+
+
+@pytest.mark.parametrize("kind", [DoubleType(), FloatType(), BinaryType(), ArrayType(LongType()), StructType()])
+def test_a_key_without_one_text_is_refused_on_the_driver(kind: DataType) -> None:
+    """7 would be another row than 7.0, and other types fail in each task."""
+    schema = StructType().add("task", "string").add("eta_ms", "long").add("nr", kind)
+    with pytest.raises(
+        SettingError, match=f"key must name a column of texts, whole numbers or times, got nr of {kind.simpleString()}"
+    ):
+        check_columns(schema, "nr")
+    for good in ("string", "long", "decimal(38,0)", "date", "timestamp"):
+        check_columns(StructType([*schema.fields[:2]]).add("nr", good), "nr")
 
 
 @on_sqlite
