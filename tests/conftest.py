@@ -71,6 +71,7 @@ FIRST = (
     "tests/integration",
     "tests/browser",
     "tests/spark/test_cluster",
+    "tests/spark/test_killed_driver",
     "tests/spark/test_docs_jobs",
 )
 

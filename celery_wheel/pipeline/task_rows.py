@@ -31,7 +31,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     DataType,
     DateType,
     MapType,
@@ -41,7 +40,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
 from pyspark.sql.window import Window
 
@@ -49,6 +47,7 @@ from celery_wheel.bulk_load.reject_rules import reason as reject_reason
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import BROKEN
 from celery_wheel.pipeline.local_time import Fold, Gap, to_instants, udf
+from celery_wheel.pipeline.source.target import NO_ID
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -62,8 +61,6 @@ _WITH_NULLS = {"ignoreNullFields": "false"}
 _INSTANT = (TimestampType, TimestampNTZType, DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
 _READABLE = {"eta": (StringType, NullType, *_INSTANT), "eta_ms": (StringType, NullType, NumericType)}
-#: Types without one text that is the same wherever it is written.
-_NO_ID = (BinaryType, ArrayType, MapType, StructType, VariantType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +133,11 @@ def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
         raise SettingError(f"--zone must be a time zone, like Europe/Paris or +02:00, got {rules.zone!r}")
     if rules.id is not None and rules.id not in types:
         raise SettingError(f"--id must name a column, got {rules.id!r}; there are {present}")
-    if rules.id is not None and isinstance(types[rules.id], _NO_ID):
+    if rules.id is not None and isinstance(types[rules.id], NO_ID):
         type_ = types[rules.id].simpleString()
-        raise SettingError(f"--id must name a column of texts, numbers or times, got {rules.id} of {type_}; see --sql")
+        raise SettingError(
+            f"--id must name a column of texts, whole numbers or times, got {rules.id} of {type_}; cast it in --sql"
+        )
     for name, allowed in _READABLE.items():
         if name in types and not isinstance(types[name], allowed):
             hint = "a time, or a text of one; Unix milliseconds are called eta_ms" if name == "eta" else "numbers"

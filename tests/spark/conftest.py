@@ -25,6 +25,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.session import session
+from tests.spark.java_options import java_options
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,19 +40,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let each Spark, also in processes of the tests, start its Python workers by the daemon of this folder."""
+def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let each Spark, also in processes of the tests, start with the options and the Python of this folder."""
     try:
         ensure_java()
     except SettingError:
         absent("Java")
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = daemon.program(tmp_path_factory.mktemp("python"))
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)
+    kept = cache.mkdir("spark") if cache else tmp_path_factory.mktemp("classes")
+    os.environ["SPARK_SUBMIT_OPTS"] = java_options(kept)
 
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = session("local[2,3]", name="tests", settings=settings(folder))
     spark.sparkContext.setLogLevel("OFF")
     yield spark

@@ -1,8 +1,8 @@
 """Programs that the tests start as processes: the jobs over Spark Connect and by spark-submit.
 
 python -m tests.spark.programs jobs URL FOLDER JOBS --remote REMOTE   run jobs, then count the rows of both tables; each
-spark-submit tests/spark/programs.py jobs URL FOLDER JOBS             prints JSON. FOLDER: rows.csv and executed.jsonl
-spark-submit tests/spark/programs.py tail URL TARGET CHECKPOINT       write all of the history
+                                                                 prints JSON. FOLDER: rows.csv and executed.jsonl
+spark-submit tests/spark/programs.py cluster URL FOLDER          archive and count, then write all of the history
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline.cli import main
@@ -32,11 +33,12 @@ def jobs(url: str, folder: str, names: str, *where: str) -> None:
     }
     for job in names.split(","):
         main([job, *where, "--json", *options[job]], standalone_mode=False)
-    count(url, where[-1] if where else None)
+    spark = session(remote=where[-1])
+    count(spark, url)
+    spark.stop()
 
 
-def count(url: str, remote: str | None) -> None:
-    spark = session(remote=remote)
+def count(spark: SparkSession, url: str) -> None:
     history = read(spark, "history", url, partitions=2)
     of = {row.outcome: row["count"] for row in history.where("lateness_ms > 0").groupBy("outcome").count().collect()}
 
@@ -48,15 +50,16 @@ def count(url: str, remote: str | None) -> None:
 
     [[code]] = spark.range(1).select(place("id")).collect()
     found = {"pending": read(spark, "pending", url).count(), "history": history.count(), **of, "code": code}
-    print(json.dumps({"job": "count", **found}))
-    spark.stop()
+    print(json.dumps({"job": "count", **found}), flush=True)
 
 
-def tail_all(url: str, target: str, checkpoint: str) -> None:
+def cluster(url: str, folder: str) -> None:
     spark = session(settings={"spark.sql.shuffle.partitions": "2"})
-    tail(spark, url, target, checkpoint, maxRows=400, partitions=8).awaitTermination()
+    main(["archive", "--json", "--store", url, "--output", f"{folder}/archive"], standalone_mode=False)
+    count(spark, url)
+    tail(spark, url, f"{folder}/history", f"{folder}/checkpoint", maxRows=400, partitions=8).awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    {"jobs": jobs, "tail": tail_all}[sys.argv[1]](*sys.argv[2:])
+    {"jobs": jobs, "cluster": cluster}[sys.argv[1]](*sys.argv[2:])

@@ -1,13 +1,9 @@
-"""A stream of reminders from a folder of files, a micro-batch for each file, into a store.
-
-python -m tests.spark.streamed URL FOLDER     start the stream; part 1 of the second micro-batch waits for ever
-"""
+"""A stream of reminders from a folder of files, a micro-batch for each file, into a store."""
 
 from __future__ import annotations
 
 import random
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from celery_wheel.pipeline.session import session
 from celery_wheel.pipeline.source.stream_write import NUMBER
-from tests.spark.settings import settings
 
 SCHEMA = "task string, args string, eta timestamp, queue string, order string"
 START = datetime(2031, 1, 1, tzinfo=UTC)
@@ -79,9 +73,3 @@ def stay(batches: Iterator[Any]) -> Iterator[Any]:
     while in_part(1, micro_batch=1):
         signal.pause()
     yield from batches
-
-
-if __name__ == "__main__":
-    url, folder = sys.argv[1:]
-    spark = session("local[2]", name="streamed", settings=settings(folder))
-    start(spark, url, Path(folder), through=stay).awaitTermination()

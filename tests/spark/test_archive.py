@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from celery_wheel import archive as archive_reader
-from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import cli
 from celery_wheel.pipeline.archive import compaction as compaction_module
 from celery_wheel.pipeline.archive import folder as folder_module
@@ -28,15 +25,9 @@ from celery_wheel.pipeline.archive.folder import ArchiveFolder
 from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN
-from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
-from celery_wheel.store.sql.maintenance import SqlMaintenance
 from tests.kit import duck
-from tests.kit.holder import NO_LIMIT, NOW, Holder, place
-from tests.kit.patience import wait_until
-from tests.kit.processes import python
+from tests.kit.holder import NOW, place
 from tests.spark.stores import MakeUrl, Site, fill, replay, site
 
 DAY_MS = 86_400_000
@@ -173,66 +164,12 @@ def test_the_events_of_a_task_are_in_order_over_runs(
     assert [event[6] for event in found] == ["moved", "dispatched", *["moved", "dispatched", "dispatched"] * 2]
 
 
-# -- interrupted -----------------------------------------------------------------------------------------
-
-
 class Broken(Exception):
     pass
 
 
 def broken(*_: object, **__: object) -> None:
     raise Broken
-
-
-def interrupt(at: str, patch: pytest.MonkeyPatch) -> None:
-    """Raise at a step of a run: the steps before it are done, and no later one is."""
-    if at == "files written":
-        patch.setattr(ArchiveFolder, "put", broken)
-    if at == "manifest written":
-        patch.setattr(SqlMaintenance, "note_archived", broken)
-
-
-@pytest.mark.parametrize("at", ["files written", "manifest written"])
-def test_the_next_run_continues_after_an_interrupted_one(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    fill(one)
-    archive(one, folder)
-    before, read = marks(one), events(folder)
-    add_events(one, NOW + 50)
-    with monkeypatch.context() as patch:
-        interrupt(at, patch)
-        assert isinstance(call(one, folder).exception, Broken)
-    assert marks(one) == before
-    expected = store_events(one)
-    assert Counter(events(folder)) == Counter(read if at == "files written" else expected)
-    assert archive(one, folder)["events"] == (2 if at == "files written" else 0)
-    assert_same(folder, *expected)
-    assert marks(one)[0] == one.holder.highest_seq
-
-
-def test_a_driver_is_killed_while_it_writes(spark: SparkSession, one: Site, folder: Path, tmp_path: Path) -> None:
-    """One of its two tasks is done, the other is not; ``compact`` removes the files when they are old."""
-    fill(one)
-    archive(one, folder)
-    add_events(one, NOW + DAY_MS)
-    add_events(one, NOW + 50)
-    before, files = events(folder), data_files(folder)
-    arguments = ("-m", "tests.spark.archiving", one.url, str(folder), str(tmp_path / "scratch"))
-    with python(tmp_path / "archiving.log", *arguments) as process:
-        written = "run=*/_temporary/0/task_*/day=*/*.parquet"
-        wait_until(lambda: any(folder.glob(written)) or not process.is_alive(), "it writes", seconds=120)
-        assert process.is_alive()
-    assert data_files(folder) > files
-    assert events(folder) == before, "no reader sees its files"
-    add_events(one, NOW + 60)
-    assert archive(one, folder)["events"] == 6
-    assert_same(folder, *store_events(one))
-    [removed] = compact(spark, folder, DAY_MS + 60_000).removed
-    assert removed.startswith("run=")
-    compact(spark, folder, 3 * DAY_MS)
-    assert data_files(folder) == {*archive_reader.files(str(folder))}
-    assert_same(folder, *store_events(one))
 
 
 # -- compacted ---------------------------------------------------------------------------------------------
@@ -258,39 +195,6 @@ def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, 
     assert data_files(folder) == {*archive_reader.files(str(folder))}
     again = CliRunner().invoke(cli.main, ["compact", "--archive", str(folder)])
     assert (again.exit_code, again.stdout) == (0, "no day has more files than its events need\n"), again.output
-
-
-@pytest.mark.parametrize("at", ["files written", "old files removed"])
-def test_a_compaction_that_is_interrupted_changes_nothing_for_readers(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    for n in range(2):
-        add_events(one, NOW + n)
-        archive(one, folder)
-    if at == "old files removed":
-        compact(spark, folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(ArchiveFolder, "put", broken)
-        with pytest.raises(Broken):
-            compact(spark, folder, 2 * DAY_MS)
-    assert_same(folder, *store_events(one))
-    compact(spark, folder, 2 * DAY_MS)
-    compact(spark, folder, 4 * DAY_MS)
-    assert_same(folder, *store_events(one))
-    assert data_files(folder) == {*archive_reader.files(str(folder))}
-
-
-def test_a_copy_that_lacks_an_event_is_refused(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in range(2):
-        add_events(one, NOW + n)
-        archive(one, folder)
-    read = ArchiveFolder.read
-    monkeypatch.setattr(ArchiveFolder, "read", lambda *arguments: read(*arguments).limit(3))
-    with pytest.raises(FileUnusable, match="but their copy has"):
-        compact(spark, folder)
-    assert_same(folder, *store_events(one))
 
 
 def test_large_days_have_several_sorted_files(
@@ -322,131 +226,13 @@ def test_old_manifests_are_removed(
     assert_same(folder, *store_events(one))
 
 
+def test_the_output_of_a_stream_is_refused(spark: SparkSession, one: Site, folder: Path) -> None:
+    (folder / "_spark_metadata").mkdir(parents=True)
+    done = call(one, folder)
+    assert (done.exit_code, "is the output of a stream" in done.stderr) == (1, True), done.output
+    assert marks(one) == {0: 0, 1: 0}
+
+
 def test_the_name_of_a_run_tells_its_instant() -> None:
     assert abs(began_ms(compaction_module.new_run(), 0) - time.time() * 1_000) < 60_000
     assert began_ms("another program", 7) == 7
-
-
-# -- losses, and refusals -----------------------------------------------------------------
-
-
-def test_events_that_retention_removed_unarchived_are_reported(spark: SparkSession, one: Site, folder: Path) -> None:
-    fill(one)
-    archive(one, folder)
-    archived = one.holder.highest_seq
-    one.store.forget(0, one.holder.epoch, Retention(NOW + 21, NO_LIMIT), 100)
-    add_events(one, NOW + 40)
-    kept = events(folder)
-    assert archive(one, folder)["lost"] == [], "the removed events were archived"
-    assert len(events(folder)) == len(kept) + 2
-    add_events(one, NOW + 100)
-    lost = one.holder.highest_seq
-    add_events(one, NOW + 200)
-    one.store.forget(0, one.holder.epoch, Retention(NOW + 150, NO_LIMIT), 100)
-    done = call(one, folder)
-    said = json.loads(done.stdout)
-    [gap] = said["lost"]
-    assert (done.exit_code, said["events"], said["gaps"]) == (1, 2, [gap])
-    assert archived < gap["after"] < gap["upto"] == lost
-    assert gap["before"] == "2027-01-15T08:00:00.200000+00:00"
-    assert "wheel_history_archive = True" in said["words"][1]
-    assert archive(one, folder)["gaps"] == [gap], "reported once, and listed for good"
-
-
-def test_a_loss_may_be_allowed_and_the_mark_not_moved(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention removes events while the run reads them."""
-    fill(one)
-    found, write = store_events(one), ArchiveFolder.write
-
-    def meanwhile(*args: Any) -> Any:
-        one.store.forget(0, one.holder.epoch, Retention(NOW + 21, NO_LIMIT), 2)
-        return write(*args)
-
-    monkeypatch.setattr(ArchiveFolder, "write", meanwhile)
-    said = archive(one, folder, "--allow-loss", "--no-mark")
-    assert [loss["shard"] for loss in said["lost"]] == [0]
-    assert said["events"] == len(events(folder)) == len(found) - 2
-    assert (said["marked"], marks(one)) == (False, {0: 0, 1: 0})
-
-
-def test_another_store_an_older_copy_and_the_output_of_a_stream_are_refused(
-    spark: SparkSession, one: Site, folder: Path, tmp_path: Path
-) -> None:
-    fill(one)
-    archive(one, folder)
-    kept = events(folder)
-    with site(f"sqlite:///{tmp_path}/other.sqlite3") as other:
-        done = call(other, folder)
-        assert (done.exit_code, "give each store an archive of its own" in done.stderr) == (1, True), done.output
-    with one.store.database.writing() as connection:
-        connection.execute(update(schema.shard).where(schema.shard.c.shard == 1).values(seq=1))
-    done = call(one, folder)
-    assert (done.exit_code, "it was replaced by an older copy" in done.stderr) == (1, True), done.output
-    (folder / "_spark_metadata").mkdir()
-    done = call(one, folder)
-    assert (done.exit_code, "is the output of a stream" in done.stderr) == (1, True), done.output
-    assert events(folder) == kept
-
-
-def test_an_older_copy_that_has_more_events_by_now_is_refused(
-    spark: SparkSession, one: Site, folder: Path, tmp_path: Path
-) -> None:
-    """Its numbers exceed those of the archive, and some of them were given twice."""
-    fill(one)
-    paths = (tmp_path / "wheel.sqlite3", tmp_path / "copy.sqlite3")
-    with closing(sqlite3.connect(paths[0])) as store, closing(sqlite3.connect(paths[1])) as copy:
-        store.backup(copy)
-    add_events(one, NOW + 50)
-    archive(one, folder)
-    with site(f"sqlite:///{tmp_path}/copy.sqlite3") as other:
-        for n in range(5):
-            add_events(other, NOW + 60 + n)
-        assert other.holder.highest_seq > one.holder.highest_seq
-        before = marks(other)
-        done = call(other, folder)
-        assert (done.exit_code, "it was replaced by an older copy" in done.stderr) == (1, True), done.output
-        assert marks(other) == before
-    add_events(one, NOW + 70)
-    assert archive(one, folder, "--no-mark")["events"] == 2
-
-
-def test_unarchived_events_that_a_new_shard_lost_are_reported(spark: SparkSession, one: Site, folder: Path) -> None:
-    fill(one)
-    archive(one, folder)
-    for holder in (one.holder, one.second):
-        one.store.release(holder.shard, holder.epoch)
-    one.store.maintenance.reshard(3, lambda _key, _task_id, _shards: 2, NOW + 60_000)
-    with closing(open_store(one.url, shards=3)) as store:
-        third = Holder(store, 2)
-        rows = third.slice()
-        third.settle(ORIGIN, place(rows[-1]), at_ms=NOW + 5)
-        upto = third.highest_seq
-        assert store.forget(2, third.epoch, Retention(NOW + 10, NO_LIMIT), 100) == len(rows) > 0
-    done = call(one, folder)
-    lost = [(loss["shard"], loss["upto"]) for loss in json.loads(done.stdout)["lost"]]
-    assert (done.exit_code, lost) == (1, [(2, upto)])
-
-
-def test_a_run_that_another_run_overtakes_stops(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``test_archive_races`` has all other orders of their steps."""
-    fill(one)
-    write = ArchiveFolder.write
-
-    def other(*args: Any) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(ArchiveFolder, "write", write)
-            archive(one, folder)
-        add_events(one, NOW + 60)
-        return write(*args)
-
-    monkeypatch.setattr(ArchiveFolder, "write", other)
-    done = call(one, folder)
-    assert (done.exit_code, "another run writes to the archive" in done.stderr) == (1, True), done.output
-    assert len(events(folder)) == 9
-    monkeypatch.setattr(ArchiveFolder, "write", write)
-    assert archive(one, folder)["events"] == 2
-    assert_same(folder, *store_events(one))

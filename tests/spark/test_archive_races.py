@@ -10,14 +10,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from greenlet import GreenletExit, greenlet
 
-from celery_wheel.archive.model import DataFile, Manifest, last_manifest, parse_manifest
+from celery_wheel.archive.model import Manifest
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.archive import compaction as compaction_module
 from celery_wheel.pipeline.archive import run as run_module
@@ -30,60 +29,12 @@ from celery_wheel.pipeline.source.options import format_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
 from celery_wheel.store.ports import Retention
 from tests.kit.holder import NO_LIMIT, NOW
+from tests.spark.memory_archive import MemoryFolder, Rows
 from tests.spark.stores import Site, site
 from tests.spark.test_archive import add_events
 
 KEEP_MS = 86_400_000
 KEY = (*IDENTITY, "shard")
-Rows = list[dict[str, Any]]
-
-
-@dataclass
-class MemoryFolder:
-    """An archive in memory; ``step`` is called before each access, and may not return."""
-
-    step: Callable[[], None]
-    path: str = "memory"
-    data: dict[str, Rows] = field(default_factory=dict)
-    manifests: dict[str, str] = field(default_factory=dict)
-
-    def read(self, files: list[DataFile]) -> Rows:
-        self.step()
-        return [row for file in files for row in self.data[file.path]]
-
-    def write(self, rows: Rows, run: str, count: int) -> list[DataFile]:
-        assert not any(path.startswith(f"run={run}/") for path in self.data), "a run has a folder of its own"
-        days: dict[str, Rows] = {}
-        for row in rows:
-            days.setdefault(f"{row['at']:%Y-%m-%d}", []).append(row)
-        files = []
-        for day, found in days.items():
-            self.step()  # killed here, the run leaves some of its files
-            path = f"run={run}/day={day}/part-0.parquet"
-            self.data[path] = found
-            files.append(DataFile(path, day, dict(Counter(row["outcome"] for row in found))))
-        return files
-
-    def runs(self) -> set[str]:
-        self.step()
-        return {path.split("/")[0].removeprefix("run=") for path in self.data}
-
-    def remove(self, folder: str) -> None:
-        for path in [path for path in self.data if path.startswith(f"{folder}/")]:
-            self.step()
-            self.data.pop(path, None)  # another run may remove it, too
-
-    def last(self) -> Manifest | None:
-        self.step()
-        return self.current()
-
-    def current(self) -> Manifest | None:
-        path = last_manifest(self.manifests)
-        return None if path is None else parse_manifest(self.manifests[path], path)
-
-    def put(self, manifest: Manifest) -> None:
-        self.step()
-        self.manifests[f"{manifest.folder}/part-0.txt"] = manifest.to_line()
 
 
 class Race:
@@ -139,7 +90,7 @@ class Race:
         last = self.folder.current()
         if last is None:
             return
-        found = Counter(tuple(row[name] for name in KEY) for file in last.files for row in self.folder.data[file.path])
+        found = Counter(tuple(row[name] for name in KEY) for row in self.folder.rows())
         archived = {key for key in self.expected if (key[3] or key[2]) <= last.marks.get(key[4], 0)}
         assert found == Counter(archived)
         assert archived >= self.had, "a later reader has what an earlier one had"

@@ -10,6 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.tables import read, tail
+from celery_wheel.store.model import NewRow
 from tests.kit.holder import NOW
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port
 from tests.kit.servers.postgres import PostgresServer
-from tests.spark.settings import JAVA_OPTIONS
-from tests.spark.stores import fill, site
+from tests.spark.stores import Site, fill, site
 
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -48,8 +49,7 @@ def running(command: list[str], folder: Path, **environ: str) -> Process:
 
 def submit(tmp_path: Path, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     confs = ["spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local", f"spark.sql.warehouse.dir={tmp_path}/w"]
-    confs += [f"spark.executor.extraJavaOptions={JAVA_OPTIONS}", "spark.driver.host=127.0.0.1"]
-    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
+    confs += [f"spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}", "spark.driver.host=127.0.0.1"]
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += [part for conf in confs for part in ("--conf", conf)]
     return [*command, *options, str(PROGRAM), *arguments]
@@ -77,39 +77,74 @@ class TableLock:
         return bool(count)
 
 
-def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
-    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
-) -> None:
+@dataclass
+class Cluster:
+    """A driver with two executors, which archives, counts, and then writes all of the history of a store."""
+
+    one: Site
+    rows: list[NewRow]
+    folder: Path
+    driver: Process
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        return summaries(self.driver.lines())
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A program that spark-submit has started, with the code of its executors in a file."""
+    folder = tmp_path_factory.mktemp("cluster")
+    code = str(folder / "code.zip")
+    with zipfile.PyZipFile(code, "w") as archive:  # bytecode: each worker would compile a source file anew
+        archive.writepy(str(ROOT / "celery_wheel"))
+        archive.writepy(str(ROOT / "pyspark_wheel.py"))
+    # Spark's own start of Python workers: that of the tests imports celery-wheel before Spark names the file.
+    environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""}
     with site(postgres.new_database()) as one:
         rows = one.holder.accept(*range(NOW, NOW + ROWS))
         step = ROWS // SETTLEMENTS
         for start in range(0, ROWS, step):
             one.dispatch(rows[start : start + step], NOW + start)
-        lock, folder = TableLock(one.url), tmp_path / "submit"
-        target = tmp_path / "history"
-        command = submit(tmp_path, "tail", one.url, f"{tmp_path}/history", f"{tmp_path}/checkpoint")
-        with running(command, folder) as driver:
+        command = submit(folder, "cluster", one.url, str(folder), options=["--py-files", code])
+        with running(command, folder / "submit", **environ) as driver:
+            yield Cluster(one, rows, folder, driver)
 
-            def has_begun() -> bool:
-                assert driver.is_alive(), driver.said()[-4_000:]
-                return lock.has_waiters()
 
-            wait_until(lambda: not driver.is_alive() or len(files(target)) > 1, "the first files", PATIENCE_S)
-            with lock.held():
-                wait_until(has_begun, "a task waits to read", PATIENCE_S)
-                kill_one_executor(driver.pid)
-            ended = tmp_path / "checkpoint" / "commits"
-            wait_until(lambda: not driver.is_alive() or numbers(ended), "another executor took over", PATIENCE_S)
-            with lock.held():
-                wait_until(has_begun, "a task waits to read", PATIENCE_S)
-                unfinished = max(numbers(tmp_path / "checkpoint" / "offsets")) - max(numbers(ended))
-                driver.kill()
-        assert unfinished == 1, "the driver was killed in the middle of a micro-batch"
+def test_spark_submit_runs_a_job_on_executors_that_have_the_code_from_a_file(cluster: Cluster) -> None:
+    driver = cluster.driver
+    wait_until(lambda: "count" in cluster.facts() or not driver.is_alive(), "the job and the count", PATIENCE_S)
+    found = cluster.facts()
+    assert found.keys() == {"archive", "count"}, driver.said()[-4_000:]
+    assert found["archive"]["events"] == found["count"]["history"] == ROWS
+    assert "code.zip" in found["count"]["code"]
 
-        tail(spark, one.url, str(target), str(tmp_path / "checkpoint")).awaitTermination()
-        found = Counter(row.id for row in spark.read.parquet(str(target)).select("id").collect())
-        assert found == Counter(row.id for row in read(spark, "history", one.url).select("id").collect())
-    assert found == Counter(row.id for row in rows)
+
+def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    one, driver, lock = cluster.one, cluster.driver, TableLock(cluster.one.url)
+    target, checkpoint = cluster.folder / "history", cluster.folder / "checkpoint"
+
+    def has_begun() -> bool:
+        assert driver.is_alive(), driver.said()[-4_000:]
+        return lock.has_waiters()
+
+    wait_until(lambda: not driver.is_alive() or len(files(target)) > 1, "the first files", PATIENCE_S)
+    with lock.held():
+        wait_until(has_begun, "a task waits to read", PATIENCE_S)
+        kill_one_executor(driver.pid)
+    ended = checkpoint / "commits"
+    wait_until(lambda: not driver.is_alive() or numbers(ended), "another executor took over", PATIENCE_S)
+    with lock.held():
+        wait_until(has_begun, "a task waits to read", PATIENCE_S)
+        unfinished = max(numbers(checkpoint / "offsets")) - max(numbers(ended))
+        driver.kill()
+    assert unfinished == 1, "the driver was killed in the middle of a micro-batch"
+
+    tail(spark, one.url, str(target), str(checkpoint)).awaitTermination()
+    found = Counter(row.id for row in spark.read.parquet(str(target)).select("id").collect())
+    assert found == Counter(row.id for row in read(spark, "history", one.url).select("id").collect())
+    assert found == Counter(row.id for row in cluster.rows)
 
 
 def kill_one_executor(driver: int) -> None:
@@ -137,7 +172,6 @@ def connect(java: None, tmp_path: Path) -> Iterator[str]:
     command = [str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     confs = [f"spark.connect.grpc.binding.port={port}", "spark.ui.enabled=false", f"spark.local.dir={tmp_path}/local"]
     confs += [f"spark.sql.warehouse.dir={tmp_path}/w", "spark.sql.shuffle.partitions=2"]
-    confs += [f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
     command += ["--master", "local[2]", *(part for conf in confs for part in ("--conf", conf))]
     with running(command, folder) as server:
 
@@ -158,7 +192,11 @@ def run_jobs(url: str, folder: Path, command: list[str], **environ: str) -> dict
         fill(one)
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3_000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return summaries(done.stdout.splitlines())
+
+
+def summaries(printed: list[str]) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in printed if line.startswith("{")]
     return {line["job"]: line for line in lines}
 
 
@@ -188,17 +226,3 @@ def test_each_job_runs_over_spark_connect(connect: str, tmp_path: Path) -> None:
     assert found["schedule"]["rejects"] == {"eta cannot be read": 1}
     assert (found["count"]["pending"], found["count"]["dispatched"]) == (4, 7)
     assert files(tmp_path / "history")
-
-
-def test_spark_submit_runs_a_job_on_executors_that_have_the_code_from_a_file(java: None, tmp_path: Path) -> None:
-    code = str(tmp_path / "code.zip")
-    with zipfile.PyZipFile(code, "w") as archive:  # bytecode: each worker would compile a source file anew
-        archive.writepy(str(ROOT / "celery_wheel"))
-        archive.writepy(str(ROOT / "pyspark_wheel.py"))
-    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
-    command = submit(tmp_path, "jobs", url, str(tmp_path), "archive", options=["--py-files", code])
-    # Spark's own start of Python workers: that of the tests imports celery-wheel before Spark names the file.
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
-    found = run_jobs(url, tmp_path, command, **environ, SPARK_WORKER_DIR=str(tmp_path / "work"))
-    assert found["archive"]["events"] == 9
-    assert "code.zip" in found["count"]["code"]

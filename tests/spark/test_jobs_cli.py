@@ -140,7 +140,7 @@ def test_an_unusable_input_is_an_error_of_one_line(spark: SparkSession, tmp_path
     assert str(tmp_path) in done.stderr.splitlines()[-1]
 
 
-def test_a_process_prints_an_error_of_one_line_and_none_of_java(tmp_path: Path) -> None:
+def test_a_process_prints_an_error_of_one_line_and_none_of_java(java: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "celery_wheel.pipeline", "tune", "--input", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *steps, last = done.stderr.splitlines()

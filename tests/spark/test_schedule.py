@@ -196,6 +196,7 @@ def test_instants_in_nanoseconds_are_an_error(call: Any, tmp_path: Path) -> None
         (("--dry-run", "--table", "x"), "--table must go with --jdbc"),
         (("--dry-run", "--jdbc", "jdbc:x"), "one of --rows and --jdbc must name the rows"),
         (("--dry-run", "--sql", "SELECT nothing FROM rows"), "nothing"),
+        (("--dry-run", "--sql", "SELECT day AS local, 3.0D AS priority FROM rows"), "column priority must be byte or"),
     ],
 )
 def test_wrong_usage_is_an_error_of_one_line(call: Any, options: tuple[str, ...], message: str) -> None:

@@ -24,7 +24,6 @@ from celery_wheel.store.model import COMMITTED, DONE, OPEN
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder
 from tests.kit.patience import wait_until
-from tests.kit.processes import python
 from tests.spark.stores import MakeUrl
 from tests.spark.streamed import in_part, start, write_file
 from tests.spark.test_write import loaded_messages
@@ -75,24 +74,6 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
     start(spark, url, tmp_path, parts=3).awaitTermination()
     assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1), (2, COMMITTED, 1)]
     assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
-
-
-@on_sqlite
-@pytest.mark.timeout(300)
-def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(
-    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
-) -> None:
-    """The driver is killed with ``kill -9`` after a part of the second micro-batch was written; the other waits."""
-    write_file(tmp_path, "0", range(40))
-    write_file(tmp_path, "1", range(40, 80))
-
-    with python(tmp_path / "killed.log", "-m", "tests.spark.streamed", url, str(tmp_path)) as driver:
-        wait_until(lambda: is_half_written(store, 1) or not driver.is_alive(), "a part is written", 200)
-    assert micro_batches(store) == [(0, COMMITTED, 1), (1, OPEN, 1)]
-    assert numbers(store) == [*range(40)], "nothing of the open micro-batch is visible"
-    start(spark, url, tmp_path, parts=3).awaitTermination()  # with other partitions than before
-    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 2)]
-    assert numbers(store) == [*range(80)]
 
 
 @on_sqlite

@@ -13,25 +13,22 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.types import StructType
-from sqlalchemy import select
+from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, LongType, StructType
 
 from celery_wheel.broker.names import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
-from celery_wheel.errors import StoreError
+from celery_wheel.errors import SettingError, StoreError
+from celery_wheel.pipeline.source.target import check_columns
 from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
 from celery_wheel.store.block import each
-from celery_wheel.store.model import ABORTED, COMMITTED, OPEN, Message
+from celery_wheel.store.model import ABORTED, COMMITTED, Message
 from celery_wheel.store.sql.bulk_loads import SqlLoads
-from celery_wheel.store.sql.schema import load_chunk
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.patience import wait_until
-from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
 
-ROWS = 20_000
+ROWS = 2_000
 START_MS = 1_900_000_000_000
 SHARDS = 2
 
@@ -206,6 +203,18 @@ def test_wrong_options_are_refused_on_the_driver(
     assert listed(site) == []
 
 
+@pytest.mark.parametrize("kind", [DoubleType(), FloatType(), BinaryType(), ArrayType(LongType()), StructType()])
+def test_a_key_without_one_text_is_refused_on_the_driver(kind: DataType) -> None:
+    """7 would be another row than 7.0, and other types fail in each task."""
+    schema = StructType().add("task", "string").add("eta_ms", "long").add("nr", kind)
+    with pytest.raises(
+        SettingError, match=f"key must name a column of texts, whole numbers or times, got nr of {kind.simpleString()}"
+    ):
+        check_columns(schema, "nr")
+    for good in ("string", "long", "decimal(38,0)", "date", "timestamp"):
+        check_columns(StructType([*schema.fields[:2]]).add("nr", good), "nr")
+
+
 @on_sqlite
 def test_an_error_of_the_store_is_reported_for_the_load(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store's own message is for a scheduler, which adopts the shard again and retries."""
@@ -225,23 +234,3 @@ def test_an_error_of_the_store_is_reported_for_the_load(site: Site, monkeypatch:
 def test_nothing_is_overwritten(spark: SparkSession, site: Site) -> None:
     with pytest.raises(PySparkException, match="mode must be append, got overwrite: a load does not replace scheduled"):
         reminders(spark, 10).write.format("wheel").options(url=site.url, batch="x").mode("overwrite").save()
-
-
-@on_sqlite
-@pytest.mark.timeout(300)
-def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, site: Site, tmp_path: Path) -> None:
-    """The driver is killed after one part was written, while the other waits for ever."""
-    with python(tmp_path / "killed.log", "-m", "tests.spark.killed", site.url, str(tmp_path)):
-        wait_until(lambda: (one := listed(site)) != [] and one[0][2] == ROWS // 2, "half is written", 200)
-    assert listed(site) == [("monday", OPEN, ROWS // 2)]
-    assert loaded_messages(site.store) == []
-    before = stamps(site)
-    save(reminders(spark, ROWS, 2), site, key="order")
-    assert listed(site) == [("monday", COMMITTED, ROWS)]
-    assert len({one.envelope_id for one in loaded_messages(site.store)}) == ROWS
-    assert before <= stamps(site), "the written part was kept"
-
-
-def stamps(site: Site) -> set[int]:
-    with site.store.database.reading() as connection:
-        return set(connection.execute(select(load_chunk.c.id)).scalars())

@@ -42,7 +42,7 @@ from celery_wheel.pipeline.jobs.options import (
 from celery_wheel.pipeline.local_time import FOLDS, GAPS
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.snapshot import open_for_reading
-from celery_wheel.pipeline.source.target import read_target
+from celery_wheel.pipeline.source.target import check_columns, read_target
 from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.pipeline.tables import write
 from celery_wheel.store.ports.bulk_loads import BulkLoad
@@ -105,8 +105,9 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     progress("reading")
     checked = task_rows.check_rows(_read_rows(spark, options), _rules(options)).persist()
     try:
-        counts = output.rejects(task_rows.rejected_rows(checked))
         valid = task_rows.valid_tasks(checked, options["id_column"])
+        check_columns(valid.schema, task_rows.ID if options["id_column"] else None)  # a dry run has no write to do so
+        counts = output.rejects(task_rows.rejected_rows(checked))
         was_loaded = bool(options["batch"]) and _loaded_batch(valid, options) is not None
         facts = _load_facts(spark, options, valid, was_loaded, output, progress)
         facts |= {"rows": facts["good"] + sum(counts.values()), "rejects": counts, "batch": options["batch"]}

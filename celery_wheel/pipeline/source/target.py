@@ -38,6 +38,16 @@ _TYPES: dict[str, tuple[type[types.DataType], ...]] = {
     "priority": _WHOLE,
     "expires": (*_TIME, *_WHOLE, types.FloatType, types.DoubleType),
 }
+#: Types without one text that is the same wherever it is written: 7 may be 7.0, and 10000000 be 1.0E7.
+NO_ID = (
+    types.BinaryType,
+    types.FloatType,
+    types.DoubleType,
+    types.ArrayType,
+    types.MapType,
+    types.StructType,
+    types.VariantType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,9 @@ def check_columns(schema: StructType, key: str | None) -> None:
     names = schema.fieldNames()
     if key is not None and key not in names:
         raise SettingError(f"option key must name a column, got {key!r}; there are {', '.join(names)}")
+    if key is not None and isinstance(schema[key].dataType, NO_ID):
+        type_ = schema[key].dataType.simpleString()
+        raise SettingError(f"option key must name a column of texts, whole numbers or times, got {key} of {type_}")
     if unknown := [name for name in names if name not in COLUMNS and name != key]:
         raise SettingError(
             f"columns must be among {', '.join(COLUMNS)}, or be named by option key; got {', '.join(unknown)}; "
