@@ -20,6 +20,22 @@ from typing import Any
 LINES = 'INSTALLED_APPS += ["django_wheel"]\nCELERY_BEAT_SCHEDULER = "wheel"\n'
 #: Where an app reads its settings without a namespace, Celery knows the old names alone.
 OLD_LINES = LINES.replace("CELERY_BEAT_SCHEDULER", "CELERYBEAT_SCHEDULER")
+#: A scheduler of the project's own stays the base: docs/periodic.md.
+OFFSETS = 'WHEEL_BASE_SCHEDULER = "allianceauth.crontab.schedulers.OffsetDatabaseScheduler"\n'
+
+#: The tables at once, as pretix's own tests make them: its migrations take minutes.
+NO_MIGRATIONS = """
+
+class Tables(dict):
+    def __contains__(self, label):
+        return True
+
+    def __getitem__(self, label):
+        return None
+
+
+MIGRATION_MODULES = Tables()
+"""
 
 #: Port 9 (discard) of this machine, where nothing listens.
 CLOSED = "http://127.0.0.1:9/"
@@ -77,7 +93,7 @@ def _pretix(place: Place) -> Mapping[str, str]:
             f"[pretix]\ndatadir={place.folder}/data\nurl=http://localhost\n[database]\nbackend=sqlite3\n"
             f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
         ),
-        "adopted.py": f"from pretix.settings import *\n\n{LINES}CELERY_WHEEL_STORE = {_store(place)!r}\n",
+        "adopted.py": f"from pretix.settings import *\n\n{LINES}CELERY_WHEEL_STORE = {_store(place)!r}\n{NO_MIGRATIONS}",
     }
 
 
@@ -99,10 +115,12 @@ def _refused_webhook(app: Any) -> None:
 
 def _allianceauth(place: Place) -> Mapping[str, str]:
     database = f'{{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "{place.folder}/db.sqlite3"}}}}'
-    own = f"DATABASES = {database}\nBROKER_URL = {place.broker!r}\nREGISTRATION_VERIFY_EMAIL = False\n"
+    cache = f'CACHES["default"]["LOCATION"] = {place.broker!r}'
+    contact = 'REGISTRATION_VERIFY_EMAIL = False\nESI_USER_CONTACT_EMAIL = "one@example.org"\n'
+    own = f"{contact}DATABASES = {database}\nBROKER_URL = {place.broker!r}\n{cache}\n"
     return {
         "myauth/myauth/settings_here.py": f"from myauth.settings.local import *\n\n{own}",
-        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{OLD_LINES}WHEEL_STORE = {_store(place)!r}\n",
+        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{OLD_LINES}{OFFSETS}WHEEL_STORE = {_store(place)!r}\n",
     }
 
 
@@ -164,7 +182,7 @@ PROJECTS = {
             "services/tests/test_tasks.py",
         ),
         commands=(("-m", "allianceauth.bin.allianceauth", "start", "myauth"),),
-        lines=OLD_LINES,
+        lines=OLD_LINES + OFFSETS,
         packaged=True,
         root="myauth",
     ),

@@ -78,7 +78,7 @@ class Site:
                 self.run(f"command-{number}", *command, settings="")
             for path, text in self.project.files(Place(self.folder, self._redis.url)).items():
                 (self.folder / path).write_text(text, encoding="utf-8")
-            self.run("migrate", "-m", "django", "migrate", "--verbosity", "0")
+            self.run("migrate", "-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
             self.run("check", "-m", "django", "check")
             self.celery("worker", "-P", "solo", "-I", "tests.adopt.noting", ready=" ready.")
             self.celery("beat", "--pidfile", "", ready="at epoch")
