@@ -93,12 +93,12 @@ matrix: services  ## test the built wheel with several versions of everything; S
 
 PROJECTS ?= pretix allianceauth pretalx packages
 # The table names each project that failed, so nox need not end the target. Alliance Auth compiles a client of MySQL.
-adopt: services  ## try the built wheel in public projects, with their own tests: PROJECTS="pretix allianceauth pretalx packages"
+adopt:  ## try the built wheel in public projects, with their own tests: PROJECTS="pretix allianceauth pretalx packages"
 	@[ -x $(VENV)/matrix/bin/nox ] || { $(PYTHON) -m venv $(VENV)/matrix && \
 	  $(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
-	@! echo "$(PROJECTS)" | grep -q allianceauth || { command -v mariadb_config && command -v pkg-config; } >/dev/null || \
-	  sh scripts/apt-install libmariadb-dev "The client library of MariaDB is not installed"; \
-	  command -v pkg-config >/dev/null || sh scripts/apt-install pkg-config "pkg-config is not installed"
+	@command -v redis-server >/dev/null || sh scripts/apt-install redis-server "Redis is not installed"
+	@command -v mariadb_config >/dev/null || sh scripts/apt-install libmariadb-dev "The client of MariaDB is not installed"
+	@command -v pkg-config >/dev/null || sh scripts/apt-install pkg-config "pkg-config is not installed"
 	@rm -rf .nox/adopted
 	@PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" nox --session $(foreach one,$(PROJECTS),"adopt($(one))"); code=$$?; \
 	  [ "$(PROJECTS)" = packages ] || $(PYTHON) -m tests.adopt .nox/adopted || code=1; exit $$code

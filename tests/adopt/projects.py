@@ -80,8 +80,9 @@ class Project:
     root: str = "."
 
 
-def _store(place: Place) -> str:
-    return f"sqlite:///{place.folder}/wheel.sqlite3"
+def _store(place: Place, setting: str = "CELERY_WHEEL_STORE") -> str:
+    """A store of the site: the default one of a package would outlive it."""
+    return f"{setting} = 'sqlite:///{place.folder}/wheel.sqlite3'\n"
 
 
 # -- pretix: tickets ---------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def _pretix(place: Place) -> Mapping[str, str]:
             f"[pretix]\ndatadir={place.folder}/data\nurl=http://localhost\n[database]\nbackend=sqlite3\n"
             f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
         ),
-        "adopted.py": f"from pretix.settings import *\n\n{LINES}CELERY_WHEEL_STORE = {_store(place)!r}\n{NO_MIGRATIONS}",
+        "adopted.py": f"from pretix.settings import *\n\n{LINES}{_store(place)}ALLOW_HTTP_TO_PRIVATE_NETWORKS = True\n{NO_MIGRATIONS}",
     }
 
 
@@ -117,10 +118,11 @@ def _allianceauth(place: Place) -> Mapping[str, str]:
     database = f'{{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "{place.folder}/db.sqlite3"}}}}'
     cache = f'CACHES["default"]["LOCATION"] = {place.broker!r}'
     contact = 'REGISTRATION_VERIFY_EMAIL = False\nESI_USER_CONTACT_EMAIL = "one@example.org"\n'
+    lines = f"{OLD_LINES}{OFFSETS}{_store(place, 'WHEEL_STORE')}"
     own = f"{contact}DATABASES = {database}\nBROKER_URL = {place.broker!r}\n{cache}\n"
     return {
         "myauth/myauth/settings_here.py": f"from myauth.settings.local import *\n\n{own}",
-        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{OLD_LINES}{OFFSETS}WHEEL_STORE = {_store(place)!r}\n",
+        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{lines}",
     }
 
 
@@ -141,7 +143,7 @@ def _pretalx(place: Place) -> Mapping[str, str]:
             f"[database]\nbackend=sqlite3\nname={place.folder}/db.sqlite3\n"
             f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
         ),
-        "adopted.py": f"from pretalx.settings import *\n\n{LINES}CELERY_WHEEL_STORE = {_store(place)!r}\n",
+        "adopted.py": f"from pretalx.settings import *\n\n{LINES}{_store(place)}",
     }
 
 

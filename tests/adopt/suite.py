@@ -23,7 +23,8 @@ def folder_of_tests(site: Site, name: str, sdists: Path) -> Path:
     """Return the folder in which the project's tests are: its package, or its sdist, unpacked."""
     if site.project.packaged:
         spec = find_spec(name)
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         return Path(spec.origin).parent
     (sdist,) = sdists.glob(f"{name}-*.tar.gz")
     with tarfile.open(sdist) as archive:

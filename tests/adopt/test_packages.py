@@ -16,8 +16,10 @@ from urllib.error import URLError
 
 import pytest
 
-for package in ("celery_once", "celery_prometheus_exporter", "django_celery_results", "django_structlog"):
-    pytest.importorskip(package, reason="make adopt PROJECTS=packages installs it")
+pytest.importorskip("celery_once", reason="make adopt PROJECTS=packages installs it")
+pytest.importorskip("celery_prometheus_exporter", reason="make adopt PROJECTS=packages installs it")
+pytest.importorskip("django_celery_results", reason="make adopt PROJECTS=packages installs it")
+pytest.importorskip("django_structlog", reason="make adopt PROJECTS=packages installs it")
 
 import structlog
 from celery_once import AlreadyQueued
@@ -111,7 +113,7 @@ def test_an_exporter_of_celerys_events_counts_a_delayed_task(shop: ModuleType, t
 
     def page() -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:  # noqa: S310
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 return str(answer.read().decode())
         except (URLError, ConnectionError):
             return ""
