@@ -91,10 +91,11 @@ def _store(place: Place, setting: str = "CELERY_WHEEL_STORE") -> str:
 def _pretix(place: Place) -> Mapping[str, str]:
     return {
         "pretix.cfg": (
-            f"[pretix]\ndatadir={place.folder}/data\nurl=http://localhost\n[database]\nbackend=sqlite3\n"
+            f"[pretix]\ndatadir={place.folder}/data\nurl=http://localhost\n"
+            "allow_http_to_private_networks=on\n[database]\nbackend=sqlite3\n"
             f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
         ),
-        "adopted.py": f"from pretix.settings import *\n\n{LINES}{_store(place)}ALLOW_HTTP_TO_PRIVATE_NETWORKS = True\n{NO_MIGRATIONS}",
+        "adopted.py": f"from pretix.settings import *\n\n{LINES}{_store(place)}{NO_MIGRATIONS}",
     }
 
 

@@ -1,4 +1,4 @@
-"""What a site is tried by: two tasks that wait, and the proof of where each waited, when it ran and how often.
+"""Two tasks of a site that wait, and the proof of where each waited, when it ran and how often.
 
 ::
 
