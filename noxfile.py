@@ -12,6 +12,7 @@
     django      each Django that has support, under the tests of the admin
     celery      each Celery since the lowest, under the tests of what it sends and of the broker edges
     redis       each redis-py that Kombu allows, under the tests of the Redis edge
+    adopt       public projects with their own worker and their own tests (`make adopt`; no part of the matrix)
 
 1. The tests run in the unpacked sdist, without the packages: they can import only the installed wheel.
 2. uv resolves the versions. ``lowest-direct`` takes each lower bound as it is declared, so that a bound that does
@@ -147,3 +148,35 @@ def redis(session: nox.Session, version: str) -> None:
     """Each redis-py that a Kombu allows."""
     install(session, f"redis=={version}.*")
     pytest(session, *(session.posargs or OF_REDIS))
+
+
+#: What the projects' own tests need besides the project, and their sdists to be read without a build environment.
+ADOPTED = {
+    "pretix": ("pretix[dev]", "pip", "setuptools<81", "wheel", "tomli"),
+    "allianceauth": ("allianceauth[test]", "django-webtest", "requests-mock"),
+    "pretalx": ("pretalx[dev]", "drf-spectacular", "pip", "setuptools<81", "wheel"),
+}
+#: Packages beside which Celery is often run, each with a test of its own.
+BESIDE = ("celery-once", "celery-prometheus-exporter", "django-celery-results", "django-structlog[celery]")
+
+
+@nox.session(python=PYTHONS[0], requires=["build"], default=False)
+@nox.parametrize("project", [*ADOPTED, "packages"], ids=[*ADOPTED, "packages"])
+def adopt(session: nox.Session, project: str) -> None:
+    """A public project, with the wheel that is built here, the project's own worker and its own tests of tasks."""
+    (wheel,) = DIST.glob("*.whl")
+    (tree,) = TREE.iterdir()
+    if project == "packages":
+        session.install(*BESIDE, f"{wheel}[redis,cli,django]", "psutil", "pytest", "pytest-timeout")
+        session.chdir(tree)
+        session.run("python", "-m", "pytest", "--noconftest", "-W", "default", "tests/adopt/test_packages.py")
+        return
+    session.install(*ADOPTED[project], f"{wheel}[redis,cli,django]", "psutil", "pytest", "pytest-django")
+    sdists = Path(session.create_tmp()).resolve()
+    if "pip" in ADOPTED[project]:  # the others carry their tests in the package
+        options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-binary=:all:", "--dest", str(sdists))
+        name = session.run("python", "-m", "pip", "freeze", silent=True)
+        (pin,) = (line for line in str(name).splitlines() if line.startswith(f"{project}=="))
+        session.run("python", "-m", "pip", "download", *options, pin)
+    session.chdir(tree)
+    session.run("python", "-m", "tests.adopt", project, str(ROOT / ".nox" / "adopted"), str(sdists))

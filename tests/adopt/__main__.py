@@ -1,0 +1,72 @@
+"""``python -m tests.adopt pretix RESULTS SDISTS`` tries a project; ``python -m tests.adopt RESULTS`` prints the table.
+
+The first runs in an environment that has the project and the wheel, and writes a result; see ``adopt`` in noxfile.py.
+The table needs no package, and ends with exit code 1 unless each project passed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+COLUMNS = ("project", "Celery", "delayed task of its own", "late", "retry late", "own tests with / without", "result")
+
+
+def attempt(name: str, results: Path, sdists: Path) -> None:
+    from tests.adopt import suite, trial  # the table is printed where neither Celery nor Redis is installed
+    from tests.adopt.site import Site
+
+    packages = ("celery", "django", "redis", "celery-wheel")
+    result: dict[str, Any] = {"project": name, "version": version(name)} | {one: version(one) for one in packages}
+    results.mkdir(parents=True, exist_ok=True)
+    report = results / f"{name}.json"
+    report.write_text(json.dumps({**result, "error": "did not end"}), encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix=f"adopt-{name}-") as folder, Site(name, Path(folder) / "site") as site:
+        app = site.app()
+        own, again = trial.delayed(site, app), trial.retried(site, app)
+        trial.once(site)
+        assert site.errors() == [], "beat logged errors:\n" + "\n".join(site.errors())
+        result |= {"task": own.task, "late_ms": own.late_ms, "retry_late_ms": again.late_ms}
+        result["suite"] = suite.compare(site, suite.folder_of_tests(site, name, sdists))
+        app.wheel.close()
+    report.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+def line(result: Mapping[str, Any]) -> tuple[str, ...]:
+    name = f"{result['project']} {result['version']}"
+    if "error" in result:
+        return (name, result["celery"], "", "", "", "", f"FAILED: {result['error']}")
+    suite = result["suite"]
+    counts = " / ".join(
+        ", ".join(f"{number} {outcome}" for outcome, number in sorted(suite[kind].items()))
+        for kind in ("with", "without")
+    )
+    verdict = f"{len(suite['differ'])} tests differ: {suite['differ'][0]}" if suite["differ"] else "pass"
+    return (
+        name,
+        result["celery"],
+        result["task"].rpartition(".")[2],
+        f"{result['late_ms']} ms",
+        f"{result['retry_late_ms']} ms",
+        counts,
+        verdict,
+    )
+
+
+def table(results: Path) -> int:
+    lines = [line(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(results.glob("*.json"))]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
+    for one in (COLUMNS, *lines):
+        print("  ".join(cell.ljust(width) for cell, width in zip(one, widths, strict=True)).rstrip())
+    return 0 if lines and all(one[-1] == "pass" for one in lines) else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        sys.exit(table(Path(sys.argv[1])))
+    attempt(sys.argv[1], Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve())

@@ -1,0 +1,81 @@
+"""Two tasks of a site that wait, and the proof of where each waited, when it ran and how often.
+
+::
+
+    delayed(site, app)      a task of the project that the project itself delays
+    retried(site, app)      a task of Celery in the project's app that is tried again
+
+1. The task is pending in the wheel's store, while no queue of Redis has it, and no worker holds it for later.
+2. It runs once, and not before its eta.
+3. In the end the wheel's history has it as dispatched.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from tests.adopt.noting import try_twice
+from tests.adopt.site import Site
+from tests.kit.patience import patience, wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a task waited."""
+
+    task: str
+    late_ms: int  #: between its eta and its run in the worker
+
+
+def queued(app: Any) -> list[str]:
+    """Return the ids of the tasks in every list of the broker."""
+    found = []
+    with redis.Redis.from_url(app.conf.broker_url) as client:
+        for key in client.scan_iter(_type="list"):
+            found += [json.loads(raw)["headers"]["id"] for raw in client.lrange(key, 0, -1)]
+    return found
+
+
+def held(app: Any) -> list[str]:
+    """Return the ids of the tasks that workers hold for later, as Celery's own ETA does."""
+    answers = app.control.inspect(timeout=patience(2)).scheduled() or {}
+    workers = {name: tasks for name, tasks in answers.items() if not name.startswith("wheel@")}
+    assert workers, "no worker has answered"
+    return [one["request"]["id"] for tasks in workers.values() for one in tasks]
+
+
+def watch(site: Site, app: Any, task: str, retries: int) -> Trial:
+    """Watch the pending task of that name until it has run."""
+    wait_until(lambda: app.wheel.pending(task=task).items, f"{task} is pending on the wheel")
+    waits = app.wheel.pending(task=task).items[0]
+    assert waits.task_id not in queued(app), f"{task} is in a queue while it is pending"
+    assert waits.task_id not in held(app), f"a worker holds {task}"
+
+    def runs() -> list[dict[str, Any]]:
+        return [one for one in site.notes() if (one["id"], one["retries"]) == (waits.task_id, retries)]
+
+    wait_until(runs, f"{task} has run", 60)
+    wait_until(lambda: app.wheel.get(waits.task_id).state == "dispatched", f"{task} is dispatched in the history")
+    [run] = runs()
+    assert run["at_ms"] >= waits.eta_ms, f"{task} ran {waits.eta_ms - run['at_ms']} ms early"
+    return Trial(task, run["at_ms"] - waits.eta_ms)
+
+
+def delayed(site: Site, app: Any) -> Trial:
+    site.project.start(app)
+    return watch(site, app, site.project.waits, 0)
+
+
+def retried(site: Site, app: Any) -> Trial:
+    app.tasks[try_twice.name].delay()
+    return watch(site, app, try_twice.name, 1)
+
+
+def once(site: Site) -> None:
+    """Assert that nothing ran twice: at the end, when a second copy has had its time."""
+    runs = [(one["id"], one["retries"]) for one in site.notes()]
+    assert len(set(runs)) == len(runs), f"a task ran twice: {runs}"
