@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
@@ -65,7 +66,8 @@ def test_the_envelope_has_the_destination_of_the_call(
 ) -> None:
     app.send_task("proj.add", (1, 2), countdown=60, **options)
     (message,) = broker.waiting()
-    assert where(message) == destination
+    expires_ms = destination[-1] if kombu.VERSION >= (5, 7) else None  # an older Kombu lets no queue of Redis expire
+    assert where(message) == (*destination[:-1], expires_ms)
 
 
 def test_routes_are_followed(make_app: Callable[..., Any], broker: Broker) -> None:
