@@ -84,11 +84,12 @@ test-orchestrators:  ## test only the tasks of Airflow and the assets of Dagster
 	  -e . apache-airflow-task-sdk dagster pytest pytest-timeout
 	AIRFLOW_HOME=$(CURDIR)/$(VENV)/orchestrators/airflow $(VENV)/orchestrators/bin/python -m pytest --noconftest -W default tests/orchestrators
 
-# pyenv hides its Pythons but one unless PYENV_VERSION names them; the first stays the one of this shell.
+# pyenv hides its Pythons unless PYENV_VERSION names them, and sets it to one where it starts a program itself; the first
+# stays the one of this shell.
 matrix: services  ## test the built wheel with several versions of everything; SESSIONS="lowest newest-3.13" ARGS="-x tests/contract"
 	@[ -x $(VENV)/matrix/bin/nox ] || { $(PYTHON) -m venv $(VENV)/matrix && \
 	  $(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
-	PYENV_VERSION="$${PYENV_VERSION-$$(pyenv versions --bare 2>/dev/null | sort -rV | paste -sd:)}" PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" \
+	PYENV_VERSION="$$({ pyenv version-name; pyenv versions --bare | sort -rV; } 2>/dev/null | paste -sd:)" PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" \
 	  nox $(if $(SESSIONS),--session $(SESSIONS)) $(if $(ARGS),-- $(ARGS))
 
 PROJECTS ?= pretix allianceauth pretalx packages

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import kombu
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
@@ -59,8 +60,11 @@ def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], optio
 
 
 def queue_expires_ms(queue: Any) -> int | None:
-    """Return ``x-expires`` of a queue's declaration."""
-    if queue is None:
+    """Return ``x-expires`` of a queue's declaration, which the Redis edge obeys.
+
+    Kombu obeys it on Redis since 5.7. With an older one a queue, whose workers do not keep it alive, would lose tasks.
+    """
+    if queue is None or kombu.VERSION < (5, 7):
         return None
     if queue.expires is not None:
         return int(queue.expires * 1000)

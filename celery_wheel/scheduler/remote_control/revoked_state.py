@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import celery
 from celery import signals
 from kombu.entity import Exchange
 
@@ -50,6 +51,7 @@ class RevokedState:
         self._failed: dict[int, tuple[int, float]] = {}  #: row id → failures, and the next try
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
+        self._app.set_current()  # of this thread: Celery before 5.6 restores the group of a chord by it
         recorded = set[int]()
         with ExitStack() as stack:
             send = self._sender(stack)
@@ -129,7 +131,7 @@ class RevokedState:
 def _stores(app: Any, task: Any, pending: PendingRequest) -> bool:
     """Return whether a worker would store the revoked state."""
     ignored = pending.headers.get("ignore_result")
-    if ignored is None:
+    if ignored is None or (not ignored and celery.VERSION < (5, 7)):  # where a call that does not say it sends False
         ignored = app.conf.task_ignore_result if task is None else task.ignore_result
     even_if = app.conf.task_store_errors_even_if_ignored if task is None else task.store_errors_even_if_ignored
     return not ignored or bool(even_if)

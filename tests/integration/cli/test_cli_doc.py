@@ -46,7 +46,7 @@ def run(command: Commands, line: str, said: list[str]) -> None:
     assert found.exit_code == int(code or 0), f"{line}: {found.output}"
     printed = iter(found.output.splitlines())
     for one in said:
-        pattern = re.escape(one).replace("…", ".*").replace(r"\ ", r"\s+")
+        pattern = r"\s*" + re.escape(one).replace("…", ".*").replace(r"\ ", r"\s+")
         assert any(re.match(pattern, each) for each in printed), f"{line} printed\n{found.output}\nand not {one}"
 
 

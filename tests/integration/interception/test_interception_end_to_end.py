@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 
+import celery
 import pytest
 
 from tests.integration.interception import wheel_cases as cases
@@ -46,7 +47,8 @@ def test_each_scene_runs_the_expected_number_of_times(matrix: Matrix, scene: str
     _, counts = cases.SCENES[scene]
     notes = [note for tag in counts for note in matrix.notes[tag]]
     assert {tag: len(matrix.notes[tag]) for tag in counts} == counts
-    assert all(note["ran_ms"] >= matrix.sent[scene].due_ms for note in notes)
+    if scene != "chord" or celery.VERSION >= (5, 7):  # before, a chord's countdown was only that of its poll
+        assert all(note["ran_ms"] >= matrix.sent[scene].due_ms for note in notes)
 
 
 def test_retries_keep_their_delay_and_their_queue(matrix: Matrix) -> None:

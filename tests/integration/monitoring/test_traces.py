@@ -26,8 +26,9 @@ def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) 
     first, second = spans("run/backing_off")
     assert sending["parent"] == first["id"]
     assert publish["links"] == [sending["id"]]
-    assert second["links"] == [sending["id"]], "the message kept its context"
+    # The message kept its context, of which an older instrumentation makes the run a child.
+    assert [*second["links"], second["parent"]][0] == sending["id"]
     assert publish["parent"] is None
-    assert len({one["trace"] for one in (sending, publish, second)}) == 3
+    assert publish["trace"] not in {sending["trace"], second["trace"]}
     assert sending["ended_ns"] < publish["started_ns"] <= publish["ended_ns"]
     assert publish["ended_ns"] - publish["started_ns"] < 10**9, "the delay of a second is in no span"

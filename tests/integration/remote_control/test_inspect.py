@@ -6,6 +6,8 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import celery
+
 from tests.integration.remote_control.conftest import NodeStack, answers
 from tests.kit.patience import patience, wait_until
 
@@ -42,7 +44,8 @@ def test_pending_tasks_are_shown_as_a_worker_shows_its_own(stack: NodeStack) -> 
     assert request["delivery_info"]["priority"] == 3
     found = {name.partition("@")[0]: one for name, one in inspect.query_task(waits.id, held.id, "nobody").items()}
     assert found["wheel"] == {waits.id: ["scheduled", request]}
-    assert found["celery"][held.id][0] == "scheduled"
+    if celery.VERSION >= (5, 7):  # an older worker does not find a task that it holds for its eta
+        assert found["celery"][held.id][0] == "scheduled"
 
 
 def test_a_shortened_list_says_so_and_can_be_printed(stack: NodeStack) -> None:

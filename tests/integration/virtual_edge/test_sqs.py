@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 from botocore.exceptions import ClientError
+from kombu.transport import SQS
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
@@ -74,6 +76,13 @@ class Installation:
 
     def publish(self, edge: KombuBroker, rows: list[Row]) -> Any:
         return edge.publish(chunk_of(ORIGIN, at(1), rows, now_ms=0), lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def no_queue_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the tests apart: an older Kombu knows one list of queues for all servers of the process."""
+    if kombu.VERSION < (5, 7):
+        monkeypatch.setattr(SQS.Channel, "_queue_cache", {})
 
 
 @pytest.fixture
@@ -178,6 +187,7 @@ def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(
     assert seconds(lambda: edge.leave(0, 1)) < 3
 
 
+@pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")
 def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) -> None:
     edge = installed.edge()
     edge.adopt(0, 1)
@@ -208,6 +218,7 @@ def test_a_refused_delete_is_reported_and_the_message_is_accepted_once(
     assert {one.envelope_id for one in again.arrivals} == {one.envelope_id for one in peeked.arrivals}
 
 
+@pytest.mark.skipif(kombu.VERSION < (5, 6), reason="Kombu before 5.6 stops at a message that is no JSON")
 def test_a_foreign_message_is_kept_and_the_others_go_on(installed: Installation) -> None:
     for text in ("hello", '{"properties": {}}', "[1, 2]"):
         installed.client.send_message(QueueUrl=installed.queue, MessageBody=text)
@@ -291,6 +302,7 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Instal
         assert len(installed.client.receive_message(QueueUrl=url)["Messages"]) == 1
 
 
+@pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")
 def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Path) -> None:
     with SqsServer(tmp_path / "sqs") as server:
         installed = Installation(server)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
@@ -30,6 +31,11 @@ def where(message: Message) -> tuple[str, str, str, str | None, int | None]:
         message.queue,
         message.queue_expires_ms,
     )
+
+
+def obeyed(expires_ms: int | None) -> int | None:
+    """Before 5.7 Kombu lets no queue of Redis expire."""
+    return expires_ms if kombu.VERSION >= (5, 7) else None
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def test_the_envelope_has_the_destination_of_the_call(
 ) -> None:
     app.send_task("proj.add", (1, 2), countdown=60, **options)
     (message,) = broker.waiting()
-    assert where(message) == destination
+    assert where(message) == (*destination[:-1], obeyed(destination[-1]))
 
 
 def test_routes_are_followed(make_app: Callable[..., Any], broker: Broker) -> None:
@@ -75,7 +81,7 @@ def test_routes_are_followed(make_app: Callable[..., Any], broker: Broker) -> No
     )
     app.send_task("proj.add", (1, 2), countdown=60)
     (message,) = broker.waiting()
-    assert (*where(message), message.priority) == ("news", "topic", "news.world.asia", "world", 60_000, 3)
+    assert (*where(message), message.priority) == ("news", "topic", "news.world.asia", "world", obeyed(60_000), 3)
 
 
 def test_the_target_is_declared_and_bound_when_the_message_is_diverted(app: Any, broker: Broker) -> None:

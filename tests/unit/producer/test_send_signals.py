@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import celery
 import pytest
 from celery import signals
 from kombu import Connection, Exchange, Queue
@@ -98,6 +99,7 @@ def test_a_receiver_may_remove_the_eta(add: Any, broker: Broker) -> None:
     assert message["properties"]["priority"] == 3
 
 
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery no longer sees a new receiver once it removed a dead one")
 def test_a_receivers_own_message_does_not_inherit_the_delay(make_app: Callable[..., Any], broker: Broker) -> None:
     app = make_app()
     other = make_app(wheel_namespace="other")

@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, date, datetime
 from random import Random
 
+import celery
 import pytest
 
 from celery_wheel.recurring import Crontab, Recurrence, RRule
@@ -29,6 +30,8 @@ def test_random_specs_agree_with_the_oracles(turn: int) -> None:
     seed = Random().randrange(1_000_000)
     zone, counts = Random(seed).choice(ZONES), Counter[str]()
     found = list(prove_one(Random(f"unit/{seed}"), zone, turn, counts))
+    if celery.VERSION < (5, 5):  # whose crontab misses runs and invents some where the clocks change
+        found = [difference for difference in found if not difference.startswith("Celery's ")]
     assert [difference for difference in found if difference not in NAMED] == [], seed
     assert counts["windows"] >= 1
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import celery
 import pytest
 from celery.schedules import solar
 
@@ -26,6 +27,8 @@ class _App:
 @pytest.mark.parametrize("event", sorted(EVENTS))
 @pytest.mark.parametrize("place", [(52.5, 13.4), (-33.9, 151.2), (0.0, -179.0), (40.7, -74.0), TROMSO])
 def test_an_event_is_at_the_instant_of_celerys_own_schedule(event: str, place: tuple[float, float]) -> None:
+    if celery.VERSION < (5, 7) and (place == TROMSO or "astronomical" in event):
+        pytest.skip("Celery before 5.7 fails where the sun stays up or down, before 5.6 its astronomical dusk is wrong")
     random, spec = Random(f"{event}{place}"), Solar(event, *place)
     for _ in range(5):
         after_ms = ms("2026-01-01") + random.randrange(365 * 86_400) * 1_000

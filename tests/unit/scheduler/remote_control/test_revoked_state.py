@@ -7,6 +7,7 @@ import pickle
 import zlib
 from typing import Any
 
+import celery
 import pytest
 from celery import Celery, signals
 from celery.backends import cache
@@ -90,7 +91,7 @@ def test_a_revoked_task_is_recorded_as_a_worker_does(app: Celery) -> None:
     [
         ({}, None, True),
         ({"ignore_result": True}, None, False),
-        ({"ignore_result": True}, False, True),
+        ({"ignore_result": True}, False, celery.VERSION >= (5, 7)),  # older calls that do not say it send False
         ({}, True, False),
         ({"store_errors_even_if_ignored": True}, True, True),
     ],
